@@ -1,4 +1,4 @@
-"""The cases of the table: what each does to a broker in one round, and the rows that come of it."""
+"""The cases of the table: the work of one round on a broker, and the rows of its results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks import clients
 from benchmarks.loading import BenchmarkFailed
 from benchmarks.rounds import QUEUES, Bench, Load, Target
 
-#: A flush policy, a pair, or brokers of their own: one of 5.5.0 looks through its half messages for
-#: minutes after it had many.
+#: A flush policy, a master with a slave, or separate brokers for transactions: a 5.5.0 broker reads
+#: through its half messages for minutes after it had many.
 Setup = Literal["ASYNC_FLUSH", "SYNC_FLUSH", "SYNC_MASTER", "TRANSACTIONS"]
 Figures = Mapping[str, float]
 Measure = Callable[[Bench, Target], Awaitable[Figures]]
@@ -22,16 +22,17 @@ JAVA: Final = ("rocketmq-4.9.7", "rocketmq-5.5.0")
 ROCKET: Final = (*OURS, *JAVA)
 ALL: Final = (*ROCKET, "kafka", "nats")
 BATCHING: Final = (*ROCKET, "kafka")
-#: As many messages of 128 B as Kafka's client puts into a batch (16 KiB).
+#: The number of messages of 128 B that Kafka's client puts into a batch (16 KiB).
 CLIENT_BATCH: Final = 96
-#: What its client keeps in flight on a connection.
+#: The number of requests that Kafka's client keeps in flight on a connection.
 CLIENT_WINDOW: Final = 5
 SHARE_TOLERANCE: Final = 0.02
-#: Messages a second with which topics are filled that are pulled.
+#: Messages per second at which topics for pulls are filled.
 FILLING_RATE: Final = 40_000
-#: Expressions over what `load orders` sends, by the share of messages that match. In place of {}
-#: stands the number of the measurement, in place of ### that of the pass over a queue: a few
-#: messages more or less hardly count, but what is known of one expression says nothing of another.
+#: Filter expressions over the messages of `load orders`, by the share of messages that match. {} is
+#: replaced by the number of the measurement, ### by that of the pass over a queue. The replacements
+#: hardly change the share of matches, but make each expression new, so that results cached for one
+#: expression do not serve another.
 EXPRESSIONS: Final = {
     0.1: "amount < 3{:03d}### AND region = 'eu'",
     0.5: "amount >= 25{:02d}### AND region IN ('eu', 'us')",
@@ -40,7 +41,8 @@ EXPRESSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RowOf:
-    """A row that takes the figure ``key`` of each round; ``wanted`` bounds ours / Java 4.9.7."""
+    """A row with the figure ``key`` of each round. ``wanted`` bounds the ratio CometMQ / Java
+    4.9.7."""
 
     name: str
     unit: str
@@ -52,7 +54,7 @@ class RowOf:
 @dataclass(frozen=True, slots=True)
 class Case:
     """One kind of work. It runs on ``targets``, started with ``setup``. A case that ``warms`` is
-    part of the load that makes a JVM fast."""
+    part of the load that warms up a JVM."""
 
     rows: tuple[RowOf, ...]
     measure: Measure
@@ -62,7 +64,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its first row's name."""
+        """The name of its first row."""
         return self.rows[0].name
 
 
@@ -92,22 +94,25 @@ def batches(topic: str, window: int, messages: int) -> Measure:
 
 @dataclass(slots=True)
 class Fresh:
-    """Topics that a measurement uses once."""
+    """Topics for measurements that need a new one each time."""
 
     name: str
     count: int = 0
 
     def topic(self) -> str:
-        """Return the next one's name."""
+        """Return the name of the next topic."""
         self.count += 1
         return f"{self.name}-{self.count}"
 
 
 @dataclass(slots=True)
 class Filled:
-    """A topic with as many messages on each broker, made by ``seconds`` of load at a rate that all
-    of them reach. When a broker's store was emptied it gets another one: a Java broker that deleted
-    a log file still has its queue entries."""
+    """A topic with the same number of messages on each broker, filled for ``seconds`` at a rate
+    that all of them reach.
+
+    After a broker's store was emptied, a new topic is used: a Java broker that deleted a log file
+    keeps its queue entries.
+    """
 
     kind: str
     name: str
@@ -128,7 +133,7 @@ class Filled:
 
 
 def tail_pulls(consumers: int) -> Measure:
-    """Return the measurement of pulls of what was stored last."""
+    """Return the measurement of pulls of the newest messages."""
     fresh = Fresh(f"tail{consumers}")
 
     async def measure(bench: Bench, target: Target) -> Figures:
@@ -143,7 +148,7 @@ def tail_pulls(consumers: int) -> Measure:
 
 
 def page_cache_pulls(consumers: int) -> Measure:
-    """Return the measurement of pulls of more than a broker of ours has mapped for certain."""
+    """Return the measurement of pulls of more data than CometMQ is certain to have mapped."""
 
     async def measure(bench: Bench, target: Target) -> Figures:
         topic = await PULLED.topic(bench, target)
@@ -155,14 +160,15 @@ def page_cache_pulls(consumers: int) -> Measure:
 
 @dataclass(slots=True)
 class Filtered:
-    """Pulls by an SQL92 expression that a ``share`` of the messages match, each message looked at
-    for the first time with that expression."""
+    """Pulls with an SQL92 expression that a ``share`` of the messages match. No message is filtered
+    twice by the same expression."""
 
     share: float
     measurements: dict[str, int] = field(default_factory=dict)
 
     async def measure(self, bench: Bench, target: Target) -> Figures:
-        """Messages looked at; those delivered are the share of them. Raises BenchmarkFailed."""
+        """Return the messages that were filtered; the share of them is delivered. Raises
+        BenchmarkFailed."""
         topic = await ORDERS.topic(bench, target)
         number = self.measurements[target.name] = self.measurements.get(target.name, -1) + 1
         expression = EXPRESSIONS[self.share].format(number)
@@ -175,13 +181,13 @@ class Filtered:
 
 
 async def transactions(bench: Bench, target: Target) -> Figures:
-    """Half messages and their commits."""
+    """Send half messages and commit them."""
     load = Load("commit", "transactions", 8, 64, 128, bench.seconds)
     return await bench.load(target, load)
 
 
 def fan_out(groups: int) -> Measure:
-    """Return the measurement of one producer whose messages go to many groups."""
+    """Return the measurement of one producer whose messages are delivered to many groups."""
     fresh = Fresh(f"fan{groups}")
 
     async def measure(bench: Bench, target: Target) -> Figures:
@@ -192,7 +198,7 @@ def fan_out(groups: int) -> Measure:
 
 
 async def fairness(bench: Bench, target: Target) -> Figures:
-    """One send in flight beside 16 connections that pipeline."""
+    """Keep one send in flight beside 16 connections that pipeline."""
     await bench.topic(target, "greedy")
     load = Load("send", "greedy", 16, 64, 128, bench.seconds + 1)
     greedy = asyncio.create_task(bench.run(target, load))
@@ -206,7 +212,7 @@ async def fairness(bench: Bench, target: Target) -> Figures:
 #: 240 000 messages of 128 B are 80 MB of log.
 PULLED: Final = Filled("send", "pulled", 6.0)
 ORDERS: Final = Filled("orders", "orders", 6.0)
-#: Where each message is synced alone, half a thousand of them take a second and more.
+#: With one sync per message, half a thousand messages take a second or more.
 SYNCED_S: Final = 4.0
 LOOKED_AT: Final = "looked_at_per_s"
 CASES: Final = (

@@ -1,4 +1,5 @@
-"""Charts as SVG, written by hand: bars for a table, lines for a curve; light and dark."""
+"""Charts as SVG without a library: bars for a table, lines for a curve; for light and dark
+pages."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from benchmarks.figures import Row, columns, number_text
 
-#: Told apart in light and dark, and without red beside green; the same in all charts.
+#: Distinguishable on light and dark pages, without red beside green; the same in all charts.
 COLOURS: Final = {
     "cometmq": "#1f77b4",
     "cometmq-plain": "#7fb3dc",
@@ -43,7 +44,8 @@ def _svg(width: float, height: float, title: str, pieces: Sequence[str]) -> str:
 
 
 def _legend(targets: Sequence[str], x: float, y: float, step: float) -> list[str]:
-    """One entry a target, to the right (a step in x) or, with a negative step, downwards."""
+    """Return one entry per target, to the right (a step in x) or, with a negative step,
+    downwards."""
     pieces = []
     for number, target in enumerate(targets):
         at_x = x + max(0.0, step) * number
@@ -56,8 +58,11 @@ def _legend(targets: Sequence[str], x: float, y: float, step: float) -> list[str
 
 
 def bars(title: str, rows: Sequence[Row]) -> str:
-    """Return a chart with a group of bars a row, each group to its own scale: the longest bar is
-    the row's largest median; a thin line goes from its lowest to its highest round."""
+    """Return a chart with a group of bars per row, each group with its own scale.
+
+    The longest bar of a group is the row's largest median. A thin line spans the lowest to the
+    highest round.
+    """
     targets = columns(rows)
     pieces = _legend(targets, 12, 48, 125)
     y = 70.0
@@ -89,7 +94,7 @@ def bars(title: str, rows: Sequence[Row]) -> str:
 def lines(
     title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
-    """Return a chart with a line a target over a logarithmic x axis; the y axis begins at 0."""
+    """Return a chart with a line per target over a logarithmic x axis. The y axis begins at 0."""
     left, top, width, height = _PLOT
     points = [point for found in series.values() for point in found]
     if not points:

@@ -1,7 +1,7 @@
-"""Rounds with real clients: CometMQ's (programs.py), and for the push latency Java's beside it.
+"""Rounds with real clients: CometMQ's (programs.py), and for the push latency also Java's.
 
-The push latency is that of CometMQ's client on CometMQ beside the Java client on the Java broker.
-The rates of CometMQ's producer and consumer stand for themselves.
+The push latency compares CometMQ's client on CometMQ with the Java client on the Java broker. The
+rates of CometMQ's producer and consumer are not compared with others.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _END_S: Final = 15.0
 
 
 async def produce(bench: Bench, target: Target) -> dict[str, float]:
-    """Single sends of CometMQ's asyncio producer, IN_FLIGHT of them at a time."""
+    """Measure single sends of CometMQ's asyncio producer, with IN_FLIGHT of them at a time."""
     await bench.topic(target, "produced")
     return await _our_program(target, "produce", "produced", 128, bench.seconds, IN_FLIGHT)
 
 
 async def consume(bench: Bench, target: Target) -> dict[str, float]:
-    """CometMQ's push consumer, from a topic's first message on."""
+    """Measure CometMQ's push consumer, from the first message of a topic on."""
     if (target.name, "consumed") not in bench.kept:
         load = Load("batch", "consumed", 8, 4, 128, 2 * bench.seconds, 64)
         await bench.load(target, load)
@@ -56,13 +56,13 @@ def _ours(program: str) -> list[str]:
 
 @dataclass(slots=True)
 class PushLatency:
-    """Producer and push consumer in one process, for each broker in its own language. They run on
-    between the rounds, idle."""
+    """Producer and push consumer in one process, for each broker in its own language. Between
+    rounds they stay idle."""
 
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     async def measure(self, bench: Bench, target: Target) -> dict[str, float]:
-        """The times from a send to the listener. Raises BenchmarkFailed."""
+        """Measure the times from a send to the listener. Raises BenchmarkFailed."""
         process = self.processes.get(target.name)
         if process is None:
             process = self.processes[target.name] = await self._start(bench, target)
@@ -96,7 +96,7 @@ class PushLatency:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     try:
-        await asyncio.wait_for(process.communicate(), _END_S)  # its standard input ends
+        await asyncio.wait_for(process.communicate(), _END_S)  # closes its standard input
     except TimeoutError:
         process.kill()
 

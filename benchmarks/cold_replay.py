@@ -2,13 +2,13 @@
 
     .venv/bin/python -m benchmarks.cold_replay [--rounds 3] [--seconds 10] [--gib 1] [--no-java]
 
-For each broker: topics of a GiB each, one a round, then more than three log files of other
-messages, which a Java broker reads at its start. Once CometMQ has sealed its full files, which
-reads them, the broker is stopped, the log files leave the system's memory, and it is started again.
-Then rounds: producers alone, and producers beside a consumer that replays a topic nobody has read.
-A broker counts as cold what is more than 1 % of the machine's memory behind the end. That it was
-cold shows in ``read_bytes`` of its process, which has to grow by what was replayed. One JSON line a
-broker.
+Each broker gets topics of a GiB each, one per round, then more than three log files of other
+messages, which a Java broker reads at its start. CometMQ seals its full files, which reads them.
+Then the broker is stopped, the log files are evicted from the page cache, and the broker is started
+again. Rounds follow: producers alone, and producers beside a consumer that replays a topic for the
+first time. A broker treats as cold what is more than 1 % of the machine's memory before the end.
+``read_bytes`` of its process shows that the data was cold: it must grow by the size of the replay.
+Prints one JSON line per broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRODUCERS: Final = 4
 BEHIND_BYTES: Final = (3 << 30) + (512 << 20)
 SETTINGS: Final = {
     "accessMessageInMemoryMaxRatio": "1",
-    # A disk that is rather full would have the brokers drop what is to be replayed.
+    # With a nearly full disk, the brokers would delete the messages to be replayed.
     "diskMaxUsedSpaceRatio": "98",
     "cleanFileForciblyEnable": "false",
 }
@@ -49,12 +49,12 @@ class Replay:
         self._seconds = seconds
 
     def words(self, kind: str, topic: str, *more: object) -> list[str]:
-        """A command of the load generator."""
+        """Return a command line of the load generator."""
         words = (self._load_path, kind, self._server.port, topic, QUEUES, *more)
         return [str(word) for word in words]
 
     def produce(self) -> dict[str, float]:
-        """Latencies of a few producers with one send in flight each."""
+        """Measure the latencies of a few producers with one send in flight each."""
         words = self.words("send", "live", PRODUCERS, 1, BODY_BYTES, self._seconds)
         done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
         found: dict[str, float] = json.loads(done.stdout)
@@ -63,7 +63,7 @@ class Replay:
         return found
 
     def round(self, topic: str) -> dict[str, float]:
-        """Producers alone, then beside a replay."""
+        """Measure producers alone, then beside a replay."""
         alone = self.produce()
         before = proc_numbers(self._server.pid, "io")["read_bytes"]
         words = self.words("pull", topic, QUEUES, 32, self._seconds + 2 * HEAD_START_S)
@@ -93,7 +93,7 @@ class Replay:
 
 
 def measure(server: Server, load_path: Path, words: argparse.Namespace) -> dict[str, object]:
-    """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    """Measure one broker. Raises BenchmarkFailed, AnchorFailed."""
     replay = Replay(server, load_path, words.seconds)
     try:
         server.start()
@@ -115,7 +115,7 @@ def measure(server: Server, load_path: Path, words: argparse.Namespace) -> dict[
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the measurements that the command line requests."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)

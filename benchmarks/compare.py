@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.compare [--case TEXT ...] [--peer NAME ...] [--rounds 3]
         [--seconds 2] [--warm 60] [--awake] [--record] [--check [FILE]] [--document FILE]
 
-README.md says what each case measures and how to read the table. Prints Markdown; the document
-(JSON) and the chart (SVG) of a run land under build/bench. With --check the exit status is 1 when
-a ratio is more than 5 % worse than the recorded one.
+README.md describes the cases and the table. Prints Markdown; the document (JSON) and the chart
+(SVG) of a run are written under build/bench. With --check the exit status is 1 if a ratio is more
+than 5 % worse than the recorded one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.speedups import DESCRIPTION
 from tests.compat.anchor import AnchorFailed
 
-#: What a target may do that makes a round, a case or all of it not count.
+#: Errors of a target that invalidate a round, a case or all its results.
 FAILURES: Final = (
     BenchmarkFailed, AnchorFailed, CometError, OSError, subprocess.CalledProcessError, TimeoutError,
 )  # fmt: skip
@@ -54,7 +54,7 @@ IDLE_S: Final = 3.0
 
 @dataclass(slots=True)
 class Words:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     cases: Sequence[str]
     peers: Sequence[str]
@@ -63,13 +63,13 @@ class Words:
     warm: float
 
     def wants(self, name: str) -> bool:
-        """Whether a case is asked for."""
+        """Return whether a case is requested."""
         return any(text in name for text in self.cases)
 
 
 @dataclass(slots=True)
 class Table:
-    """A run that is going on."""
+    """A run in progress."""
 
     words: Words
     document: Document
@@ -78,7 +78,7 @@ class Table:
     left_out: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Measure all that is asked for, into the document."""
+        """Measure all requested cases, and store the results in the document."""
         cases = [case for case in CASES if any(self.words.wants(row.name) for row in case.rows)]
         for setup in dict.fromkeys(case.setup for case in cases):
             await self._setup(setup, [case for case in cases if case.setup == setup])
@@ -86,11 +86,11 @@ class Table:
             await self._starts()
         if self.words.wants(LIMITS) or self.words.cases == [""]:
             await self._limits()
-        if self.words.wants(TOPICS):  # last, for removing 100 000 files takes some disks minutes
+        if self.words.wants(TOPICS):  # last: removing 100 000 files takes minutes on some disks
             await self._many_topics()
 
     async def _setup(self, setup: Setup, cases: Sequence[Case]) -> None:
-        """The cases that share a setting, on brokers that are started once."""
+        """Measure the cases that share a setup, on brokers that are started once."""
         names = dict.fromkeys(name for case in cases for name in case.targets)
         with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
             bench = Bench(self.programs, self.words.seconds, [])
@@ -109,7 +109,8 @@ class Table:
                 await bench.stack.aclose()
 
     async def _started(self, name: str, setup: Setup, home: Path, bench: Bench) -> list[Target]:
-        """A target that serves; none, with the reason in the document, where it cannot."""
+        """Start a target and return it. If it fails, return none and record the reason in the
+        document."""
         if name not in self.words.peers:
             return []
         target = None
@@ -133,7 +134,7 @@ class Table:
             self.document.left_out.append(f"{name}: {' '.join(reason.split())[:300]}")
 
     async def _warm_up(self, bench: Bench, target: Target, cases: Sequence[Case]) -> None:
-        """Each case is its part of the load that makes a JVM fast."""
+        """Warm up a target: each case runs its share of the load that warms up a JVM."""
         mine = [case for case in cases if case.warms and target.name in case.targets]
         said(f"warm-up of {target.name}")
         bench.seconds = self.words.warm / max(1, len(mine))
@@ -149,7 +150,7 @@ class Table:
     async def _case(self, bench: Bench, case: Case) -> None:
         targets = [target for target in bench.targets if target.name in case.targets]
         rows = [Row(row.name, row.unit, row.better, row.wanted) for row in case.rows]
-        for row in rows:  # so that the columns of a table stand in one order
+        for row in rows:  # to keep the order of a table's columns
             row.rounds = {target.name: [] for target in targets}
         said(case.name)
         for number in range(self.words.rounds):
@@ -168,13 +169,14 @@ class Table:
         self.document.rows += rows
 
     async def _starts(self) -> None:
-        """From the start of the process to its first acknowledged message; memory when idle."""
+        """Measure the time from the start of the process to its first acknowledged message, and the
+        memory when idle."""
         names = [name for name in ALL if name in self.words.peers and name not in self.left_out]
         start = Row(START, "s", "less", 0.1, rounds={name: [] for name in names})
         idle = Row(IDLE, "MiB", "less", 0.15, rounds={name: [] for name in names})
         said(START)
         for number in range(self.words.rounds):
-            # A JVM's start takes seconds; a few say as much.
+            # Starting a JVM takes seconds, so a few rounds are enough.
             for name in names if number < 3 else OURS:
                 if name not in names:
                     continue
@@ -226,25 +228,26 @@ class Table:
             )
         except FAILURES as error:
             row.problems.append(f"cometmq: {error}")
-        # Wanted is 0.85 of CometMQ's own rate to one topic, which stands for the limit.
+        # The bound 0.85 is relative to CometMQ's own rate with one topic, which is used as the
+        # limit.
         row.wanted, row.against, row.rounds[figures.LIMIT] = 0.85, figures.LIMIT, [1.0]
         self.document.rows.append(row)
 
 
 def remove_all(targets: Sequence[Target]) -> None:
-    """End every target and remove its files, whatever happens to one of them."""
+    """End every target and remove its files, even if one of them fails."""
     with ExitStack() as stack:
         for target in targets:
             stack.callback(target.remove)
 
 
 def said(text: str) -> None:
-    """Tell on standard error what goes on."""
+    """Print progress on standard error."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def machine() -> dict[str, str]:
-    """Return what a reader must know of the machine."""
+    """Return the properties of the machine that matter to a reader."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -260,7 +263,7 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what runs."""
+    """Return the versions of the programs."""
     commit = subprocess.run(
         ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True
     )
@@ -279,7 +282,7 @@ def _config_args() -> str:
 
 
 async def measure(words: Words, document: Document, programs: Path) -> None:
-    """Run the table into the document."""
+    """Measure the table, and store it in the document."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
     try:
@@ -290,7 +293,7 @@ async def measure(words: Words, document: Document, programs: Path) -> None:
 
 
 def stamp() -> str:
-    """Return the time as it stands in a file's name."""
+    """Return the current time in the form for file names."""
     return time.strftime("%Y-%m-%dT%H%M%S", time.gmtime())
 
 
@@ -301,7 +304,7 @@ def new_document(options: dict[str, str]) -> Document:
 
 
 def write(document: Document, stem: str, chart: str) -> Path:
-    """Write a run's JSON and SVG under build/bench; returns the path of the JSON."""
+    """Write a run's JSON and SVG under build/bench. Return the path of the JSON."""
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / f"{stem}-{stamp()}.json"
     path.write_bytes(figures.encode(document))
@@ -331,9 +334,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def new_run(asked: argparse.Namespace) -> Document | None:
-    """Measure what is asked for and write it; None, with the reason printed, where nothing can be.
+    """Measure the requested cases and write the document.
 
-    What was measured until an interrupt is written too.
+    Return None, and print the reason, if nothing can be measured. After an interrupt, the results
+    so far are written.
     """
     words = Words(asked.case or [""], asked.peer or ALL, asked.rounds, asked.seconds, asked.warm)
     names = ("rounds", "seconds", "warm", "awake")
@@ -356,7 +360,7 @@ def new_run(asked: argparse.Namespace) -> Document | None:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     asked = _parser().parse_args()
     if asked.document is not None:
         document: Document | None = figures.decode(asked.document.read_bytes())

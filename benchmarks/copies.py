@@ -2,12 +2,12 @@
 
     .venv/bin/python -m benchmarks.copies [--rounds 7] [--records 40000]
 
-No sockets: the log of one store, of 128 B messages to eight queues, is given to another as its
-master's connection would give it, in pieces of a turn each or of what a slave
-reads at a time; a store whose notes and
-queues are gone is opened; a log file is summed up as a seal and ``store verify`` do it. Prints one
-JSON line a case: microseconds of processor time a record, the lower quartile of the rounds. For
-comparing two versions of the program, run them by turns.
+No sockets are used. The log of one store, with 128 B messages in eight queues, is passed to another
+one as the connection to the master would pass it, in pieces of one turn each or of the size that a
+slave reads at once. A store without its notes and queues is opened. A log file is summed up as a
+seal and ``store verify`` do it. Prints one JSON line per case: microseconds of processor time per
+record, the lower quartile of the rounds. To compare two versions of the program, run them
+alternately.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 BODY = b"x" * 128
 HOST = pack_host("127.0.0.1", 10911)
 QUEUES = 8
-#: Records that come with one turn of a busy master.
+#: Number of records that one turn of a busy master sends.
 TURN = 32
-#: What a slave reads at a time.
+#: Size of the pieces that a slave reads at once.
 MUCH_BYTES = 256 << 10
-#: What a store's first start has nothing of.
+#: Files that do not exist at the first start of a store with only a log.
 DERIVED = ("consumequeue", "index", "cometmq-entries", "cometmq-positions.json", "checkpoint")
 LEVELS = "1s 5s"
 
 
 def config(root: Path) -> StoreConfig:
-    """A store whose log is one file."""
+    """Return the configuration of a store whose log is one file."""
     return replace(
         StoreConfig(),
         store_path_root_dir=str(root),
@@ -77,7 +77,7 @@ def filled(root: Path, records: int) -> MessageStore:
 
 
 def log_bytes(store: MessageStore) -> bytes:
-    """All of its log."""
+    """Return the whole log of a store."""
     view = store.log.view(0, store.written_offset)
     assert view is not None
     return bytes(view)
@@ -99,7 +99,7 @@ def copied(data: bytes, piece_bytes: int, root: Path) -> float:
 
 
 def scanned(master: Path, root: Path) -> float:
-    """Seconds that a start takes which has nothing but the log."""
+    """Return the seconds of a start with only the log."""
     shutil.copytree(master, root)
     for name in DERIVED:
         path = root / name
@@ -117,7 +117,7 @@ def scanned(master: Path, root: Path) -> float:
 
 
 def summed(master: Path) -> float:
-    """Seconds that reading a log file for its seal takes."""
+    """Return the seconds of reading a log file for its seal."""
     path = next((master / "commitlog").iterdir())
     begin = time.process_time()
     read_sums(ReadOnlyFiles(), str(path), 0, path.stat().st_size, 0, LEVELS)
@@ -125,7 +125,7 @@ def summed(master: Path) -> float:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=40_000)

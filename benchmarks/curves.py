@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.curves [--curve NAME ...] [--peer NAME ...] [--rounds 3]
         [--seconds 2] [--warm 20] [--gib 2]
 
-connections, topics, queues, size, groups, window and backlog; README.md says what each measures.
-Every curve has brokers and stores of its own. Prints Markdown; one JSON of all curves and one SVG a
-curve land under build/bench.
+The curves are connections, topics, queues, size, groups, window and backlog; README.md describes
+them. Every curve has its own brokers and stores. Prints Markdown; one JSON file of all curves and
+one SVG per curve are written under build/bench.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Point = Callable[[Bench, Target, float], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One chart: ``measure`` gives y for an x. ``prepare`` gets a target's folder before it is
-    started."""
+    """One chart. ``measure`` returns y for an x. ``prepare`` is called with a target's folder
+    before the target is started."""
 
     name: str
     x_label: str
@@ -77,37 +77,37 @@ async def _send(bench: Bench, target: Target, load: Load) -> float:
 
 
 async def connections(bench: Bench, target: Target, x: float) -> float:
-    """Many connections with one send in flight each."""
+    """Measure many connections with one send in flight each."""
     return await _send(bench, target, Load("send", "many", int(x), 1, 128, bench.seconds))
 
 
 async def topics(bench: Bench, target: Target, x: float) -> float:
-    """Sends that go round all queues of so many topics."""
+    """Measure sends that rotate over all queues of ``x`` topics."""
     load = Load("send", WIDE, 8, 64, 128, bench.seconds, queues=QUEUES_OF_MANY, topics=int(x))
     return await _send(bench, target, load)
 
 
 async def queues(bench: Bench, target: Target, x: float) -> float:
-    """Sends that go round all queues of one topic."""
+    """Measure sends that rotate over all queues of one topic."""
     load = Load("send", f"queues-{x:.0f}", 8, 64, 128, bench.seconds, queues=int(x))
     return await _send(bench, target, load)
 
 
 async def size(bench: Bench, target: Target, x: float) -> float:
-    """Body bytes a second, MB, of messages of one size."""
+    """Measure megabytes of bodies per second, with messages of one size."""
     window = max(1, min(64, int(IN_FLIGHT_BYTES / 8 / x)))
     load = Load("send", "sizes", 8, window, int(x), bench.seconds)
     return x * await _send(bench, target, load) / 1e6
 
 
 async def window(bench: Bench, target: Target, x: float) -> float:
-    """So many sends in flight on each of 8 connections."""
+    """Measure ``x`` sends in flight on each of 8 connections."""
     return await _send(bench, target, Load("send", "windows", 8, int(x), 128, bench.seconds))
 
 
 @dataclass(slots=True)
 class Groups:
-    """One producer whose messages go to so many groups; a topic is used once."""
+    """One producer whose messages are delivered to ``x`` groups. A topic is used once."""
 
     used: int = 0
 
@@ -120,7 +120,7 @@ class Groups:
 
 
 async def backlog(bench: Bench, target: Target, x: float) -> float:
-    """Pulls by 8 consumers from the first message of so many GiB of 1 KiB messages on."""
+    """Measure pulls by 8 consumers, from the first message of ``x`` GiB of 1 KiB messages on."""
     stored = await target.stored("backlog", 8) if "backlog" in target.topics else 0
     while stored * KIB_RECORD_BYTES < x * 2**30:
         seconds = 0.3 if x < 1 else 1.0
@@ -131,7 +131,7 @@ async def backlog(bench: Bench, target: Target, x: float) -> float:
 
 
 def curves(gib: float) -> tuple[Curve, ...]:
-    """Return all curves; the backlog's goes up to ``gib``."""
+    """Return all curves. That of the backlog ends at ``gib``."""
     rate = "messages/s"
     backlogs = [x for x in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 100) if x <= gib]
     return (
@@ -166,7 +166,7 @@ class Measuring:
     left_out: list[str] = field(default_factory=list)
 
     async def curve(self, curve: Curve) -> Found:
-        """Measure one curve on targets of its own."""
+        """Measure one curve on its own targets."""
         said(f"curve of {curve.name}")
         found = Found(curve.name, curve.x_label, curve.y_label, {})
         with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
@@ -220,13 +220,13 @@ class Measuring:
 
 
 def medians(series: Series) -> list[tuple[float, float]]:
-    """Return the points of a series as x and the median of its rounds."""
+    """Return the points of a series: x and the median of its rounds."""
     spreads = [(float(x), figures.spread(values)) for x, values in series.points.items()]
     return [(x, spread.median) for x, spread in spreads if spread is not None]
 
 
 def table(found: Found) -> str:
-    """Return a curve as Markdown: a line an x, a column a target."""
+    """Return a curve as Markdown: a line per x, a column per target."""
     by_target = {name: dict(medians(series)) for name, series in found.series.items()}
     xs = sorted({x for points in by_target.values() for x in points})
     lines = [f"**{found.name}**: {found.x_label}; {found.y_label}", ""]
@@ -243,7 +243,7 @@ def table(found: Found) -> str:
 
 
 async def measure(asked: argparse.Namespace, programs: Path) -> list[Found]:
-    """Measure the curves that are asked for; prints each when it is done."""
+    """Measure the requested curves, and print each one when it is done."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
     measuring = Measuring(
@@ -264,7 +264,7 @@ async def measure(asked: argparse.Namespace, programs: Path) -> list[Found]:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     names = [curve.name for curve in curves(0)]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--curve", action="append", choices=names)

@@ -2,11 +2,12 @@
 
     .venv/bin/python -m benchmarks.delays [--rate 20000] [--seconds 3] [--pending 1000000]
 
-Levels: sends at the rate with a delay level; each message's delivery against its due time. Timers:
-as many due a second at times of their own, spread over each second, and all of a second's at one
-moment. Then as many as are to wait, spread over three days: the rate of the sends, RssAnon, the
-same deliveries beside them, a stop and the start after it, a kill and the start after it; what
-waits must be the same before and after. One JSON line a case.
+Levels: sends at the given rate with a delay level; the delivery of each message is compared with
+its due time. Timers: the same number due per second at individual times, first spread over each
+second, then all at the same moment of a second. Then --pending messages, spread over three days,
+are sent to wait: measured are the rate of the sends, RssAnon, the same deliveries beside them, a
+stop with a start after it, and a kill with a start after it. The number of waiting messages must be
+the same before and after. Prints one JSON line per case.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ SETTINGS: Final = {"mappedFileSizeCommitLog": str(1 << 30)}
 
 
 def report(case: str, **values: object) -> None:
-    """One line."""
+    """Print one JSON line."""
     print(json.dumps({"benchmark": "delays", "case": case, **values}), flush=True)
 
 
 def lateness(late_ms: list[int]) -> dict[str, object]:
-    """Percentiles of lateness, ms."""
+    """Return percentiles of lateness, ms."""
     late_ms.sort()
     names = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
     found = {name: late_ms[int(len(late_ms) * share)] for name, share in names.items()}
@@ -49,8 +50,8 @@ def lateness(late_ms: list[int]) -> dict[str, object]:
 
 
 async def levels(address: str, rate: int, seconds: int, level: int) -> None:
-    """Sends at a steady rate to delay level 1 (1 s), which are delivered while more are sent, or 2
-    (5 s), which are delivered afterwards."""
+    """Send at a steady rate with delay level 1 (1 s), so that deliveries overlap with sends, or 2
+    (5 s), so that they come afterwards."""
     topic = f"levels-{level}"
     peer = await RawPeer.connect(address)
     await create_topic(peer, topic, 4)
@@ -84,7 +85,7 @@ async def levels(address: str, rate: int, seconds: int, level: int) -> None:
 async def timers(
     address: str, rate: int, seconds: int, case: str, *, at_once: bool, known: Timed
 ) -> None:
-    """As many due a second, sent well before."""
+    """Send ``rate`` timers per second well before they are due, and measure their lateness."""
     randomness = random.Random(1)
     count = rate * seconds
     first = CLOCK.wall_ms() + LEAD_MS + count // 4
@@ -105,17 +106,17 @@ async def timers(
 
 
 def memory_mb(server: OurServer) -> int:
-    """RssAnon."""
+    """Return RssAnon of the broker, MB."""
     return proc_numbers(server.pid, "status")["RssAnon"] // 1_000
 
 
 async def waiting(address: str) -> int:
-    """How many messages wait."""
+    """Return the number of waiting messages."""
     return int((await runtime(address))["timerWaiting"])
 
 
 def restart(server: OurServer, case: str, before: int, *, kill: bool) -> None:
-    """Stop or kill, start, and compare."""
+    """Stop or kill the broker, start it, and compare the number of waiting messages."""
     server.kill() if kill else server.stop()
     begin = time.perf_counter()
     server.start()
@@ -128,7 +129,7 @@ def restart(server: OurServer, case: str, before: int, *, kill: bool) -> None:
 
 
 async def fill(address: str, count: int, known: Timed) -> None:
-    """Send what waits for long."""
+    """Send messages that wait for a long time."""
     randomness = random.Random(2)
     begin = time.perf_counter()
 
@@ -141,7 +142,7 @@ async def fill(address: str, count: int, known: Timed) -> None:
 
 
 def fresh(server: OurServer, rate: int, seconds: int) -> None:
-    """An empty broker."""
+    """Measure with an empty broker."""
     address, known = server_address(server), Timed()
     for level in (1, 2):
         asyncio.run(levels(address, rate, seconds, level))
@@ -151,7 +152,7 @@ def fresh(server: OurServer, rate: int, seconds: int) -> None:
 
 
 def beside_waiting(server: OurServer, rate: int, seconds: int, count: int) -> None:
-    """A broker with very many messages that wait."""
+    """Measure with a broker that has very many waiting messages."""
     address, known = server_address(server), Timed()
     asyncio.run(known.create_topic(address))
     asyncio.run(fill(address, count, known))
@@ -166,7 +167,7 @@ def beside_waiting(server: OurServer, rate: int, seconds: int, count: int) -> No
 
 
 def server_address(server: OurServer) -> str:
-    """Where it serves."""
+    """Return the address where it serves."""
     return f"127.0.0.1:{server.port}"
 
 

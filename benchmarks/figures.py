@@ -1,4 +1,5 @@
-"""What a run found: one document, its medians and spread, its table, and the check for falls."""
+"""The results of a run: its document, medians and spread, its table, and the check for
+regressions."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from typing import Final, Literal
 
 import msgspec
 
-#: What every ratio is against, and what stands for a limit of the machine.
+#: The broker that every ratio is relative to, and the name of a limit of the machine.
 REFERENCE: Final = "rocketmq-4.9.7"
 LIMIT: Final = "limit"
 OURS: Final = "cometmq"
 #: The columns of a table from left to right; others follow.
 ORDER: Final = (OURS, "cometmq-plain", REFERENCE, "rocketmq-5.5.0", "kafka", "nats")
-#: A ratio that is worse than the recorded one by more is a fall.
+#: A ratio that is worse than the recorded one by more than this is a regression.
 FALL: Final = 0.05
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The middle and the ends of a row's rounds."""
+    """The median and the extremes of a row's rounds."""
 
     median: float
     low: float
@@ -30,8 +31,9 @@ class Spread(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct):
     """One figure of all targets. ``rounds`` are its values by target, in the order of the rounds.
 
-    ``wanted`` bounds ours / REFERENCE, or ours / LIMIT where ``against`` says so: from below when
-    ``better`` is "more", else from above. ``problems`` says which rounds do not count, and why.
+    ``wanted`` bounds the ratio CometMQ / REFERENCE, or CometMQ / LIMIT if ``against`` says so: a
+    lower bound if ``better`` is "more", else an upper one. ``problems`` lists the rounds that do
+    not count, with reasons.
     """
 
     name: str
@@ -43,11 +45,12 @@ class Row(msgspec.Struct):
     problems: list[str] = []
 
     def spread(self, target: str) -> Spread | None:
-        """Return the spread of a target's rounds, None when none counted."""
+        """Return the spread of a target's rounds, or None if none counted."""
         return spread(self.rounds.get(target, ()))
 
     def ratio(self) -> float | None:
-        """Return ours / what it is held against, of medians; None when one is missing."""
+        """Return the ratio of CometMQ's median to that of the compared target, or None if one is
+        missing."""
         ours, other = self.spread(OURS), self.spread(self.against)
         if ours is None or other is None or not other.median or not ours.median:
             return None
@@ -55,7 +58,8 @@ class Row(msgspec.Struct):
 
 
 class Document(msgspec.Struct):
-    """A whole run. ``peers`` says how each target was set, ``left_out`` what could not run."""
+    """A whole run. ``peers`` are the settings of each target, ``left_out`` the cases that could not
+    run."""
 
     at: str
     machine: dict[str, str]
@@ -75,7 +79,7 @@ class Recorded(msgspec.Struct):
 
 
 class Fall(msgspec.Struct, frozen=True):
-    """A ratio that got worse; ``share`` is how much is lost, 0.1 for a tenth."""
+    """A ratio that got worse. ``share`` is the relative loss, 0.1 for a tenth."""
 
     name: str
     recorded: float
@@ -84,7 +88,7 @@ class Fall(msgspec.Struct, frozen=True):
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Return the median and the ends of the values, None without any."""
+    """Return the median and the extremes of the values, or None without any."""
     if not values:
         return None
     return Spread(statistics.median(values), min(values), max(values))
@@ -105,7 +109,7 @@ def decode(data: bytes) -> Document:
 
 
 def number_text(value: float) -> str:
-    """Return a figure with three digits that count, thousands apart."""
+    """Return a figure with three significant digits and separated thousands."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:
@@ -131,7 +135,7 @@ def _wanted(row: Row) -> str:
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """Return the targets that the rows have: those of ORDER first, then others as they come."""
+    """Return the targets in the rows: those of ORDER first, then others in order of appearance."""
     found = dict.fromkeys(target for row in rows for target in row.rounds)
     return [target for target in ORDER if target in found] + [
         target for target in found if target not in ORDER
@@ -170,7 +174,7 @@ def recorded_of(document: Document) -> dict[str, Recorded]:
 
 
 def load_recorded(path: Path) -> dict[str, Recorded]:
-    """Return the recorded ratios of a file; none when there is no file."""
+    """Return the recorded ratios of a file; none if there is no file."""
     if not path.exists():
         return {}
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Recorded])

@@ -1,6 +1,5 @@
-"""Stores of many gigabytes for a benchmark: filled through their broker, and taken out of the
-system's memory.
-"""
+"""Stores of many gigabytes for a benchmark: filled through their broker, and evicted from the page
+cache."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from benchmarks.servers import Server
 
 BODY_BYTES: Final = 1024
-#: A stored record with such a body, roughly.
+#: Approximate size of a stored record with such a body.
 RECORD_BYTES: Final = 1200
 _SEALED_S: Final = 300
 
 
 def fill(server: Server, load_path: Path, topic: str, queues: int, size_bytes: int) -> None:
-    """Make a topic and send batches until it holds that much. Raises BenchmarkFailed."""
+    """Create a topic and send batches until it has ``size_bytes``. Raises BenchmarkFailed."""
     run(_create_topic(f"127.0.0.1:{server.port}", topic, queues))
     stored = 0
     while stored * RECORD_BYTES < size_bytes:
@@ -44,12 +43,12 @@ def fill(server: Server, load_path: Path, topic: str, queues: int, size_bytes: i
 
 
 def wait_for_seals(server: Server) -> None:
-    """Wait until all full log files have their seals, if this broker makes them."""
+    """Wait until all full log files have seals, if this broker makes them."""
     store = server.home / "store"
     if server.name != "cometmq":
         return
     deadline = time.monotonic() + _SEALED_S
-    # The last two files are being written and made ahead.
+    # The last two files are the active one and the next one, which is preallocated.
     while len(_names(store / "cometmq-seals")) < len(_names(store / "commitlog")) - 2:
         if time.monotonic() > deadline:
             raise BenchmarkFailed(f"log files without seals after {_SEALED_S} s")
@@ -57,7 +56,7 @@ def wait_for_seals(server: Server) -> None:
 
 
 def drop_from_memory(store: Path) -> None:
-    """Take the files of a store that nobody has open out of the system's memory."""
+    """Evict the files of a store from the page cache. No process may have them open."""
     os.sync()
     for path in sorted(path for path in store.rglob("*") if path.is_file()):
         handle = os.open(path, os.O_RDONLY)

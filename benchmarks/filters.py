@@ -28,7 +28,7 @@ from cometmq.net.runtime import run
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import pull_fields, running_broker, send_fields
 
-#: By the share of messages that match; a pass has its number in place of {}.
+#: By share of messages that match; {} is replaced by the number of a pass.
 EXPRESSIONS: Final = {
     "10 % match": "amount < 3000{:03d} AND region = 'eu'",
     "50 % match": "amount >= 2500{:03d} AND region IN ('eu', 'us')",
@@ -43,10 +43,10 @@ _NEXT: Final = re.compile(rb'"nextBeginOffset":"(\d+)"')
 
 
 class Looks(Load):
-    """Connections that fill a queue each, and read it by expressions."""
+    """Connections that each fill a queue, and pull from it with filter expressions."""
 
     def fill(self, body: bytes) -> Callable[[int, int], bytes]:
-        """Frames of sends to all queues in turns."""
+        """Return the frames of sends to all queues in turns."""
         chance = random.Random(1)
 
         def frame(_: int, number: int) -> bytes:
@@ -63,8 +63,8 @@ class Looks(Load):
         return frame
 
     async def look(self, expression: str, places: list[int], passes: list[int]) -> float:
-        """One pull of every connection from its place on, which moves on; gives the microseconds
-        for each message that was looked at."""
+        """Pull once on every connection from its place on, and advance the place. Return the
+        microseconds per filtered message."""
         frames = []
         for at, place in enumerate(places):
             self._opaque += 1
@@ -96,7 +96,7 @@ class Looks(Load):
 
 
 async def measure(rounds: int, body: bytes, profile: str) -> dict[str, float]:
-    """Microseconds a message, by case."""
+    """Return microseconds per message, by case."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="cometmq-filters-") as home:
         for kind in ("written by this run", "page cache"):
@@ -114,7 +114,7 @@ async def measure(rounds: int, body: bytes, profile: str) -> dict[str, float]:
 
 
 async def case_us(load: Looks, rounds: int, expression: str, profiled: bool) -> float:
-    """Microseconds a message of one case; prints where they went when that is asked for."""
+    """Return microseconds per message in one case. If requested, print a profile."""
     times: list[float] = []
     places, passes = [0] * CONNECTIONS, [0] * CONNECTIONS
     profiler: Any = cProfile.Profile() if profiled else None

@@ -1,9 +1,9 @@
-"""What the machine itself can do: the limits that the table holds CometMQ against.
+"""The limits of the machine that the table compares CometMQ with.
 
     python -m benchmarks.limits echo | core
 
-runs a server on a free port, which it prints, until its standard input ends: ``echo`` gives back
-what it gets, on the same event loop as the broker's; ``core`` splits sends, packs their records and
+runs a server on a free port, which it prints, until its standard input ends. ``echo`` returns what
+it receives, on the same event loop as the broker's. ``core`` splits sends, packs their records and
 answers them with the core's own functions, and stores nothing.
 """
 
@@ -31,10 +31,10 @@ from cometmq.speedups import QueueState, SendBatch
 
 QUEUES: Final = 8
 TOPIC: Final = "limit"
-#: A stored record of a 128 B message, as the load generator sends it.
+#: Size of a stored record of a 128 B message from the load generator.
 RECORD_BYTES: Final = 330
 BATCH_BYTES: Final = 64 * (128 + 63)
-#: What a broker may take beside the sync.
+#: Time that a broker may take in addition to the sync.
 SYNC_BESIDE_US: Final = 60.0
 _SYNCS: Final = 200
 _FILE_MAX_BYTES: Final = 1 << 30
@@ -43,10 +43,10 @@ _PIECES: Final = (_HEAD + b"7F00000100002A9F", *_REST, DONE_HEAD)
 
 
 class Echo(asyncio.Protocol):
-    """Gives back what it gets."""
+    """Returns what it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is none of asyncio's classes.
+        # uvloop's transport is no subclass of asyncio's classes.
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -54,7 +54,7 @@ class Echo(asyncio.Protocol):
 
 
 class Core(Echo):
-    """Splits, packs and answers plain sends to TOPIC; anything else ends the connection."""
+    """Splits, packs and answers plain sends to TOPIC. Any other request ends the connection."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -90,7 +90,7 @@ async def serve(kind: str) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(kind: str) -> AsyncIterator[str]:
-    """Run such a server in a process of its own; gives its port."""
+    """Run such a server in a separate process and provide its port."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.limits", kind),
         stdin=subprocess.PIPE,
@@ -106,7 +106,7 @@ async def serving(kind: str) -> AsyncIterator[str]:
 
 
 def append_rate(folder: Path, seconds: float) -> float:
-    """Return the records a second that plain writes of 64 at a time append to a file."""
+    """Return the records per second that plain writes of 64 at a time append to a file."""
     block = os.urandom(64 * RECORD_BYTES)
     with (folder / "append").open("wb", buffering=0) as file:
         begin, count = time.perf_counter(), 0
@@ -119,7 +119,7 @@ def append_rate(folder: Path, seconds: float) -> float:
 
 
 def sync_us(folder: Path) -> float:
-    """Return the median time of an append of 1 KiB and its fdatasync, in a file with room."""
+    """Return the median time of an append of 1 KiB and its fdatasync, in a preallocated file."""
     times = []
     path = folder / "sync"
     with path.open("wb", buffering=0) as file:
@@ -134,8 +134,8 @@ def sync_us(folder: Path) -> float:
 
 
 def copy_rate(seconds: float) -> float:
-    """Return the messages a second of batches of 64 x 128 B that are copied once and summed by
-    CRC-32, and nothing else."""
+    """Return the messages per second of batches of 64 x 128 B that are only copied once and summed
+    by CRC-32."""
     body, target = os.urandom(BATCH_BYTES), bytearray(BATCH_BYTES)
     begin, count = time.perf_counter(), 0
     while (took_s := time.perf_counter() - begin) < seconds:
@@ -147,7 +147,7 @@ def copy_rate(seconds: float) -> float:
 
 
 async def measure(programs: Path, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Return every limit's rounds, by name."""
+    """Return the rounds of every limit, by name."""
     load = build_program("load", programs)
     found: dict[str, list[float]] = {}
 
@@ -177,8 +177,8 @@ async def measure(programs: Path, rounds: int, seconds: float) -> dict[str, list
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A row that holds our rounds of another row against a limit: a figure of ``measure``, or what
-    ``whose`` rounds of the row ``other`` had."""
+    """A row that compares CometMQ's rounds of another row with a limit: a figure of ``measure``, or
+    the rounds of the target ``whose`` in the row ``other``."""
 
     name: str
     ours: str
@@ -205,7 +205,7 @@ HELD: Final = (
 
 
 def held_rows(rows: Sequence[Row], found: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Return the rows that hold CometMQ against limits, as far as both were measured."""
+    """Return the rows that compare CometMQ with limits, if both were measured."""
     by_name = {row.name: row for row in rows}
     made = []
     for held in HELD:

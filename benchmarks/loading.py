@@ -1,4 +1,4 @@
-"""The load generators (load/*.c): what the machine must have, how they are built and run."""
+"""The load generators (load/*.c): required tools, build, and runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-#: Everything that benchmarks fetch, build and write; never committed.
+#: The folder for everything that benchmarks download, build and write; never committed.
 BUILD: Final = HERE.parent / "build" / "bench"
-#: How the tools that a row needs are got where they are missing.
+#: The commands that install missing tools.
 TOOLS: Final[Mapping[str, str]] = {
     "gcc": "apt-get install gcc libc6-dev",
     "java": "apt-get install openjdk-17-jdk-headless",
@@ -25,20 +25,20 @@ TOOLS: Final[Mapping[str, str]] = {
     "mvn": "apt-get install maven",
     "go": "apt-get install golang-go",
 }
-#: What a run of a generator may take besides the time that it loads for.
+#: Time that a run of a generator may take in addition to the load.
 GRACE_S: Final = 60.0
 
 
 class BenchmarkFailed(Exception):
-    """A round cannot be counted."""
+    """Raised if a round is invalid."""
 
 
 class ToolMissing(BenchmarkFailed):
-    """A program that a row needs is not on this machine."""
+    """Raised if a program that a row needs is not on this machine."""
 
 
 def need_tools(*names: str) -> None:
-    """Raise ToolMissing, with the command that gets it, for the first that is missing."""
+    """Raise ToolMissing for the first tool that is missing, with the command that installs it."""
     for name in names:
         if shutil.which(name) is None:
             raise ToolMissing(f"{name} is missing; `{TOOLS[name]}` gets it")
@@ -60,7 +60,8 @@ def build_load(directory: Path) -> Path:
 async def run_program(
     command: Sequence[str], what: str, limit_s: float | None = None
 ) -> dict[str, float]:
-    """Return the JSON line that a program prints. Raises BenchmarkFailed, naming ``what``."""
+    """Run a program and return the JSON line that it prints. Raises BenchmarkFailed, naming
+    ``what``."""
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), limit_s)
@@ -80,16 +81,16 @@ async def run_program(
 
 
 def end_cleanly() -> None:
-    """Take a request to end (SIGTERM) as an interrupt, so that brokers are ended and stores go."""
+    """Handle SIGTERM as an interrupt, so that brokers are ended and stores are removed."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @contextmanager
 def awake(wanted: bool) -> Iterator[None]:
-    """Spin on every processor, in the class that runs only when nothing else wants to.
+    """Spin on every processor, in the scheduling class that runs only when nothing else does.
 
-    With one request in flight all brokers mostly sleep, and a halted virtual processor takes 40 us
-    and more to wake up, twice a request: more than a broker needs for it.
+    With one request in flight all brokers mostly sleep. A halted virtual processor takes 40 us or
+    more to wake up, twice per request, which is more than a broker needs for the request.
     """
     code = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
     count = (os.cpu_count() or 1) if wanted else 0

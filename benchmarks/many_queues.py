@@ -3,13 +3,14 @@
     .venv/bin/python -m benchmarks.many_queues [--topics 10000] [--rounds 3] [--seconds 5]
         [--java TOPICS] [--limit 120]
 
-The Java broker is tried with fewer and fewer topics, until it has taken a message into every queue
-within the limit.
+The Java broker is tried with ever fewer topics, until it stores a message in every queue within the
+limit.
 
-For each broker: a start on the topics' table alone, a message into every queue, sends to all queues
-and to one topic in alternating rounds, one send in flight (whose longest wait is the longest stall
-of the broker), memory, a clean stop and the start after it, a kill under load and the start after
-it. A rate counts with the time until the broker has dispatched all of it. One JSON line a broker.
+Measured for each broker: a start with only the table of topics, a message into every queue, sends
+to all queues and to one topic in alternating rounds, one send in flight (its longest wait is the
+longest stall of the broker), memory, a clean stop with a start after it, and a kill under load with
+a start after it. The time of a rate includes the dispatch of all its messages. Prints one JSON line
+per broker.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from cometmq.protocol.codes import RequestCode
 
 QUEUES: Final = 10
 WIDE, NARROW = "wide-", "narrow"
-#: What the Java broker is tried with, from the most on.
+#: Numbers of topics to try with the Java broker, largest first.
 JAVA_TOPICS: Final = (10_000, 5_000, 2_000, 1_000)
-#: What a run of the load generator may take besides the time that it loads for, seconds.
+#: Time that a run of the load generator may take in addition to the load, seconds.
 GRACE_S: Final = 20
 
 
 def write_topics(store: Path, topics: int) -> None:
-    """The broker's table of topics, so that creating them is not part of what is measured."""
+    """Write the broker's table of topics, so that their creation is not part of the measurement."""
     names = [f"{WIDE}{number}" for number in range(topics)]
     table = {
         name: {
@@ -78,9 +79,9 @@ class Measured:
     def load(
         self, topic: str, connections: int, window: int, seconds: float = 0
     ) -> dict[str, float]:
-        """One run of the load generator; `messages_per_s` covers dispatch too.
+        """Run the load generator once. The time of `messages_per_s` includes dispatch.
 
-        `cpu_us` is the broker's processor time a message, which other work on the machine changes
+        `cpu_us` is the broker's processor time per message, which other work on the machine affects
         less than the rate.
         """
         seconds = seconds or self._seconds
@@ -110,21 +111,23 @@ class Measured:
         return run(_dispatch_behind_bytes(f"127.0.0.1:{self._server.port}"))
 
     def fill(self) -> float:
-        """Messages a second while every queue gets its first ones. Raises BenchmarkFailed when that
-        takes longer than the limit."""
+        """Send the first messages to every queue. Return messages per second.
+
+        Raises BenchmarkFailed if that takes longer than the limit.
+        """
         rates: list[float] = []
         stored, begin = 0, time.perf_counter()
         while stored < self._topics * QUEUES:
             if time.perf_counter() - begin > self._limit_s:
                 raise BenchmarkFailed(f"{self._server.name}: {stored} messages within the limit")
-            # The order begins anew with each run, so one run has to reach all queues.
+            # Each run starts with the first queue again, so one run has to reach all queues.
             found = self.load(WIDE, 8, 64, self._seconds * 2 ** len(rates))
             stored = int(found["stored"])
             rates.append(found["messages_per_s"])
         return rates[0]
 
     def rounds(self, count: int) -> dict[str, object]:
-        """Rates over all queues and over one topic, in alternating rounds."""
+        """Measure rates over all queues and over one topic, in alternating rounds."""
         rates: dict[str, list[float]] = {WIDE: [], NARROW: []}
         cpu_us: dict[str, list[float]] = {WIDE: [], NARROW: []}
         for number in range(count):
@@ -149,7 +152,7 @@ class Measured:
         }
 
     def restarts(self) -> dict[str, float]:
-        """Seconds of a stop, of the start after it, and of the start after a kill under load."""
+        """Measure a stop, the start after it, and the start after a kill under load, in seconds."""
         found = {"stop_s": timed(self._server.stop), "start_s": timed(self._server.start)}
         load = subprocess.Popen(self._words(WIDE, 8, 64, 600), stdout=-1, stderr=-1)
         time.sleep(3 * self._seconds)
@@ -171,14 +174,14 @@ async def _dispatch_behind_bytes(address: str) -> int:
 
 
 def timed(action: Callable[[], None]) -> float:
-    """How long it takes, seconds."""
+    """Return the duration of ``action`` in seconds."""
     begin = time.perf_counter()
     action()
     return round(time.perf_counter() - begin, 2)
 
 
 def memory_mib(pid: int) -> dict[str, int]:
-    """Resident memory of a process: its own, and files that it maps."""
+    """Return the resident memory of a process in MiB: its own, and mapped files."""
     fields = proc_numbers(pid, "status")
     return {name: fields[name] >> 10 for name in ("RssAnon", "RssFile")}
 
@@ -186,7 +189,7 @@ def memory_mib(pid: int) -> dict[str, int]:
 def measure(
     server: Server, load_path: Path, topics: int, rounds: int, seconds: float, limit_s: float
 ) -> dict[str, object]:
-    """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    """Measure one broker. Raises BenchmarkFailed, AnchorFailed."""
     write_topics(server.home / "store", topics)
     line: dict[str, object] = {"broker": server.name, "topics": topics, "queues": topics * QUEUES}
     try:
@@ -204,7 +207,7 @@ def measure(
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,12 +1,12 @@
-"""A name server under many brokers with many topics, and clients that ask for routes meanwhile.
+"""A name server under many brokers with many topics, while clients poll routes.
 
     .venv/bin/python -m benchmarks.name_server [--brokers 50] [--topics 10000] [--pollers 1000]
                                                [--steady] [--server "WORDS THAT START ANOTHER ONE"]
 
-Prints one JSON line a case. ``answer_ms`` are the times that pollers, each asking once a second,
-wait for a route. ``register_ms`` is how long a broker waits, ``cpu_ms`` the processor time that the
-name server takes for all of the case. With --steady all brokers register once, and only the case
-in which nobody does is measured.
+Prints one JSON line per case. ``answer_ms`` are the times that pollers, each asking once a second,
+wait for a route. ``register_ms`` is the time that a broker waits, ``cpu_ms`` the processor time
+that the name server uses in the case. With --steady all brokers register once, and only the case
+without registrations is measured.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.registerbody import body_crc32, register_body_pieces
 
-#: A poller that asks once a second stands for 30 clients, which ask every 30 s.
+#: A poller that asks once a second represents 30 clients, which ask every 30 s.
 POLL_S: Final = 1.0
 CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def frame(code: int, header: h.Header, body: bytes = b"") -> bytes:
-    """A request as it stands on the wire."""
+    """Return an encoded request."""
     connection: Connection[None] = Connection()
     _, head = connection.encode_request(code, header, None, 0, body_bytes=len(body))
     return head + body
 
 
 def registration(broker: int, topics: int, *, version: int, compressed: bool) -> bytes:
-    """What a broker sends to register with all its topics."""
+    """Return the request of a broker that registers all its topics."""
     names = [topic_name(number) for number in range(topics)]
     table = {name: TopicConfig(name, 8, 8) for name in names}
     pieces = register_body_pieces(DataVersion(version, 1), table, [], compressed=compressed)
@@ -69,7 +69,7 @@ def topic_name(number: int) -> str:
 
 
 class Client(asyncio.Protocol):
-    """A connection that asks one thing at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -87,7 +87,7 @@ class Client(asyncio.Protocol):
                 self._answer.set_result(size)
 
     async def ask(self, request: bytes) -> float:
-        """Milliseconds until the answer is there."""
+        """Send a request. Return the milliseconds until its response."""
         self._answer = asyncio.get_running_loop().create_future()
         started = time.perf_counter()
         self.transport.write(request)
@@ -96,7 +96,7 @@ class Client(asyncio.Protocol):
 
 
 class Load:
-    """One name server, and what it is asked."""
+    """One name server, and the load on it."""
 
     def __init__(self, address: tuple[str, int], pid: int, options: argparse.Namespace) -> None:
         self._address = address
@@ -122,7 +122,7 @@ class Load:
     async def poll(self, number: int) -> None:
         client = await self.connect()
         chance = random.Random(number)
-        # Each keeps its own moment of the second, also after it had to wait.
+        # Each poller keeps its own phase within the second, even after a delay.
         due = time.perf_counter() + chance.random() * POLL_S
         while True:
             await asyncio.sleep(max(0, due - time.perf_counter()))
@@ -133,7 +133,7 @@ class Load:
 
     @asynccontextmanager
     async def case(self, name: str) -> AsyncIterator[dict[str, object]]:
-        """Collect what pollers see while the block runs, and print it."""
+        """Collect the pollers' times while the block runs, and print them."""
         self._waits_ms.clear()
         result: dict[str, object] = {}
         cpu_ms = self.cpu_ms()
@@ -205,7 +205,7 @@ class Load:
 
 @contextmanager
 def server(words: list[str]) -> Iterator[tuple[tuple[str, int], int]]:
-    """A name server as a child process: its address and its process id."""
+    """Run a name server as a child process. Provide its address and its process id."""
     with subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:

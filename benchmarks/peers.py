@@ -1,7 +1,7 @@
-"""Brokers that speak other protocols: one node of Apache Kafka, and NATS with JetStream.
+"""Brokers with other protocols: one node of Apache Kafka, and NATS with JetStream.
 
-Both are fetched once, into build/bench: Kafka's jars from Maven Central, nats-server from the Go
-module proxy. Each has the few requests that a benchmark needs beside its load.
+Both are downloaded once, into build/bench: Kafka's jars from Maven Central, nats-server from the Go
+module proxy. Each class has the few requests that a benchmark needs besides the load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.compat.anchor import answers, free_port, wait_until
 
 KAFKA_VERSION: Final = "3.9.1"
 NATS_VERSION: Final = "v2.11.9"
-#: Kafka's own start script has these.
+#: The same options as in Kafka's own start script.
 KAFKA_JVM: Final = (
     *("-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
@@ -49,20 +49,20 @@ def fetch_kafka() -> Path:
 
 
 def fetch_nats() -> Path:
-    """Return the built nats-server. Raises ToolMissing, CalledProcessError."""
+    """Return the path of the built nats-server. Raises ToolMissing, CalledProcessError."""
     folder = BUILD / f"nats-{NATS_VERSION}"
     if not (folder / "nats-server").is_file():
         need_tools("go")
         folder.mkdir(parents=True, exist_ok=True)
         module = f"github.com/nats-io/nats-server/v2@{NATS_VERSION}"
         env = os.environ | {"GOBIN": str(folder)}
-        # Outside of any module, so that none is changed.
+        # Outside of any module, so that no go.mod is changed.
         subprocess.run(["go", "install", module], check=True, env=env, stdout=2, cwd=folder)
     return folder / "nats-server"
 
 
 class _Process(ABC):
-    """A server process with its folder; subclasses say the command and the requests."""
+    """A server process with its folder. Subclasses define the command and the requests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -77,13 +77,13 @@ class _Process(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The words that start it."""
+        """The command that starts the process."""
 
     def is_ready(self) -> bool:
         return answers(self.port)
 
     def start(self) -> None:
-        """Start it; returns when it serves. Raises AnchorFailed, BenchmarkFailed."""
+        """Start the process, and return when it serves. Raises AnchorFailed, BenchmarkFailed."""
         with (self.home / "output").open("wb") as output:
             self.process = subprocess.Popen(
                 self.command(),
@@ -102,7 +102,7 @@ class _Process(ABC):
         return self.is_ready()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -112,7 +112,7 @@ class _Process(ABC):
 class KafkaNode(_Process):
     """One node of Apache Kafka that is broker and controller (KRaft).
 
-    Its settings are Kafka's own: acknowledged is what the system has (the page cache). With
+    It has Kafka's default settings: a message is acknowledged once it is in the page cache. With
     ``is_synced`` each batch is synced first (``log.flush.interval.messages=1``).
     """
 
@@ -155,15 +155,15 @@ class KafkaNode(_Process):
         return self._java("kafka.Kafka", str(self._config))
 
     def create(self, topic: str) -> None:
-        """Make a topic of PARTITIONS partitions and wait until each has its leader."""
+        """Create a topic of PARTITIONS partitions and wait until each has a leader."""
         wait_until(lambda: self._partitions(topic) == PARTITIONS, f"Kafka's {topic}", WAIT_S)
-        # A partition has its leader a moment before that serves it.
+        # A leader is known shortly before it serves its partition.
         wait_until(lambda: self._ends(topic)[1] == 0, f"leaders of Kafka's {topic}", WAIT_S)
 
     def _partitions(self, topic: str) -> int:
-        # Metadata, version 4: the topic's name, and that it may be created.
+        # Metadata, version 4: the topic's name, and permission to create it.
         answer = self._request(3, 4, _I32.pack(1) + _string(topic) + b"\x01")
-        answer.i32()  # throttled, ms
+        answer.i32()  # throttle time, ms
         for _ in range(answer.i32()):
             answer.i32()
             answer.text()
@@ -185,14 +185,14 @@ class KafkaNode(_Process):
         return error == 0 and leader >= 0
 
     def stored(self, topic: str) -> int:
-        """Messages of a topic that consumers can see, from its first on."""
+        """Return the number of messages of a topic that consumers can see."""
         total, error = self._ends(topic)
         if error:
             raise BenchmarkFailed(f"Kafka: error {error} for the offsets of {topic}")
         return total
 
     def _ends(self, topic: str) -> tuple[int, int]:
-        """The sum of a topic's latest offsets, and an error of any partition or 0."""
+        """Return the sum of a topic's latest offsets, and an error of any partition or 0."""
         # ListOffsets, version 1, the latest of each partition.
         rows = b"".join(_I32.pack(number) + _I64.pack(-1) for number in range(PARTITIONS))
         body = _I32.pack(-1) + _I32.pack(1) + _string(topic) + _I32.pack(PARTITIONS) + rows
@@ -212,7 +212,7 @@ class KafkaNode(_Process):
         # DeleteTopics, version 1.
         body = _I32.pack(1) + _string(topic) + _I32.pack(int(_REQUEST_S * 1000))
         answer = self._request(20, 1, body)
-        answer.i32()  # throttled, ms
+        answer.i32()  # throttle time, ms
         answer.i32()
         answer.text()
         if error := answer.i16():
@@ -224,7 +224,7 @@ class KafkaNode(_Process):
             connection.sendall(_I32.pack(len(head) + len(body)) + head + body)
             with connection.makefile("rb") as stream:
                 answer = _Answer(stream.read(_I32.unpack(stream.read(4))[0]))
-        answer.i32()  # the correlation
+        answer.i32()  # the correlation id
         return answer
 
 
@@ -233,7 +233,7 @@ def _string(text: str) -> bytes:
 
 
 class _Answer:
-    """The fields of an answer of Kafka, one after the other."""
+    """The fields of a response of Kafka, in sequence."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -263,10 +263,11 @@ class _Answer:
 
 
 class NatsNode(_Process):
-    """nats-server with JetStream on files; a topic is a stream with one subject of the same name.
+    """nats-server with JetStream on files. A topic is a stream with one subject of the same name.
 
-    Its settings are its own: acknowledged is what the system has, synced every two minutes. With
-    ``is_synced`` each message is synced first (``sync_interval: always``).
+    It has its default settings: a message is acknowledged once it is in the page cache, which is
+    synced every two minutes. With ``is_synced`` each message is synced first (``sync_interval:
+    always``).
     """
 
     def __init__(self, home: Path, *, is_synced: bool = False) -> None:
@@ -281,12 +282,12 @@ class NatsNode(_Process):
         return [str(self._program), "-c", str(self.home / "nats.conf")]
 
     def create(self, topic: str) -> None:
-        """Make the stream of a topic."""
+        """Create the stream of a topic."""
         config = {"name": topic, "subjects": [topic], "storage": "file", "num_replicas": 1}
         self._request(f"STREAM.CREATE.{topic}", config)
 
     def stored(self, topic: str) -> int:
-        """Messages of a topic that consumers can see, from its first on."""
+        """Return the number of messages of a topic that consumers can see."""
         state = self._request(f"STREAM.INFO.{topic}", {})["state"]
         assert isinstance(state, dict)
         return int(state["last_seq"])

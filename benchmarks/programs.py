@@ -1,15 +1,15 @@
-"""CometMQ's client as the benchmarks run it, a process of its own for each program.
+"""Programs with CometMQ's client for the benchmarks, each run in its own process.
 
     python -m benchmarks.programs latency NAMESRV TOPIC BODY_BYTES WARM_SECONDS
     python -m benchmarks.programs produce NAMESRV TOPIC BODY_BYTES SECONDS IN_FLIGHT
     python -m benchmarks.programs consume NAMESRV TOPIC SECONDS
 
-``latency`` is the counterpart of java/PushLatency.java: producer and push consumer in one process;
-it sends back to back, prints "ready", and for each line "SECONDS PACE_US" sends a message every
-PACE_US and prints the time from a send to the listener. ``produce`` keeps IN_FLIGHT single sends in
-flight; ``consume`` reads a topic from its first message on in a group of its own, as
-``subscription.run(listener)`` with the default concurrency, each message acknowledged. Both count
-all but the first fifth of their time. Each prints JSON lines.
+``latency`` is the counterpart of java/PushLatency.java: producer and push consumer in one process.
+It sends back to back for the warm-up and prints "ready". For each line "SECONDS PACE_US" it sends a
+message every PACE_US and prints the time from a send to the listener. ``produce`` keeps IN_FLIGHT
+single sends in flight. ``consume`` reads a topic from its first message on in its own group, by
+``subscription.run(listener)`` with the default concurrency, and acknowledges each message. Both
+leave the first fifth of their time out of the count. Each prints JSON lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STAMP_BYTES: Final = 8
 
 
 async def latency(namesrv: str, topic: str, body_bytes: str, warm_s: str) -> None:
-    """Until standard input ends."""
+    """Measure latencies for each line of standard input, until it ends."""
     samples: list[int] = []
     arrived = asyncio.Event()
     rest = bytes(int(body_bytes) - _STAMP_BYTES)
@@ -82,7 +82,7 @@ async def latency(namesrv: str, topic: str, body_bytes: str, warm_s: str) -> Non
 
 
 async def produce(namesrv: str, topic: str, body_bytes: str, seconds: str, in_flight: str) -> None:
-    """Single sends, each awaited by a task of its own."""
+    """Send single messages, each awaited by a separate task."""
     body = bytes(int(body_bytes))
     sent = 0
     rate = _Rate(float(seconds))
@@ -99,7 +99,7 @@ async def produce(namesrv: str, topic: str, body_bytes: str, seconds: str, in_fl
 
 
 async def consume(namesrv: str, topic: str, seconds: str) -> None:
-    """A listener that counts."""
+    """Consume with a listener that counts."""
     heard = 0
     rate = _Rate(float(seconds))
     is_over = asyncio.Event()
@@ -123,7 +123,7 @@ async def consume(namesrv: str, topic: str, seconds: str) -> None:
 
 
 class _Rate:
-    """Counts from a fifth of the time on."""
+    """A rate without the first fifth of the time."""
 
     def __init__(self, seconds: float) -> None:
         begin = time.perf_counter()
@@ -133,7 +133,7 @@ class _Rate:
         self._over: tuple[float, int] | None = None
 
     def is_over(self, total: int) -> bool:
-        """Whether the time is up, with ``total`` done so far."""
+        """Return whether the time is over, with ``total`` done so far."""
         now = time.perf_counter()
         if self._warm is None and now >= self._counted_from:
             self._warm = now, total
@@ -142,7 +142,7 @@ class _Rate:
         return self._over is not None
 
     def per_s(self) -> float:
-        """What was done a second. The time must be up."""
+        """Return the rate per second. The time must be over."""
         assert self._warm is not None
         assert self._over is not None
         (since, before), (until, total) = self._warm, self._over

@@ -24,22 +24,22 @@ from cometmq.net.runtime import run
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import pull_fields, running_broker, send_fields
 
-#: A tag that each message has, and one that every fourth has.
+#: A filter for tags that each message has, and one for a tag of every fourth.
 SUBSCRIPTIONS = {"": "*", ", every tag": "t0 || t1 || t2 || t3", ", a tag of 4": "t1"}
-#: Rounds of sends; each puts IN_FLIGHT messages into every queue.
+#: Rounds of sends. Each stores IN_FLIGHT messages in every queue.
 FILLED_ROUNDS = 40
 FILLED = FILLED_ROUNDS * IN_FLIGHT
-#: So many entries at the end of a queue are in memory.
+#: Number of entries at the end of a queue that are in memory.
 TAIL = 256
 PULLED = 32
 LENGTH_BYTES = 4
 
 
 class Pulls(Load):
-    """Connections that fill a queue each, and pull it."""
+    """Connections that each fill a queue, and pull from it."""
 
     def fill(self, body: bytes) -> Callable[[int, int], bytes]:
-        """Frames of sends to all queues in turns."""
+        """Return the frames of sends to all queues in turns."""
 
         def frame(_: int, number: int) -> bytes:
             self._opaque += 1
@@ -52,7 +52,7 @@ class Pulls(Load):
         return frame
 
     def pull(self, first: int, subscription: str) -> Callable[[int, int], bytes]:
-        """Frames of pulls from ``first`` on, each behind the one before, over and over."""
+        """Return the frames of consecutive pulls from ``first`` on, repeated over and over."""
         passed = PULLED * (4 if subscription == "t1" else 1)
         places = (FILLED - first) // passed
 
@@ -81,7 +81,7 @@ class Pulls(Load):
 
 
 async def measure(rounds: int, body: bytes, profile: str) -> dict[str, float]:
-    """Microseconds a pull, by case."""
+    """Return microseconds per pull, by case."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="cometmq-pulls-") as home:
         for kind in ("tail", "page cache"):
@@ -102,7 +102,7 @@ async def measure(rounds: int, body: bytes, profile: str) -> dict[str, float]:
 
 
 async def case_us(load: Pulls, rounds: int, first: int, subscription: str, profiled: bool) -> float:
-    """Microseconds a pull of one case; prints where they went when that is asked for."""
+    """Return microseconds per pull in one case. If requested, print a profile."""
     times: list[float] = []
     profiler: Any = cProfile.Profile() if profiled else None
     for number in range(WARM_UP + rounds):

@@ -2,12 +2,12 @@
 
     .venv/bin/python -m benchmarks.recovery [--gib 10] [--seconds 10] [--place DIRECTORY] [--java]
 
-The store is filled through the broker, 1 KiB messages in four queues, and is out of the system's
-memory before each start. Starts: after a stop; killed while nothing is sent and all is synced;
-killed while batches come, which leaves most to be looked at; and killed, with all notes of what is
-durable taken away (CometMQ only), so that the log has to say it. ``read_mib`` is what the process
-read of its device until it served, ``looked_at_mib`` which part of the log it looked through. One
-JSON line a broker.
+The store is filled through the broker with 1 KiB messages in four queues, and is evicted from the
+page cache before each start. The starts: after a stop; after a kill while nothing is sent and all
+is synced; after a kill while batches arrive, which leaves the most to check; and after a kill with
+all notes of durable data removed (CometMQ only), so that recovery depends on the log alone.
+``read_mib`` is what the process read from its device until it served, ``looked_at_mib`` the part of
+the log that it checked. Prints one JSON line per broker.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from benchmarks.servers import Server, proc_numbers, report
 
 QUEUES: Final = 4
 TOPIC: Final = "history"
-#: After so long without a send everything is synced: beyond every thorough interval.
+#: After this time without a send everything is synced: it exceeds every interval of thorough
+#: flushes.
 SETTLED_S: Final = 75
-#: What a disk that is rather full would have the brokers drop.
+#: With a nearly full disk, the brokers would delete messages.
 SETTINGS: Final = {"diskMaxUsedSpaceRatio": "98", "cleanFileForciblyEnable": "false"}
-#: CometMQ's notes of what is durable.
+#: CometMQ's notes of durable data.
 NOTES: Final = ("cometmq-positions.json", "cometmq-progress.json", "checkpoint")
 _OPENED: Final = re.compile(r"store_opened .* start=(\d+) end=(\d+) records=(\d+)")
 
 
 def start(server: Server) -> dict[str, float]:
-    """Start on a store that is not in memory; how long until it serves, and what was read."""
+    """Start on a store that is not in the page cache. Return the time until it serves, and what it
+    read."""
     drop_from_memory(server.home / "store")
     begin = time.perf_counter()
     server.start()
@@ -52,7 +54,7 @@ def start(server: Server) -> dict[str, float]:
 
 
 def kill_under_load(server: Server, load_path: Path, seconds: float) -> None:
-    """Kill it while batches come."""
+    """Kill the broker while batches arrive."""
     words = (load_path, "batch", server.port, TOPIC, QUEUES, 4, 4, BODY_BYTES, 600, 32)
     load = subprocess.Popen([str(word) for word in words], stdout=-1, stderr=-1)
     time.sleep(seconds)
@@ -61,7 +63,7 @@ def kill_under_load(server: Server, load_path: Path, seconds: float) -> None:
 
 
 def measure(server: Server, load_path: Path, gib: float, seconds: float) -> dict[str, object]:
-    """All starts of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    """Measure all starts of one broker. Raises BenchmarkFailed, AnchorFailed."""
     store = server.home / "store"
     line: dict[str, object] = {"broker": server.name}
     try:
@@ -87,7 +89,7 @@ def measure(server: Server, load_path: Path, gib: float, seconds: float) -> dict
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gib", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load before a kill")

@@ -4,15 +4,18 @@
     .venv/bin/python -m benchmarks.replication sockets [--rounds 3] [--mebibytes 512]
 
 The rate of sends that wait for the slave is a case of benchmarks.compare, with the same pairs.
-``copies`` stores messages of BODY bytes at a master that is alone, then starts slaves
-with an empty store, each round a new one, and takes the time from the first bytes in the slave's
-log files to the last: ``bytes_per_s`` and ``copied_s``. Beside it stand, from the same begin on,
-the times until the slave has reported all of them to its master (``reported_s``: ours checks every
-record first, a Java slave reports what stands in its files) and until its queues and index have
-them (``dispatched_s``), each with the slave's processor time up to there. ``sockets`` is what any
-copy could reach: the same number of bytes from a file through a loopback socket into a file, by two
-processes that do nothing else; ``copies`` measures it too.
-Prints one JSON line a case.
+
+``copies`` stores messages of BODY bytes on a master without a slave. Then each round starts a new
+slave with an empty store, and measures the time from the first bytes in the slave's log files to
+the last: ``bytes_per_s`` and ``copied_s``. From the same start it also measures the time until the
+slave has reported all of them to its master (``reported_s``: CometMQ checks every record first, a
+Java slave reports what its files have) and until its queues and index have them (``dispatched_s``),
+each with the slave's processor time up to there.
+
+``sockets`` is an upper bound for any copy: the same number of bytes from a file through a loopback
+socket into a file, by two processes that do nothing else. ``copies`` measures it too.
+
+Prints one JSON line per case.
 """
 
 from __future__ import annotations
@@ -45,38 +48,38 @@ from cometmq.protocol.fastjson import parse_json
 from tests.cluster.servers import BrokerProcess, NamesrvProcess
 from tests.compat import anchor
 
-#: The files of a broker in production; a store of this benchmark is one of them.
+#: The file sizes of a broker in production; a store of this benchmark fits into one file.
 FILES: Final = {**JAVA_SETTINGS, "diskMaxUsedSpaceRatio": "95"}
-#: Asking costs a slave a millisecond.
+#: A request for its progress costs a slave a millisecond.
 POLL_S: Final = 0.025
-#: Looking into its files costs it nothing.
+#: Reading its files costs the slave nothing.
 LOOK_S: Final = 0.002
 WAIT_S: Final = 60
 SOCKET_BYTES: Final = 1 << 18
 
 
 class Pair(RocketServer, Protocol):
-    """A master, which is what is loaded, and its slave."""
+    """A master and its slave. The load is sent to the master."""
 
     name: str
 
     @property
     def slave_address(self) -> str:
-        """Where the slave serves."""
+        """Address of the slave."""
         ...
 
     @property
     def slave_pid(self) -> int:
-        """The slave's process."""
+        """Process id of the slave."""
         ...
 
     @property
     def slave_log(self) -> Path:
-        """Where the files of the slave's log are."""
+        """Folder of the slave's log files."""
         ...
 
     def start_slave(self) -> None:
-        """Start the slave on what it has."""
+        """Start the slave on its existing store."""
         ...
 
     def drop_slave(self) -> None:
@@ -195,8 +198,8 @@ MAKERS: Final[tuple[type[OurPair] | type[JavaPair], ...]] = (OurPair, JavaPair)
 
 
 async def log_end(remoting: Remoting, address: str) -> tuple[int, int]:
-    """Where a broker's log ends, and how much of it is in no queue yet; 0 and 0 while it is not
-    there."""
+    """Return the end of a broker's log, and the number of its bytes that are in no queue yet; 0 and
+    0 while the broker does not answer."""
     try:
         response = await remoting.call(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, None, timeout_ms=1_000
@@ -208,7 +211,7 @@ async def log_end(remoting: Remoting, address: str) -> tuple[int, int]:
 
 
 def stands_in(log: Path, offset: int) -> bool:
-    """Whether the first file of a log has bytes at an offset that are not zeros."""
+    """Return whether the first file of a log has bytes other than zeros at an offset."""
     try:
         with (log / f"{0:020}").open("rb", buffering=0) as file:
             file.seek(offset)
@@ -218,8 +221,11 @@ def stands_in(log: Path, offset: int) -> bool:
 
 
 async def until_copied(remoting: Remoting, pair: Pair) -> dict[str, float]:
-    """Wait until the slave has what the master has: in the files of its log, then reported, then in
-    its queues; says how long each took from the first bytes on, and the processor time."""
+    """Wait until the slave has all data of the master: in its log files, then reported, then in its
+    queues.
+
+    Return the time of each from the first bytes on, and the processor time.
+    """
     wanted, _ = await log_end(remoting, f"127.0.0.1:{pair.port}")
     deadline_s = time.perf_counter() + WAIT_S
     took: dict[str, float] = {}
@@ -268,7 +274,7 @@ async def copies(
     pairs: Sequence[Pair],
     words: argparse.Namespace,
 ) -> None:
-    """The rate at which a new slave gets the log."""
+    """Measure the rate at which a new slave receives the log."""
     wanted = words.mebibytes << 20
     for target in targets:
         await bench.topic(target, "history")
@@ -297,7 +303,7 @@ async def copies(
 
 
 def socket_copy(size_bytes: int) -> float:
-    """Bytes a second of a plain copy: file, loopback socket, file; two processes."""
+    """Return bytes per second of a plain copy: file, loopback socket, file; two processes."""
     with tempfile.TemporaryDirectory(prefix="cometmq-socket-") as home:
         source, target = Path(home, "source"), Path(home, "target")
         block = os.urandom(1 << 20)
@@ -317,7 +323,7 @@ def socket_copy(size_bytes: int) -> float:
 
 
 def give(path: str, port: str) -> None:
-    """The other end of a plain copy."""
+    """Send a file to the other end of a plain copy."""
     buffer = memoryview(bytearray(SOCKET_BYTES))
     with (
         Path(path).open("rb", buffering=0) as file,
@@ -328,7 +334,7 @@ def give(path: str, port: str) -> None:
 
 
 def report(case: str, target: float, found: dict[str, list[float]], **more: object) -> None:
-    """Print a line: ours over the last of ``found``."""
+    """Print a line: the ratio of CometMQ to the last of ``found``."""
     medians = {name: statistics.median(values) for name, values in found.items()}
     ours, theirs = medians.get("cometmq", 0.0), list(medians.values())[-1]
     line = {"case": case, **medians, "ratio": round(ours / theirs, 3), "target": target}
@@ -336,7 +342,7 @@ def report(case: str, target: float, found: dict[str, list[float]], **more: obje
 
 
 async def measure(words: argparse.Namespace) -> None:
-    """Copies, with a pair of each kind."""
+    """Measure copies with a pair of each kind."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
     with tempfile.TemporaryDirectory(prefix="cometmq-pairs-") as folder:
@@ -356,7 +362,7 @@ async def measure(words: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line."""
     if sys.argv[1:2] == ["give"]:
         give(*sys.argv[2:])
         return 0

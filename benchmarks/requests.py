@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 8
 IN_FLIGHT = 32
-#: Single sends besides, by connections and requests of each in flight.
+#: Further shapes of single sends: connections, and requests in flight on each.
 SHAPES = ((1, 1), (64, 1), (8, 64))
-#: Requests of a round at the least: few of them are brought several times.
+#: Minimum number of requests in a round: a smaller set is sent several times.
 ROUND_REQUESTS = 64
 #: Rounds before those that count.
 WARM_UP = 10
 ROUND_LIMIT_S = 10
 BODY = b"x" * 128
-#: As Java's clients word them.
+#: In the form of Java's clients.
 PROPERTIES = "UNIQ_KEY\x01%032X\x02%sWAIT\x01true\x02TAGS\x01tag"
-#: Of the messages of a batch.
+#: The properties of the messages in a batch.
 OWN_PROPERTIES = b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02TAGS\x01tag"
 BATCH_MESSAGES = 64
 PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01load\x02"
@@ -57,7 +57,7 @@ STORE: dict[str, Any] = {
 
 
 class Sink(asyncio.Transport):
-    """Keeps what is written, and always has room."""
+    """A transport that collects all writes, and always has room."""
 
     def __init__(self, arrived: asyncio.Event) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Sink(asyncio.Transport):
 
 
 class Load:
-    """Connections that bring the same kind of request together."""
+    """Connections that send the same kind of request at the same time."""
 
     def __init__(
         self, server: Server, connections: int = CONNECTIONS, in_flight: int = IN_FLIGHT
@@ -109,24 +109,26 @@ class Load:
             self._peers.append((peer, sink))
 
     def close(self) -> None:
-        """Take the connections away from the broker."""
+        """Close the connections on the broker's side."""
         for peer, _ in self._peers:
             peer.connection_lost(None)
 
     async def round(self, frames: Callable[[int, int], bytes]) -> tuple[float, list[bytes]]:
-        """Serve ``frames(connection, number)`` of every connection; gives the microseconds of one,
-        and what each connection was answered."""
+        """Serve ``frames(connection, number)`` of every connection.
+
+        Return the microseconds of one request, and the responses of each connection.
+        """
         return await self.serve(self.data(frames))
 
     def data(self, frames: Callable[[int, int], bytes]) -> list[bytes]:
-        """What every connection brings in a round."""
+        """Return the bytes that every connection sends in a round."""
         return [
             b"".join([frames(at, number) for number in range(self._in_flight)])
             for at in range(len(self._peers))
         ]
 
     async def serve(self, data: Sequence[bytes]) -> tuple[float, list[bytes]]:
-        """:meth:`round` with what was made before."""
+        """Serve the bytes that :meth:`data` returned. The result is that of :meth:`round`."""
         begin_ns = time.process_time_ns()
         for (peer, _), received in zip(self._peers, data, strict=True):
             peer.data_received(received)
@@ -141,7 +143,7 @@ class Load:
         return took_ns / 1_000 / self._in_flight / len(self._peers), answers
 
     async def sends(self) -> float:
-        """Serve single sends; gives the microseconds of one."""
+        """Serve single sends. Return the microseconds of one."""
         times = max(1, ROUND_REQUESTS // self._in_flight // len(self._peers))
         frames = self.send("single")
         return sum([(await self.round(frames))[0] for _ in range(times)]) / times
@@ -153,7 +155,7 @@ class Load:
                 await self._arrived.wait()
 
     def send(self, topic: str, asked: str = "") -> Callable[[int, int], bytes]:
-        """Frames of single sends to 8 queues."""
+        """Return the frames of single sends to 8 queues."""
 
         def frame(_: int, number: int) -> bytes:
             self._opaque += 1
@@ -164,7 +166,7 @@ class Load:
         return frame
 
     def batch(self, topic: str) -> Callable[[int, int], bytes]:
-        """Frames of batches to 8 queues."""
+        """Return the frames of batches to 8 queues."""
 
         def frame(_: int, number: int) -> bytes:
             self._opaque += 1
@@ -178,7 +180,7 @@ class Load:
         return frame
 
     def commit(self, halves: Sequence[bytes]) -> Callable[[int, int], bytes]:
-        """Frames that commit the half messages of these answers."""
+        """Return the frames that commit the half messages of these responses."""
         places = [PLACE.findall(answer) for answer in halves]
 
         def frame(at: int, number: int) -> bytes:
@@ -201,7 +203,7 @@ class Load:
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """Microseconds a request, by case."""
+    """Return microseconds per request, by case."""
     cases = "single send", "half message", "commit", "message of a batch"
     shapes = [f"single send, {connections} x {depth}" for connections, depth in SHAPES]
     found: dict[str, list[float]] = {case: [] for case in (*cases, *shapes)}

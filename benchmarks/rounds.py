@@ -1,7 +1,7 @@
 """One round: a load on one broker, counted until its last message can be consumed.
 
-A target is a running broker of any kind, with what a round asks of it: make a topic, say how many
-messages consumers can see, load it, and drop old messages.
+A target is a running broker of any kind, with the operations of a round: create a topic, return the
+number of messages that consumers can see, load the broker, and delete old messages.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 QUEUES: Final = 8
 DRAIN_LIMIT_S: Final = 5.0
 TIMEOUT_MS: Final = 30_000
-#: A store that grew over this is emptied before the next round.
+#: A store larger than this is emptied before the next round.
 STORE_MAX_BYTES: Final = 3 << 30
 _QUEUES_ASKED: Final = 64
-#: How long a Java broker may take to delete what it no longer has to keep.
+#: Time that a Java broker may take to delete what it need not keep.
 _TRIM_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a generator does: ``window`` requests in flight on each of ``connections``; a request
-    has ``messages`` messages of ``body_bytes``. ``more`` are further words for load.c."""
+    """The load of a generator: ``window`` requests in flight on each of ``connections``. A request
+    has ``messages`` messages of ``body_bytes``. ``more`` are further arguments of load.c."""
 
     kind: str
     topic: str
@@ -52,12 +52,12 @@ class Load:
     messages: int = 1
     more: tuple[str, ...] = ()
     queues: int = QUEUES
-    #: With so many, messages go to TOPIC0, TOPIC1 ...; nobody makes these.
+    #: If set, messages go to TOPIC0, TOPIC1 ..., which are not created here.
     topics: int = 0
 
     @property
     def is_wide(self) -> bool:
-        """Whether asking each queue for its end takes longer than the dispatch does."""
+        """True if asking each queue for its end takes longer than the dispatch."""
         return self.topics > 0 or self.queues > _QUEUES_ASKED
 
 
@@ -78,7 +78,7 @@ class Target(ABC):
     """A broker under test. ``name`` is its column in a table."""
 
     program = ""
-    #: Kinds of Load that it can take.
+    #: The kinds of Load that the broker supports.
     kinds: frozenset[str] = frozenset({"send"})
 
     def __init__(self, name: str, home: Path) -> None:
@@ -89,53 +89,53 @@ class Target(ABC):
     @property
     @abstractmethod
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the broker."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start it; returns when it serves."""
+        """Start the broker, and return when it serves."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once; nothing when it does not run."""
+        """Kill the broker. Do nothing if it is not running."""
 
     @abstractmethod
     async def create(self, topic: str, queues: int) -> None:
-        """Make a topic."""
+        """Create a topic."""
 
     @abstractmethod
     async def stored(self, topic: str, queues: int) -> int:
-        """Messages of a topic that consumers can see."""
+        """Return the number of messages of a topic that consumers can see."""
 
     async def behind_bytes(self) -> int:
-        """Bytes of its log that consumers cannot see yet: none where what is acknowledged is
-        visible."""
+        """Return the bytes of the log that consumers cannot see yet; 0 if acknowledged messages are
+        visible at once."""
         return 0
 
     @abstractmethod
     def words(self, load: Load) -> list[str]:
-        """The words for the generator."""
+        """Return the arguments of the generator."""
 
     @abstractmethod
     async def empty(self) -> None:
-        """Drop what was stored, or the most of it."""
+        """Delete the stored messages, or most of them."""
 
     async def ready(self, bench: Bench) -> None:  # noqa: B027
-        """Wait, after a start, until it can be loaded. Raises BenchmarkFailed."""
+        """Wait, after a start, until the broker can be loaded. Raises BenchmarkFailed."""
 
     def store_bytes(self) -> int:
-        """What its files take of the disk."""
+        """Return the disk space of its files."""
         total = 0
         for folder, _, names in os.walk(self.home):
             for name in names:
                 try:
                     total += os.stat(os.path.join(folder, name)).st_blocks * 512
-                except FileNotFoundError:  # deleted meanwhile
+                except FileNotFoundError:  # deleted in the meantime
                     continue
         return total
 
     def remove(self) -> None:
-        """End it and remove its files."""
+        """End the broker and remove its files."""
         self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -157,12 +157,12 @@ class RocketTarget(Target):
 
     @property
     def namesrv(self) -> str:
-        """The address of its name server."""
+        """Address of the name server."""
         return self.server.namesrv
 
     @property
     def address(self) -> str:
-        """Where it serves."""
+        """Address of the broker."""
         return f"127.0.0.1:{self.server.port}"
 
     def start(self) -> None:
@@ -201,8 +201,8 @@ class RocketTarget(Target):
         return int(parse_json(response.body, KvTable).table["dispatchBehindBytes"])
 
     async def empty(self) -> None:
-        """CometMQ starts anew, which costs it nothing; a Java broker, which has to stay warm,
-        deletes its full log files at once instead of after three days."""
+        """Empty the store. CometMQ is restarted with an empty store. A Java broker has to stay
+        warm, so it deletes its full log files at once, not after three days."""
         if self.name.startswith("cometmq"):
             await asyncio.to_thread(self._start_anew)
             return
@@ -268,7 +268,7 @@ class KafkaTarget(Target):
         for topic in self.topics:
             await asyncio.to_thread(self._node.delete, topic)
         self.topics.clear()
-        await asyncio.sleep(2)  # it deletes the files a second later
+        await asyncio.sleep(2)  # the files are deleted a second later
 
 
 class NatsTarget(Target):
@@ -308,7 +308,8 @@ class NatsTarget(Target):
 
 @dataclass(slots=True)
 class Bench:
-    """Running targets, the load generators' folder, and what a case leaves running (``stack``)."""
+    """The running targets, the load generators' folder, and resources that a case leaves open
+    (``stack``)."""
 
     programs: Path
     seconds: float
@@ -318,10 +319,11 @@ class Bench:
     kept: set[tuple[str, str]] = field(default_factory=set)
 
     async def load(self, target: Target, load: Load) -> dict[str, float]:
-        """One run of the generator, corrected for the time until consumers saw its last message.
+        """Run the generator once. Correct its rate for the time until consumers see its last
+        message.
 
-        Adds ``cpu_us``, the broker's processor time a message, and ``memory_mib``, its RssAnon.
-        Raises BenchmarkFailed.
+        The result also has ``cpu_us``, the broker's processor time per message, and ``memory_mib``,
+        its RssAnon. Raises BenchmarkFailed.
         """
         if not load.topics:
             await self.topic(target, load.topic, load.queues)
@@ -343,7 +345,7 @@ class Bench:
         return found
 
     async def run(self, target: Target, load: Load) -> dict[str, float]:
-        """One run of the generator, whatever the broker still has to do after it."""
+        """Run the generator once, without waiting for the broker's remaining work."""
         path = self.programs / target.program
         if not path.exists():
             await asyncio.to_thread(build_program, target.program, self.programs)
@@ -367,13 +369,13 @@ class Bench:
         return time.perf_counter() - begin
 
     async def topic(self, target: Target, name: str, queues: int = QUEUES) -> None:
-        """Make a topic on a target, once."""
+        """Create a topic on a target, once."""
         if name not in target.topics:
             await target.create(name, queues)
             target.topics.add(name)
 
     async def empty(self, target: Target, limit_bytes: int = STORE_MAX_BYTES) -> None:
-        """Drop what a target stored, when that is more than ``limit_bytes``."""
+        """Empty the store of a target that has more than ``limit_bytes``."""
         if target.store_bytes() > limit_bytes:
             await target.empty()
             await target.ready(self)

@@ -1,6 +1,6 @@
-"""The brokers of the benchmarks that speak RocketMQ's protocol: CometMQ and Apache RocketMQ.
+"""The brokers in the benchmarks that speak RocketMQ's protocol: CometMQ and Apache RocketMQ.
 
-Their stores stay when they are stopped, killed and started again.
+Their stores are kept across stops, kills and starts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from cometmq.admin.node import NodeProcess
 from tests.compat import anchor
 
 WAIT_S: Final = 300
-#: What the Java broker is started with in production, where memory allows it.
+#: The Java broker's heap in production, if there is enough memory.
 JAVA_HEAP: Final = ("4g", "4g")
 JAVA_SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(1 << 30),
     "mappedFileSizeConsumeQueue": "6000000",
     "maxHashSlotNum": "5000000",
     "maxIndexNum": "20000000",
-    # Its own defaults refuse sends after 200 ms in the queue, which a saturated machine reaches.
+    # By default it refuses sends after 200 ms in the queue, which happens on a saturated machine.
     "waitTimeMillsInSendQueue": "5000",
 }
-#: That is for short tests: only the first of the JVM's two compilers.
+#: An option of the brokers in short tests, removed here: it disables the second of the JVM's two
+#: compilers.
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 
@@ -41,34 +42,34 @@ class Server(Protocol):
 
     @property
     def port(self) -> int:
-        """Where it serves."""
+        """Port of the broker."""
         ...
 
     @property
     def namesrv(self) -> str:
-        """The address of its name server."""
+        """Address of the name server."""
         ...
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the broker."""
         ...
 
     def start(self) -> None:
-        """Start it; returns when it serves."""
+        """Start the broker, and return when it serves."""
         ...
 
     def stop(self) -> None:
-        """Ask it to stop and wait."""
+        """Stop the broker and wait for its end."""
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the broker."""
         ...
 
 
 class OurServer:
-    """CometMQ as a user starts it."""
+    """CometMQ, started like by a user."""
 
     name = "cometmq"
 
@@ -82,7 +83,7 @@ class OurServer:
 
     @property
     def log_path(self) -> Path:
-        """What it logged."""
+        """Path of the log output."""
         return self._node.log_path
 
     @property
@@ -106,7 +107,7 @@ class OurServer:
 
 
 class JavaServer:
-    """The Java broker; its name server stays up, since only the broker is measured."""
+    """The Java broker. Its name server keeps running, since only the broker is measured."""
 
     name = "java"
 
@@ -168,8 +169,11 @@ def report(
     settings: Mapping[str, str] | None = None,
     **about: object,
 ) -> bool:
-    """Measure a broker in a folder of its own, print what was found as one JSON line, or with
-    ``about`` why nothing was, and remove the folder; gives whether something was found."""
+    """Measure a broker in its own folder, print the results as one JSON line, and remove the
+    folder.
+
+    After a failure the line has ``about`` and the reason. Return whether there are results.
+    """
     try:
         line = measure(MAKERS[name](home, settings))
     except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
@@ -180,7 +184,7 @@ def report(
 
 
 def proc_numbers(pid: int, name: str) -> dict[str, int]:
-    """The numbers of a file such as "status" or "io" under /proc/PID."""
+    """Return the numbers in a file such as "status" or "io" under /proc/PID."""
     lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
     fields = (line.partition(":") for line in lines)
     words = ((key, value.split()) for key, _, value in fields)
@@ -188,11 +192,11 @@ def proc_numbers(pid: int, name: str) -> dict[str, int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, seconds."""
+    """Return the processor time that a process has used, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def anonymous_mib(pid: int) -> float:
-    """Memory of a process that no file holds (RssAnon), MiB."""
+    """Return the anonymous memory of a process (RssAnon), MiB."""
     return round(proc_numbers(pid, "status")["RssAnon"] / 1024, 1)

@@ -26,14 +26,14 @@ BODY_BYTES = 900
 
 
 def timed(work: Callable[[], bool]) -> float:
-    """Seconds that it takes; it must find nothing."""
+    """Return the duration in seconds. The store must be without findings."""
     begun = time.perf_counter()
     assert work()
     return time.perf_counter() - begun
 
 
 def main() -> None:
-    """Write, look, tell."""
+    """Write the store, check it, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=3)
     parser.add_argument("--file-mib", type=int, default=256)

@@ -46,7 +46,7 @@ CASES: Final = {
 
 
 def blocks(messages: int, body_bytes: int) -> list[bytes]:
-    """Neighbouring records of one log, cut into blocks."""
+    """Return consecutive records of one log, split into blocks."""
     chance = random.Random(6)
     found: list[bytes] = []
     block: list[bytes] = []
@@ -75,7 +75,7 @@ def blocks(messages: int, body_bytes: int) -> list[bytes]:
 
 
 def vectorised(names: tuple[str, ...]) -> Callable[[bytes], int]:
-    """Decodes a block into these columns; gives how many rows."""
+    """Return a function that decodes a block into these columns and returns the number of rows."""
 
     def decode(block: bytes) -> int:
         return sum(batch.num_rows for batch in Block(block, "broker-a").batches(names, BATCH_ROWS))
@@ -84,7 +84,7 @@ def vectorised(names: tuple[str, ...]) -> Callable[[bytes], int]:
 
 
 def plain(block: bytes) -> pa.RecordBatch:
-    """All columns of a block, message by message."""
+    """Return all columns of a block, decoded message by message."""
     rows: list[tuple[object, ...]] = []
     for record in iter_decode(block):
         found = props.decode(record.properties)
@@ -105,18 +105,18 @@ def plain(block: bytes) -> pa.RecordBatch:
 
 
 def address(packed: bytes) -> str:
-    """``host:port`` of an IPv4 address."""
+    """Return ``host:port`` of an IPv4 address."""
     host, port = unpack_host(packed)
     return f"{host}:{port}"
 
 
 def signed(crc: int) -> int:
-    """The same 32 bits as Spark's INT."""
+    """Return the same 32 bits as a signed number, Spark's INT."""
     return (crc ^ 1 << 31) - (1 << 31)
 
 
 def timed(work: Callable[[bytes], int], data: list[bytes], messages: int) -> float:
-    """Messages by second of processor time."""
+    """Return messages per second of processor time."""
     begun = time.process_time()
     assert sum(map(work, data)) == messages
     return messages / (time.process_time() - begun)

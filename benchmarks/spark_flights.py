@@ -36,12 +36,12 @@ TEN = (
     "body binary, born_timestamp timestamp, store_timestamp timestamp, size_bytes int"
 )
 
-#: Does a case on a topic; the number tells rounds apart.
+#: Runs a case on a topic; the number distinguishes rounds.
 Work = Callable[[str, int], object]
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """A process and all below it."""
+    """Yield a process and all its descendants."""
     below: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
         if fields := stat(int(place.name)):
@@ -54,7 +54,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name; none when it has ended."""
+    """Return the fields of /proc/PID/stat after the name; none if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -62,13 +62,13 @@ def stat(pid: int) -> list[str]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process and all below it, of those that ended too."""
+    """Return the processor time of a process and its descendants, including ended ones."""
     ticks = sum(sum(map(int, stat(each)[11:15])) for each in descendants(pid))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
-    """The broker, the session, and the two topics with how many messages each has."""
+    """The broker, the session, and the two topics with their numbers of messages."""
 
     def __init__(self, folder: Path, node: NodeProcess, topics: dict[str, int]) -> None:
         self.folder = folder
@@ -95,11 +95,11 @@ class Bench:
         write.trigger(availableNow=True).start().awaitTermination()
 
     def scan(self, place: Path) -> None:
-        """Read Parquet files whole."""
+        """Read all of some Parquet files."""
         self.spark.read.parquet(str(place)).write.format("noop").mode("overwrite").save()
 
     def sizes(self, place: Path, count: int) -> dict[str, float]:
-        """Bytes of a message in the log and in Parquet files."""
+        """Return the bytes per message in the log and in Parquet files."""
         rows = self.spark.read.parquet(str(place))
         [(found, in_log)] = rows.selectExpr("count(*)", "avg(size_bytes)").collect()
         assert found == count, f"{found} rows of {count} messages"
@@ -121,7 +121,7 @@ class Bench:
         print(json.dumps(line), flush=True)
 
     def _used(self, work: Work, topic: str, rounds: int) -> tuple[float, float]:
-        """Processor seconds of Spark and of the broker for a case on one topic."""
+        """Return the processor seconds of Spark and of the broker for a case on one topic."""
         assert self.node.process is not None
         spark_s, broker_s = [], []
         for number in range(rounds + 1):
@@ -135,7 +135,7 @@ class Bench:
 
 
 async def send_all(nameservers: str, topics: dict[str, int]) -> None:
-    """Replay so many flights into each topic, as fast as it goes."""
+    """Replay the given number of flights into each topic, as fast as possible."""
     async with cometmq.Client(nameservers) as client:
         for topic, count in topics.items():
             await cometmq.Admin(client.session).create_topic(topic, queues=QUEUES)
@@ -171,7 +171,7 @@ def main(count: int, rounds: int, folder: Path) -> None:
 
 
 def measure_sending(node: NodeProcess, topics: dict[str, int]) -> None:
-    """What a single send costs the broker."""
+    """Measure the broker's cost of a single send."""
     assert node.process is not None
     before = cpu_s(node.process.pid)
     uvloop.run(send_all(node.namesrv, topics))

@@ -69,7 +69,8 @@ def fill(namesrv: str, messages: int, body_bytes: int) -> None:
 
 
 class Nothing(DataSource):
-    """A Python source that has offsets and no rows: what a micro-batch costs without us."""
+    """A Python source that has offsets but no rows: the cost of a micro-batch without CometMQ's
+    source."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,7 +84,7 @@ class Nothing(DataSource):
 
 
 class NothingReader(DataSourceStreamReader):
-    """Gives one more offset a batch, and a task for each queue as ours does."""
+    """Advances one offset per batch, with one task per queue like CometMQ's source."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
@@ -114,26 +115,26 @@ class Bench:
         self.store(NAMES).write.parquet(self.parquet)
 
     def store(self, names: tuple[str, ...]) -> DataFrame:
-        """The topic, from the broker's files."""
+        """Return the topic, read from the broker's files."""
         read = self.spark.read.format("rocketmq").schema(ddl(names)).option("topic", TOPIC)
         return read.option("store", str(self.root / "store")).load()
 
     def wire(self, names: tuple[str, ...]) -> DataFrame:
-        """The topic, from the broker."""
+        """Return the topic, read from the broker."""
         read = self.spark.read.format("rocketmq").schema(ddl(names)).option("topic", TOPIC)
         return read.option("nameservers", self.namesrv).load()
 
     def rows(self, names: tuple[str, ...]) -> DataFrame:
-        """The same, from Parquet."""
+        """Return the same rows, read from Parquet."""
         return self.spark.read.parquet(self.parquet).select(*names)
 
     def prepare_batches(self) -> None:
-        """Write the rows once more as Parquet, a file a batch."""
+        """Write the rows again as Parquet, one file per batch."""
         rows = self.store(NAMES).repartition(STREAM_BATCHES)
         rows.write.mode("overwrite").parquet(self.batches)
 
     def stream_ours(self, target: Path, *, one_file: bool = True) -> None:
-        """The topic into Parquet, to its end."""
+        """Stream the topic into Parquet, to its end."""
         read = self.spark.readStream.format("rocketmq").option("topic", TOPIC)
         rows = (
             read.option("nameservers", self.namesrv)
@@ -144,7 +145,7 @@ class Bench:
         self._stream(rows.coalesce(1) if one_file else rows, target)
 
     def stream_parquet(self, target: Path) -> None:
-        """The Parquet rows into Parquet, a file a batch."""
+        """Stream the Parquet rows into Parquet, one file per batch."""
         schema = self.spark.read.parquet(self.batches).schema
         read = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         self._stream(read.parquet(self.batches), target)
@@ -155,7 +156,7 @@ class Bench:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def batch_ms(self, ours: bool) -> float:
-        """What a micro-batch of few messages takes, in the median."""
+        """Return the median time of a micro-batch with few messages."""
         read = self.spark.readStream.format("rocketmq" if ours else "nothing")
         if ours:
             read = (
@@ -176,18 +177,21 @@ class Bench:
 
 
 def ddl(names: tuple[str, ...]) -> str:
-    """A schema of these columns."""
+    """Return a schema of these columns."""
     return ", ".join(f"{name} {BY_NAME[name].spark}" for name in names)
 
 
 def drop(rows: DataFrame) -> None:
-    """Read all and keep nothing."""
+    """Read all rows and discard them."""
     rows.write.format("noop").mode("overwrite").save()
 
 
 def alternating(works: dict[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
-    """The median seconds of each (or of what it gives), and its processor seconds (``NAME_cpu``),
-    after one round to warm up."""
+    """Run each function in alternating rounds, after one round to warm up.
+
+    Return the median of the seconds of each (or of its results), and its processor seconds
+    (``NAME_cpu``).
+    """
     found: dict[str, list[float]] = {name: [] for name in works}
     spent: dict[str, list[float]] = {f"{name}_cpu": [] for name in works}
     for number in range(rounds + 1):
@@ -201,8 +205,8 @@ def alternating(works: dict[str, Callable[[], float | None]], rounds: int) -> di
 
 
 def processor_s() -> float:
-    """Processor seconds of this process and all below it, those that ended included, but a broker's
-    (whoever runs ``cometmq.cli``)."""
+    """Return the processor seconds of this process and its descendants, including ended ones, but
+    without the broker (any process that runs ``cometmq.cli``)."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").iterdir():
@@ -223,7 +227,7 @@ def processor_s() -> float:
 
 
 def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
-    """One case."""
+    """Measure one case."""
     if case in ("all", "ten"):
         names = NAMES if case == "all" else TEN
         times = alternating(
@@ -276,7 +280,7 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure the requested cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--body", type=int, default=256, metavar="BYTES")

@@ -33,7 +33,7 @@ QUEUES = 8
 
 
 def frames(rows: int, size_bytes: int, *, wide: bool) -> Iterator[pa.RecordBatch]:
-    """Rows with a body; with ``wide`` with tags, keys and a property too."""
+    """Yield rows with a body; if ``wide``, also with tags, keys and a property."""
     for start in range(0, rows, BATCH_ROWS):
         numbers = range(start, min(start + BATCH_ROWS, rows))
         columns = {"body": pa.array([b"%0*d" % (size_bytes, at) for at in numbers])}

@@ -1,6 +1,6 @@
-"""What the store alone costs a message, without network: appends, batches, reads.
+"""The cost of a message in the store alone, without network: appends, batches, reads.
 
-Prints one JSON line a case: microseconds a message (or a read), the best of several rounds.
+Prints one JSON line per case: microseconds per message (or read), the best of several rounds.
 Run: ``.venv/bin/python benchmarks/store_append.py``
 """
 

@@ -1,8 +1,8 @@
 """Sealing a log file beside a busy loop: on the loop in slices, in a thread, in a child process.
 
-A loop that answers one request after the other (8 us of work each, as many as come) is timed while
-a log file of 256 MiB with small records is read, checked and summed. Prints one JSON line a case:
-how long the file took, and how late the loop's turns were meanwhile.
+A loop that serves one request after another (8 us of work each, without pauses) is timed while a
+log file of 256 MiB with small records is read, checked and summed. Prints one JSON line per case:
+the time for the file, and the lateness of the loop's turns meanwhile.
 Run: ``.venv/bin/python -m benchmarks.store_seal``
 """
 
@@ -34,12 +34,12 @@ Case = Callable[[str], Awaitable[object]]
 
 
 async def nothing(_path: str) -> None:
-    """The loop alone, for two seconds."""
+    """Run only the loop, for two seconds."""
     await asyncio.sleep(2)
 
 
 async def slices(path: str) -> None:
-    """A block in each turn of the loop; blocks only, no records."""
+    """Sum one block in each turn of the loop, without checking records."""
     handle = os.open(path, os.O_RDONLY)
     buffer = bytearray(BLOCK_BYTES)
     for offset in range(0, FILE_BYTES, BLOCK_BYTES):
@@ -50,7 +50,7 @@ async def slices(path: str) -> None:
 
 
 def blocks(path: str) -> None:
-    """Sums of blocks alone: each call lets go of the interpreter."""
+    """Sum only blocks. Each call releases the interpreter lock."""
     handle = os.open(path, os.O_RDONLY)
     buffer = bytearray(BLOCK_BYTES)
     for offset in range(0, FILE_BYTES, BLOCK_BYTES):
@@ -60,23 +60,23 @@ def blocks(path: str) -> None:
 
 
 async def thread_of_blocks(path: str) -> None:
-    """The same in a thread."""
+    """Sum blocks in a thread."""
     await asyncio.to_thread(blocks, path)
 
 
 async def thread_of_records(path: str) -> None:
-    """Blocks and records in a thread."""
+    """Sum blocks and check records in a thread."""
     await asyncio.to_thread(read_sums, PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS)
 
 
 async def child(path: str) -> None:
-    """Blocks and records in a child process, as the broker does it."""
+    """Sum blocks and check records in a child process, as the broker does."""
     await sums_by_child(path, 0, FILE_BYTES, 0, LEVELS)
 
 
 @contextlib.asynccontextmanager
 async def busy_loop(late_ns: list[int]) -> AsyncIterator[None]:
-    """Turns with a little work in each; how much longer than it they took goes to ``late_ns``."""
+    """Run turns with a little work in each. Append their time beyond that work to ``late_ns``."""
     done = asyncio.Event()
 
     async def turns() -> None:

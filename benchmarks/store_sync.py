@@ -1,7 +1,7 @@
-"""SYNC_FLUSH: syncing on the loop against a flusher thread, without network.
+"""SYNC_FLUSH: syncing on the loop compared with a flusher thread, without network.
 
-A closed loop stands for the broker: as many sends as are in flight, each appended again a turn
-after it was acknowledged, at most 64 a turn. Prints one JSON line a case.
+A closed loop represents the broker: a fixed number of sends is in flight, each appended again one
+turn after its acknowledgement, at most 64 per turn. Prints one JSON line per case.
 Run: ``.venv/bin/python benchmarks/store_sync.py``
 """
 
@@ -32,7 +32,7 @@ SECONDS = 2.0
 
 
 class Fixed(Latency):
-    """A latency that always says the same."""
+    """A latency that always returns the same value."""
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Load:
         self.ready -= count
         for _ in range(count):
             begin = time.perf_counter()
-            # What parsing and answering a send costs the loop besides.
+            # The loop's cost of parsing and answering a send.
             while (time.perf_counter() - begin) * 1e6 < self.work_us:
                 pass
             phys, _ = store.append(

@@ -1,10 +1,10 @@
-"""How fast ``store verify`` reads a store, beside reading the log and computing CRC-32 alone.
+"""The speed of ``store verify``, compared with reading the log and computing CRC-32 alone.
 
 Writes a store of 1 KiB records and one of 128 B records through the store itself, seals it as the
-broker does, and verifies it with one process: as it is, with every record decoded, and without its
-seals. The peer reads the same log files in pieces of 1 MiB and computes one CRC of each: what no
-check can do without. All in alternating rounds of one run, as bytes of full log files by second of
-processor time (the machine may be shared). One JSON line a case.
+broker does, and verifies it with one process: with its seals, with every record decoded, and
+without its seals. The comparison reads the same log files in pieces of 1 MiB and computes one CRC
+of each, the minimum of any check. All run in alternating rounds, measured as bytes of full log
+files per second of processor time (the machine may be shared). Prints one JSON line per case.
 Run: ``OPENBLAS_NUM_THREADS=1 .venv/bin/python -m benchmarks.store_verify [--gib 2] [--rounds 3]``
 """
 
@@ -38,7 +38,7 @@ FILE_BYTES = 1 << 30
 
 
 def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) -> None:
-    """A store of one topic with about ``total_bytes`` of log, full files sealed."""
+    """Write a store of one topic with about ``total_bytes`` of log, full files sealed."""
     config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=file_bytes)
     store = open_store(config, SystemClock())
     store.store_host = HOST
@@ -71,7 +71,7 @@ def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) 
 
 
 def full_files(root: Path) -> list[Path]:
-    """The log files before the one that is written to."""
+    """Return the log files before the active one."""
     return sorted((root / "commitlog").iterdir())[:-1]
 
 
@@ -97,7 +97,7 @@ def by_records(root: Path) -> None:
 
 
 def without_seals(root: Path) -> None:
-    """Verify as a store is verified that a Java broker wrote: the body of every record summed."""
+    """Verify like the store of a Java broker: sum the body of every record."""
     seals = root / "cometmq-seals"
     seals.rename(root / "aside")
     try:
@@ -114,7 +114,7 @@ def _verify(root: Path, *, full: bool) -> None:
 
 
 def timed(work: Callable[[Path], None], root: Path) -> float:
-    """Gigabytes of full log files by second of processor time."""
+    """Return gigabytes of full log files per second of processor time."""
     size = sum(path.stat().st_size for path in full_files(root))
     begun = time.process_time()
     work(root)

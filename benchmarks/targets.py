@@ -1,4 +1,4 @@
-"""The targets of the table by name: how each is made, and with which settings."""
+"""The targets of the table by name: their creation and their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.cases import Setup
     from cometmq.net.client import Remoting
 
-#: How each target is set, for the reader of a table.
+#: The settings of each target, for the reader of a table.
 SETTINGS: Final = {
     "cometmq": f"one node with its defaults, core {DESCRIPTION}; acknowledged once written to the "
     "page cache (ASYNC_FLUSH)",
@@ -33,15 +33,15 @@ SETTINGS: Final = {
     "nats": f"nats-server {NATS_VERSION}, JetStream, file storage, one stream, one replica, "
     "acknowledged once written; in SYNC_FLUSH rows sync_interval=always",
 }
-#: Those that speak RocketMQ's protocol.
+#: The targets that speak RocketMQ's protocol.
 ROCKETS: Final = tuple(name for name in SETTINGS if name not in {"kafka", "nats"})
-#: Those that are slow before they are warm.
+#: The targets that need a warm-up.
 JVMS: Final = frozenset({f"rocketmq-{anchor.VERSION}", f"rocketmq-{anchor.LATEST}", "kafka"})
 _PAIR_S: Final = 60.0
 
 
 class PairTarget(RocketTarget):
-    """A SYNC_MASTER with its slave; the master is what is loaded and measured."""
+    """A SYNC_MASTER with its slave. The master is loaded and measured."""
 
     def __init__(self, name: str, home: Path, pair: Pair, remoting: Remoting) -> None:
         super().__init__(name, home, pair, remoting)
@@ -52,8 +52,8 @@ class PairTarget(RocketTarget):
         self._pair.start_slave()
 
     async def ready(self, bench: Bench) -> None:
-        """Wait until the slave confirms: a Java slave says five seconds after its start for the
-        first time what it has. Raises BenchmarkFailed."""
+        """Wait until the slave confirms. A Java slave reports its offset for the first time five
+        seconds after its start. Raises BenchmarkFailed."""
         deadline = time.perf_counter() + _PAIR_S
         await bench.topic(self, "ready")
         while (await bench.run(self, Load("send", "ready", 1, 1, 128, 0.5)))["errors"]:
@@ -78,7 +78,7 @@ def make(
     remoting: Remoting,
     more: Mapping[str, str] | None = None,
 ) -> Target:
-    """Return a target that does not run yet; its files come under ``home``, which is made.
+    """Return a target that is not started yet. Its files are under ``home``, which is created.
 
     ``more`` are further settings of a broker that speaks RocketMQ's protocol.
 
@@ -95,7 +95,7 @@ def make(
     if name.startswith("cometmq"):
         server = OurServer(home, settings, is_plain=name == "cometmq-plain")
         return RocketTarget(name, home, server, remoting)
-    # So that full log files can be deleted between cases, in seconds.
+    # Allows deletion of full log files in every hour, so that it takes seconds between cases.
     settings |= {"deleteWhen": ";".join(f"{hour:02}" for hour in range(24))}
     settings |= {"cleanResourceInterval": "1000"}
     version = name.removeprefix("rocketmq-")

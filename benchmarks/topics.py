@@ -1,4 +1,4 @@
-"""The row "10 000 topics against 1": what many queues cost a single send."""
+"""The row "10 000 topics against 1": the cost of many queues for a single send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LIMIT_S: Final = 120.0
 
 
 def many_topics(programs: Path, rounds: int, seconds: float, topics: int = TOPICS) -> list[float]:
-    """Return, for each round, the rate over all queues of so many topics / that to one topic.
+    """Return, for each round, the ratio of the rate over all queues of ``topics`` topics to that of
+    one topic.
 
     Raises BenchmarkFailed, NodeFailed.
     """

@@ -1,11 +1,11 @@
-"""What an answer before the write brings: processor time of the whole broker, without sockets.
+"""The gain of answering before the write: processor time of the whole broker, without sockets.
 
     .venv/bin/python -m benchmarks.transient_pool [--turns 8] [--rounds 60]
 
-Brokers with and without transientStorePoolEnable take turns in one process. A turn counts with all
-of its work: its last message is written, dispatched and can be consumed. Prints one JSON line a
-setting: microseconds of a processor a send, user and system: lowest, lower quartile and median of
-the turns.
+Brokers with and without transientStorePoolEnable take turns in one process. A turn includes all of
+its work, until its last message is written, dispatched and can be consumed. Prints one JSON line
+per setting: microseconds of processor time per send, user and system: lowest, lower quartile and
+median of the turns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 async def turn(load: Load, store: MessageStore, rounds: int) -> float:
-    """Microseconds of a processor a send, until the last one can be consumed."""
+    """Return microseconds of processor time per send, until the last message can be consumed."""
     made = [load.data(load.send("single")) for _ in range(rounds)]
     begin_ns = time.process_time_ns()
     for data in made:
@@ -51,7 +51,7 @@ async def turn(load: Load, store: MessageStore, rounds: int) -> float:
 
 
 async def measure(turns: int, rounds: int) -> None:
-    """Print what each setting takes."""
+    """Print the cost of each setting."""
     found: dict[str, list[float]] = {name: [] for name in SETTINGS}
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-pool-")))
@@ -73,7 +73,7 @@ async def measure(turns: int, rounds: int) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transient_pool")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=60)

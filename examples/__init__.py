@@ -1,1 +1,1 @@
-"""Small programs for docs/tutorial: each runs against a broker, and prints output/<name>.txt."""
+"""Small programs for docs/tutorial. Each runs against a broker and prints output/<name>.txt."""

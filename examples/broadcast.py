@@ -1,4 +1,4 @@
-"""Every member of a group gets every message: here two servers that both empty their caches."""
+"""Broadcasting: every member of a group gets every message. Here two servers clear their caches."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ NEWS = (b"prices", b"images", b"stop")
 
 
 async def serve(name: str, name_server: str, offsets: str, ready: asyncio.Semaphore) -> None:
-    # A member keeps in a file of its own how far it has read: instances need different names.
+    # Each member stores its offsets in its own file, so the instances need different names.
     async with cometmq.Client(name_server, instance_name=name, offsets_dir=offsets) as client:
         news = client.subscribe(TOPIC, group="servers", mode="broadcasting", start="first")
         async with news:
@@ -33,7 +33,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
             for _ in range(2):
                 await ready.acquire()
             for each in NEWS:
-                await client.send(TOPIC, each, order_key="news")  # in one queue, "stop" is last
+                await client.send(TOPIC, each, order_key="news")  # one queue: "stop" is last
 
 
 if __name__ == "__main__":

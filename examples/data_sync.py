@@ -1,4 +1,4 @@
-"""A copy of a table follows it, and ends equal whatever happens on the way."""
+"""Keeps a copy of a table in step with it, and equal at the end despite repeats and retries."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ ROWS = "SELECT code, name FROM regions ORDER BY code"
 
 
 def change(base: sqlite3.Connection, outbox: cometmq.SqliteOutbox, code: str, name: str) -> None:
-    """Change a row and write the message that tells of it, in one transaction."""
+    """Change a row and write the message about it, in one transaction."""
     with base:
         [(version,)] = base.execute(
             "INSERT INTO regions VALUES (?, ?, 1) ON CONFLICT (code) "
@@ -27,7 +27,8 @@ def change(base: sqlite3.Connection, outbox: cometmq.SqliteOutbox, code: str, na
 
 
 def apply(copy: sqlite3.Connection, body: bytes) -> bool:
-    """Apply a change unless the copy knows a newer one: repeats and late retries do no harm."""
+    """Apply a change unless the copy has a newer one, so that repeats and late retries do no
+    harm."""
     with copy:
         done = copy.execute(
             "INSERT INTO regions VALUES (:code, :name, :version) ON CONFLICT (code) "
@@ -45,7 +46,7 @@ def database(path: Path) -> sqlite3.Connection:
 
 
 async def follow(client: cometmq.Client, copy: sqlite3.Connection) -> None:
-    """The copy's side: takes every change and applies it."""
+    """Receive every change and apply it to the copy."""
     left = len(CHANGES)
     async with client.subscribe(TOPIC, group="copy", start="first") as changes:
         async for message in changes:
@@ -67,7 +68,7 @@ async def main(folder: Path, name_server: str = "127.0.0.1:9876") -> None:
 
     async with cometmq.Client(name_server) as client:
         await cometmq.Admin(client.session).create_topic(TOPIC)
-        async with cometmq.Relay(client, outbox):  # publishes beside the block
+        async with cometmq.Relay(client, outbox):  # publishes while the block runs
             await follow(client, copy)
     print(f"{outbox.status().waiting} messages wait")
 

@@ -1,4 +1,4 @@
-"""Messages that are delivered later: reminders for whoever makes tea."""
+"""Delayed messages: reminders for tea makers."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Groups that want some messages of a topic: by tag, and by SQL on properties."""
+"""Filters: groups that receive some messages of a topic, by tag, and by SQL on properties."""
 
 import asyncio
 import sys

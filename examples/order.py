@@ -1,4 +1,4 @@
-"""An order is placed, paid and distributed: each service tells the next one by a message."""
+"""An order is placed, paid and distributed: each service notifies the next one by a message."""
 
 import asyncio
 import sqlite3
@@ -8,12 +8,12 @@ import cometmq
 
 TOPIC = "shop-orders"
 
-shop = sqlite3.connect(":memory:")  # the shop's database; in memory it is quick enough for the loop
+shop = sqlite3.connect(":memory:")  # in memory, so it is fast enough for the event loop
 shop.execute("CREATE TABLE orders (number TEXT, amount INT CHECK (amount > 0), message_id TEXT)")
 
 
 async def place(client: cometmq.Client, number: str, amount: int) -> None:
-    """Store an order and tell the others: both happen, or neither does."""
+    """Store an order and publish it: both happen, or neither."""
     message = cometmq.Message(TOPIC, str(amount).encode(), tag="placed", keys=(number,))
     try:
         async with client.transaction(message, group="shop") as tx:
@@ -25,13 +25,13 @@ async def place(client: cometmq.Client, number: str, amount: int) -> None:
 
 
 async def was_stored(message: cometmq.MessageView) -> bool:
-    """The broker asks this when it never heard how a transaction ended."""
+    """Answer the broker's check of a transaction whose outcome it did not receive."""
     found = shop.execute("SELECT 1 FROM orders WHERE message_id = ?", (message.message_id,))
     return found.fetchone() is not None
 
 
 async def pay(client: cometmq.Client, count: int) -> None:
-    """The payment service: takes what was placed, and says that it is paid."""
+    """The payment service: receive placed orders and publish that they are paid."""
     async with client.subscribe(TOPIC, group="payment", filter="placed", start="first") as placed:
         async for order in placed:
             async with order.processing():
@@ -44,7 +44,7 @@ async def pay(client: cometmq.Client, count: int) -> None:
 
 
 async def distribute(client: cometmq.Client, service: str, count: int) -> None:
-    """Every service is a group of its own, so each gets every paid order."""
+    """Print each paid order. Every service is its own group, so each gets all paid orders."""
     async with client.subscribe(TOPIC, group=service, filter="paid", start="first") as paid:
         async for order in paid:
             async with order.processing():

@@ -1,4 +1,4 @@
-"""Steps of one order are seen one after the other, while orders go side by side."""
+"""Ordered consumption: the steps of one order in sequence, different orders in parallel."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A question and its answer, over the broker."""
+"""A request and its reply, through the broker."""
 
 import asyncio
 import sys

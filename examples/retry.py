@@ -1,4 +1,4 @@
-"""What fails is tried again, later each time; what fails for good becomes a dead letter."""
+"""A failed message is retried, with growing delays; after the last retry it is a dead letter."""
 
 import asyncio
 import sys
@@ -10,11 +10,11 @@ GROUP = "mailer"
 
 
 class Unreachable(Exception):
-    """The mail server did not answer."""
+    """Raised if the mail server does not answer."""
 
 
 def send_mail(address: str, attempt: int) -> None:
-    """Pretends to: one server is away for a moment, another one for good."""
+    """Pretend to send. One server is away for a moment, another one permanently."""
     if (address == "bob@example.org" and attempt == 0) or address == "nobody@example.org":
         raise Unreachable
 
@@ -38,7 +38,7 @@ async def work(client: cometmq.Client) -> None:
 
 
 async def bury(client: cometmq.Client) -> None:
-    """Reads the mailer's dead letters: messages like all others, in a topic of its own."""
+    """Read the mailer's dead letters, ordinary messages in their own topic."""
     letters = client.subscribe(f"%DLQ%{GROUP}", group="undertaker", start="first")
     async with letters:
         async for letter in letters:

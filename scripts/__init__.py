@@ -1,1 +1,1 @@
-"""What developers and continuous integration run."""
+"""Programs for developers and continuous integration."""

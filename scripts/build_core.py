@@ -1,15 +1,16 @@
 """Builds the compiled core: every `speedups/compiled/NAME.pyx` becomes one extension module.
 
-As a program it builds beside the sources what changed since the last time, and says in one line
-why when it cannot; its exit code is 0 even then (but with --strict), because plain Python does
-the same work. As hatchling's build hook it puts the modules into wheels and the generated C into
-source distributions.
+As a program it builds the changed modules beside the sources, and prints one line with the reason
+if it cannot. Even then the exit code is 0 (except with --strict), because plain Python does the
+same work. As hatchling's build hook it puts the modules into wheels and the generated C into source
+distributions.
 
-A compiler is $CC, cc, gcc or clang. With --fetch, what is missing is put under build/compiler: zig
-as the C compiler (PyPI), Python's headers (Debian's package). The modules use CPython's limited
-API, so one file serves Python 3.11 and later.
+A compiler is $CC, cc, gcc or clang. With --fetch, missing parts are downloaded to build/compiler:
+zig as the C compiler (PyPI), Python's headers (Debian's package). The modules use CPython's limited
+API, so one file works for Python 3.11 and later.
 
 Environment: CC                       the compiler to use
+
              COMETMQ_PURE             1 builds nothing: wheels of plain Python
              COMETMQ_WHEEL_PLATFORM   builds a wheel for one of PLATFORMS, with zig
 """
@@ -40,7 +41,7 @@ SOURCES = ROOT / "src" / PACKAGE
 BUILD = ROOT / "build" / "core"
 FETCHED = ROOT / "build" / "compiler"
 ZIG = FETCHED / "zig" / "ziglang" / "zig"
-# Else zig takes every instruction of this processor, and another one of the kind may lack some.
+# Without this, zig uses every instruction of this processor, which others of its kind may lack.
 ZIG_CC = ("cc", "-mcpu=baseline")
 SUFFIX = ".abi3.so"
 
@@ -48,12 +49,12 @@ CYTHON = "cython>=3.3,<3.4"
 CYTHON_FLAGS = ("-3", "--fast-fail", "-X", "binding=False")
 LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
-# Apple's linker has to be told that Python itself brings the rest.
+# With these, Apple's linker accepts symbols that Python provides at run time.
 APPLE_LINK_FLAGS = ("-undefined", "dynamic_lookup")
 LINK_FLAGS = ("-shared", "-s", *(APPLE_LINK_FLAGS if sys.platform == "darwin" else ()))
 RUN_LIMIT_S = 600
 
-#: What zig builds wheels for, by the wheel's tag: its own name for the target.
+#: The platforms that zig builds wheels for: wheel tag to zig's name of the target.
 PLATFORMS = {
     "manylinux_2_17_x86_64.manylinux2014_x86_64": "x86_64-linux-gnu.2.17",
     "manylinux_2_17_aarch64.manylinux2014_aarch64": "aarch64-linux-gnu.2.17",
@@ -65,7 +66,7 @@ PLATFORMS = {
 
 
 class BuildError(Exception):
-    """The core cannot be built: why in one line, and what a tool printed about it."""
+    """Raised if the core cannot be built: the reason in one line, and the output of the tool."""
 
     def __init__(self, reason: str, printed: str = "") -> None:
         super().__init__(reason)
@@ -85,7 +86,7 @@ class Toolchain(NamedTuple):
 
 
 def run(command: Sequence[str], folder: str | None = None) -> None:
-    """Run a command, in a folder. Raises BuildError with the first error that it prints."""
+    """Run a command, in a folder. Raises BuildError with the first error in its output."""
     program = Path(command[0]).name
     try:
         done = subprocess.run(
@@ -110,7 +111,7 @@ def run(command: Sequence[str], folder: str | None = None) -> None:
         raise BuildError(f"{program}: {(telling or lines)[0].strip()}", printed)
 
 
-# ---- what is to be built
+# ---- modules
 
 
 def modules() -> dict[str, Path]:
@@ -119,7 +120,7 @@ def modules() -> dict[str, Path]:
 
 
 def digest(pyx: Path, flags: Sequence[str]) -> str:
-    """Return what a module's file depends on, as one hash."""
+    """Return a hash of all inputs of a module."""
     try:
         cython = version("cython")
     except PackageNotFoundError:
@@ -133,7 +134,7 @@ def digest(pyx: Path, flags: Sequence[str]) -> str:
 
 
 class Build:
-    """The modules in one folder, and what they were built from."""
+    """The modules in one folder, and the inputs they were built from."""
 
     def __init__(self, target: Path, flags: Sequence[str] = (*C_FLAGS, *LINK_FLAGS)) -> None:
         self.target = target
@@ -141,11 +142,11 @@ class Build:
         self.state = BUILD / f"{hashlib.sha256(str(target).encode()).hexdigest()[:8]}.json"
 
     def files(self) -> dict[str, Path]:
-        """Return where each module is, once it is built."""
+        """Return the path of each built module."""
         return {name: self.target / f"{name}{SUFFIX}" for name in modules()}
 
     def stale(self) -> list[str]:
-        """Return the modules that are not built from what their sources are now."""
+        """Return the modules that are missing or not built from their current sources."""
         try:
             built = json.loads(self.state.read_text())
         except (OSError, ValueError):
@@ -158,8 +159,10 @@ class Build:
         ]
 
     def make(self, toolchain: Toolchain) -> None:
-        """Build what is stale, and drop modules whose source is gone. Raises BuildError, and then
-        nothing stale is left to be imported."""
+        """Build the stale modules, and delete modules without a source.
+
+        Raises BuildError, and then all stale modules are deleted, so that none can be imported.
+        """
         names, files = self.stale(), self.files()
         for path in self.target.glob(f"*{SUFFIX}"):
             if path not in files.values():
@@ -176,7 +179,7 @@ class Build:
         self.state.write_text(json.dumps(built))
 
     def drop(self, names: Sequence[str]) -> None:
-        """Delete modules, so that plain Python runs and not what an older source said."""
+        """Delete modules, so that plain Python runs in place of code from an older source."""
         for name in names:
             self.files()[name].unlink(missing_ok=True)
 
@@ -185,12 +188,13 @@ class Build:
         with tempfile.TemporaryDirectory(dir=BUILD) as folder:
             library = Path(folder, path.name)
             toolchain.compile(generated(name, Path(folder)), library, self.flags)
-            # A process may have the old file mapped: it keeps it.
+            # A process may have mapped the old file; replacing it leaves that mapping intact.
             library.replace(path)
 
 
 def generated(name: str, folder: Path) -> Path:
-    """Return the C of a module: the source distribution's, else what Cython puts into the folder.
+    """Return the C file of a module: the one in a source distribution, else one generated by Cython
+    in the folder.
 
     Raises BuildError.
     """
@@ -204,12 +208,12 @@ def generated(name: str, folder: Path) -> Path:
     return source
 
 
-# ---- what builds it
+# ---- toolchain
 
 
 def find_toolchain(*, fetch: bool) -> Toolchain:
-    """Return a compiler that works, and headers that it finds: those of this machine or, with
-    ``fetch``, brought here. Raises BuildError."""
+    """Return a compiler that works with headers that it finds, from this machine or, with
+    ``fetch``, downloaded. Raises BuildError."""
     compilers = (Toolchain(command, ()) for command in compiler_commands(fetch=fetch))
     compiler = first_working(compilers, "#include <stdlib.h>", "C compiler")
     with_headers = (compiler._replace(include=include) for include in header_folders(fetch=fetch))
@@ -217,7 +221,7 @@ def find_toolchain(*, fetch: bool) -> Toolchain:
 
 
 def first_working(candidates: Iterator[Toolchain], text: str, wanted: str) -> Toolchain:
-    """Return the first that makes a library of the text. Raises BuildError."""
+    """Return the first candidate that compiles the text to a library. Raises BuildError."""
     reasons = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")
@@ -230,13 +234,13 @@ def first_working(candidates: Iterator[Toolchain], text: str, wanted: str) -> To
                     reasons.append(str(error))
                 else:
                     return candidate
-        except BuildError as error:  # nothing could be fetched
+        except BuildError as error:  # nothing could be downloaded
             reasons.append(str(error))
     raise BuildError(": ".join([f"no {wanted}", *reasons[-1:]]))
 
 
 def compiler_commands(*, fetch: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that may compile C. Raises BuildError when none can be fetched."""
+    """Yield the commands that may compile C. Raises BuildError if a download fails."""
     if chosen := os.environ.get("CC"):
         yield tuple(shlex.split(chosen))
         return
@@ -248,7 +252,7 @@ def compiler_commands(*, fetch: bool) -> Iterator[tuple[str, ...]]:
 
 
 def fetch_zig() -> None:
-    """Install zig from PyPI, if it is not there. Raises BuildError."""
+    """Install zig from PyPI if it is missing. Raises BuildError."""
     if not ZIG.exists():
         say("core: installing the compiler zig, of PyPI, under build/compiler (0.4 GB)")
         lock = ROOT / "requirements" / "compiler.lock"
@@ -257,8 +261,7 @@ def fetch_zig() -> None:
 
 
 def header_folders(*, fetch: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the folders that may have Python's headers. Raises BuildError when none can be
-    fetched."""
+    """Yield the folders that may have Python's headers. Raises BuildError if a download fails."""
     paths = sysconfig.get_paths()
     yield tuple(dict.fromkeys((paths["include"], paths["platinclude"])))
     unpacked = FETCHED / "headers" / "usr" / "include"
@@ -266,13 +269,15 @@ def header_folders(*, fetch: bool) -> Iterator[tuple[str, ...]]:
         say("core: no headers of Python here; unpacking Debian's under build/compiler")
         fetch_headers(FETCHED / "headers")
     for folder in sorted(unpacked.glob("python3.*")):
-        # Debian keeps pyconfig.h in a folder of the architecture.
+        # Debian keeps pyconfig.h in a folder per architecture.
         yield (str(folder), str(folder.parent), *map(str, unpacked.glob(f"*/{folder.name}")))
 
 
 def fetch_headers(target: Path) -> None:
-    """Unpack the headers of a Python that Debian or Ubuntu packages. The limited API makes those
-    of any version from 3.11 on good enough. Raises BuildError."""
+    """Unpack the headers of a Python that Debian or Ubuntu packages.
+
+    With the limited API, those of any version from 3.11 on will do. Raises BuildError.
+    """
     FETCHED.mkdir(parents=True, exist_ok=True)
     reasons: list[BuildError] = []
     minors = sorted(range(11, 20), key=lambda minor: minor != sys.version_info.minor)
@@ -280,7 +285,7 @@ def fetch_headers(target: Path) -> None:
         own_lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
         for options in ([], own_lists):
             if options:
-                # A machine without lists of packages, as images of containers are.
+                # A machine without package lists, such as a container image.
                 for name in ("lists/partial", "cache/archives/partial"):
                     Path(folder, name).mkdir(parents=True)
                 run(["apt-get", "--quiet", *options, "update"])
@@ -301,14 +306,14 @@ def fetch_headers(target: Path) -> None:
 
 
 class CoreHook(BuildHookInterface[Any]):
-    """Puts the modules into wheels, and their C into source distributions."""
+    """Puts the modules into wheels, and their C files into source distributions."""
 
     def dependencies(self) -> list[str]:
-        """Return what has to be installed for the build."""
+        """Return the packages required by the build."""
         return [] if any(SOURCES.glob("*.c")) or pure() else [CYTHON]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and say in ``build_data`` which files go where."""
+        """Build, and list the files of the distribution in ``build_data``."""
         included = build_data["force_include"]
         if self.target_name == "sdist":
             for name in modules():
@@ -354,7 +359,7 @@ def build_for(tag: str) -> Build:
 
 
 def pure() -> bool:
-    """Whether only plain Python is wanted."""
+    """Return whether only plain Python is wanted."""
     return os.environ.get("COMETMQ_PURE") == "1"
 
 
@@ -362,12 +367,12 @@ def pure() -> bool:
 
 
 def say(text: str) -> None:
-    """Print one line for people."""
+    """Print one line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build beside the sources; returns the exit code."""
+    """Build beside the sources. Return the exit code."""
     parser = argparse.ArgumentParser(description="Build CometMQ's compiled core.")
     parser.add_argument("--fetch", action="store_true", help="bring a compiler and headers here")
     parser.add_argument("--strict", action="store_true", help="exit 1 when it cannot be built")

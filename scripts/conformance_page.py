@@ -1,7 +1,7 @@
 """Writes the tables of docs/conformance.md from the marks of the tests in tests/compat.
 
-`python -m scripts.conformance_page` after a change of these tests; a test fails while the page
-differs, and while a line lacks its proof.
+Run `python -m scripts.conformance_page` after a change of these tests. A test fails if the page
+differs, or if a line has no proof.
 """
 
 import json
@@ -24,18 +24,18 @@ END: Final = "<!-- end of lines and tests -->"
 
 BROKERS: Final = {"cometmq": "CometMQ", "java": "Java 4.9.7", "java5": "Java 5.5.0"}
 OURS: Final = "CometMQ's client"
-#: The columns: whose client, on whose broker.
+#: The columns: the client and the broker.
 COLUMNS: Final = (
     *(("4.9.7", "cometmq"), ("4.9.7", "java"), ("5.5.0", "cometmq"), ("5.5.0", "java")),
     *((OURS, "cometmq"), (OURS, "java"), (OURS, "java5")),
 )
-#: What each line must have in every run.
+#: The columns that each line must prove in every run.
 REQUIRED: Final = frozenset(COLUMNS) - {("5.5.0", "java")}
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One run of one test: the line that it proves, and with whom."""
+    """One run of one test: the line that it proves, the client and the broker."""
 
     line: str
     client: str
@@ -45,13 +45,13 @@ class Proof:
 
 
 class Collector:
-    """A pytest plugin that reads the marks of what was collected."""
+    """A pytest plugin that reads the marks of the collected tests."""
 
     def __init__(self) -> None:
         self.proofs: list[Proof] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Notes what each test proves."""
+        """Record what each test proves."""
         for item in items:
             assert isinstance(item, pytest.Function)
             with_whom = item.callspec.params if hasattr(item, "callspec") else {}
@@ -68,7 +68,8 @@ class Collector:
 
 
 def collect() -> list[Proof]:
-    """The proofs of all tests, through a pytest of its own: collecting imports every test."""
+    """Return the proofs of all tests. Collecting imports every test, so it runs in a separate
+    process."""
     command = [sys.executable, "-m", "scripts.conformance_page", "--collect"]
     done = subprocess.run(
         command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -77,7 +78,7 @@ def collect() -> list[Proof]:
 
 
 def print_collected() -> int:
-    """What `collect` reads; gives pytest's exit code."""
+    """Print the input of `collect`. Return pytest's exit code."""
     found = Collector()
     words = ["--collect-only", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "compat")]
     code = pytest.main(words, plugins=[found])
@@ -87,7 +88,8 @@ def print_collected() -> int:
 
 
 def lacking(proofs: list[Proof]) -> list[str]:
-    """The lines that are not proved with everyone in every run, and are no exceptions."""
+    """Return the lines that some required client and broker does not prove in every run, except for
+    EXCEPTIONS."""
     proved = {(each.line, each.client, each.broker) for each in proofs if not each.deep}
     return [
         f"{line}: {client} on {BROKERS[broker]}"
@@ -100,7 +102,7 @@ def lacking(proofs: list[Proof]) -> list[str]:
 
 
 def tables(proofs: list[Proof]) -> str:
-    """One table a room."""
+    """Return the tables of the page, one per room."""
     by_line: dict[str, list[Proof]] = defaultdict(list)
     for each in proofs:
         by_line[each.line].append(each)
@@ -120,18 +122,18 @@ def tables(proofs: list[Proof]) -> str:
 
 
 def named(who: str) -> str:
-    """A client or a broker, as the page calls it."""
+    """Return the page's name of a client or a broker."""
     return f"{BROKERS[who]} broker" if who in BROKERS else f"Java {who} client"
 
 
 def cell(proofs: list[Proof], client: str, broker: str) -> str:
-    """Whether a line is proved: in every run, in deep runs, or not."""
+    """Return the text of a cell: proved in every run, only in deep runs, or not."""
     here = [each.deep for each in proofs if (each.client, each.broker) == (client, broker)]
     return "–" if not here else "deep" if all(here) else "yes"
 
 
 def replace_tables(page: str, text: str) -> str:
-    """The page with `text` between its two marks."""
+    """Return the page with `text` between its two marks."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     return pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", page, count=1)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Renews requirements/*.lock: every package with its version and hashes, and no address, so that the
-# files hold wherever packages come from. UPGRADE=1 takes newer versions than those locked now.
+# Renews requirements/*.lock: every package with its version and hashes, but no address, so that the
+# files work with any package index. UPGRADE=1 takes newer versions than those in the files.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
-"""Runs Python with a compiled core that the address and undefined-behaviour sanitizers watch.
+"""Runs Python with a compiled core under the address and undefined-behaviour sanitizers.
 
     python -m scripts.sanitize [PYTHON ARGUMENTS]      (default: -m pytest -q tests/speedups)
 
 The extension modules are built into a copy of the package, `build/sanitized`, which comes first on
-the path. Python takes every object from malloc there, so that reading one byte past an object is
-seen; the first fault ends the process with a report. It needs gcc and its sanitizers.
+the path. Python allocates every object with malloc, so that reading one byte past an object is
+detected. The first fault ends the process with a report. It needs gcc and its sanitizers.
 """
 
 import os
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from scripts.build_core import PACKAGE, ROOT, Build, BuildError, find_toolchain
 
 COPY = ROOT / "build" / "sanitized"
-# Without -fwrapv, which the real build has: so an overflow that nobody meant is seen.
+# Without -fwrapv, which the real build has, so that unintended overflows are detected.
 FLAGS = (
     *("-shared", "-fPIC", "-O1", "-g", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
-# The report of a fault goes to standard error beside Python, so it must not be captured.
+# A fault is reported on standard error by native code, so pytest must not capture the descriptor.
 TESTS = ("-m", "pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", "tests/speedups")
 IS_WATCHED = """
 import sys, cometmq.speedups as s, cometmq.speedups.compiled as c
@@ -38,8 +38,8 @@ def build() -> None:
 
 
 def runtimes() -> str:
-    """Return the sanitizers' libraries, which have to be loaded before Python's own."""
-    # The reports of C++ exceptions need its library, or the sanitizer stops at the first.
+    """Return the sanitizers' libraries, which must be loaded before Python's own."""
+    # Reports of C++ exceptions need libstdc++; without it the sanitizer stops at the first one.
     names = ("libasan.so", "libubsan.so", "libstdc++.so.6")
     ask = ("gcc", "-print-file-name=")
     found = [
@@ -50,7 +50,7 @@ def runtimes() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build, check that the watched core is what runs, and run; returns the exit code."""
+    """Build, check that the sanitized core is in use, and run. Return the exit code."""
     try:
         build()
     except BuildError as error:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         "PYTHONPATH": str(COPY),
         "LD_PRELOAD": runtimes(),
         "PYTHONMALLOC": "malloc",
-        # Python keeps what it has until its end.
+        # Python never frees some memory before its end.
         "ASAN_OPTIONS": "detect_leaks=0:" + os.environ.get("ASAN_OPTIONS", ""),
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv ready: checks what the machine must bring (Python 3.11+, Java 17+), installs the
-# locked requirements and CometMQ itself. `make setup` calls it and remembers that it has run.
+# Prepares .venv: checks the machine's requirements (Python 3.11+, Java 17+), installs the locked
+# packages and CometMQ itself. `make setup` calls it and records that it has run.
 #
 # Environment: PYTHON          the interpreter to use instead of the first suitable one found
 #              COMETMQ_VENV    where the environment goes (default .venv)
@@ -57,7 +57,7 @@ check_machine() {
     fi
 }
 
-# uv reads no pip configuration; a machine that reaches packages through pip's must still work.
+# uv ignores pip's configuration; a machine that needs it to reach packages must still work.
 follow_pip_settings() {
     index=$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)
     index=${PIP_INDEX_URL:-$index}
@@ -85,9 +85,9 @@ install() {
     uv_pip install --quiet --require-hashes --build-constraints requirements/build.lock \
         -r requirements/all.lock
     uv_pip install --quiet --no-deps --no-build-isolation --editable .
-    # Each installation of Spark leaves a gigabyte in uv's cache that no later one finds again.
+    # Each installation of Spark leaves a gigabyte in uv's cache that later ones do not reuse.
     "$VENV/bin/uv" cache prune --quiet || say "setup: note: uv's cache was not tidied up"
-    # uv compiles nothing, and where Python may not write bytecode itself each start would do it.
+    # uv compiles no bytecode; if Python may not write it either, each start would compile again.
     "$VENV/bin/python" -m compileall -q -j 0 src "$VENV"/lib/python3.*/site-packages ||
         say "setup: note: some modules have no bytecode; programs that use them start slowly"
     say "setup: done; the command is $VENV/bin/cometmq"

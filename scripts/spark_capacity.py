@@ -1,8 +1,9 @@
-"""Writes the tables of docs/spark/capacity.md: what a load needs, from measured constants.
+"""Writes the tables of docs/spark/capacity.md: the resources for a load, from measured constants.
 
-`python -m scripts.spark_capacity` after a change of a constant; a test fails while the page
-differs. The formulas are in `needed` and `archive`; `simulate` runs a stream batch by batch through
-a day with an outage and says how far it falls behind. Nothing here reads a clock or draws a number.
+Run `python -m scripts.spark_capacity` after a change of a constant; a test fails if the page
+differs. The formulas are in `needed` and `archive`. `simulate` runs a stream batch by batch through
+a day with an outage and computes its lag. The results are deterministic: no clock, no random
+numbers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ GIGABIT: Final = 125_000_000
 TB: Final = 10**12
 DAY_S: Final = 86_400
 
-#: Departures of New York's flights in 2013 by hour of the day, their mean being 1: how a day of
-#: people who do things looks. Its hours from 6 to 20 are busy, its nights are empty.
+#: Departures of New York's flights in 2013 by hour of the day, with a mean of 1: a typical day of
+#: human activity. The hours from 6 to 20 are busy, the nights are empty.
 DAY_SHAPE: Final = (
     *(0.06, 0.02, 0.0, 0.0, 0.02, 0.52, 1.65, 1.55, 1.91, 1.37, 1.17, 1.22),
     *(1.17, 1.23, 1.5, 1.68, 1.65, 1.63, 1.58, 1.48, 1.2, 0.81, 0.4, 0.19),
@@ -34,7 +35,7 @@ PEAK: Final = max(DAY_SHAPE)
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was measured, on one processor of the project's virtual machine; docs/spark/capacity.md
+    """Measured costs, on one processor of the project's virtual machine; docs/spark/capacity.md
     names the run of each."""
 
     send_us: float = 9.2
@@ -57,8 +58,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What whoever plans decides: the share of a processor, network or disk that may be used in the
-    busiest hour, copies of the log beside the master's, and machines."""
+    """Planning decisions: the share of a processor, network or disk that may be used in the busiest
+    hour, the number of slaves and readers, and the machines."""
 
     share: float = 0.7
     slaves: int = 1
@@ -75,7 +76,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a rate needs; ``why`` is what the number of brokers comes from."""
+    """The resources for a rate. ``why`` is the resource that determines the number of brokers."""
 
     per_s: int
     brokers: int
@@ -92,8 +93,10 @@ PLANNED: Final = Choices()
 
 
 def needed(per_s: int, costs: Costs = MEASURED, choices: Choices = PLANNED) -> Need:
-    """What it takes to store and stream ``per_s`` messages a second on average, the day having the
-    shape of DAY_SHAPE; rates of the network are bytes a second in the busiest hour."""
+    """Return the resources to store and stream ``per_s`` messages per second on average.
+
+    The day has the shape of DAY_SHAPE. Network rates are bytes per second in the busiest hour.
+    """
     busy = per_s * PEAK
     into = busy * costs.log_bytes
     out = into * (choices.slaves + choices.readers)
@@ -118,28 +121,30 @@ def needed(per_s: int, costs: Costs = MEASURED, choices: Choices = PLANNED) -> N
 
 
 def broker_us(costs: Costs, choices: Choices) -> float:
-    """A master's processor time for a message that is sent once and read by all readers; its one
-    loop does both."""
+    """Return a master's processor time for a message that is sent once and read by all readers,
+    both in one event loop."""
     send = costs.batched_send_us if choices.batched else costs.send_us
     return send + choices.readers * costs.pull_us
 
 
 def cores_needed(per_s: int, costs: Costs, choices: Choices) -> int:
-    """Cores that hold the busiest hour within the share, and make up for an outage in time."""
+    """Return the cores that handle the busiest hour within the share, and catch up after an outage
+    in time."""
     steady = per_s * PEAK / choices.share
     making_up = per_s * PEAK * (1 + choices.outage_s / choices.catch_up_s)
     return math.ceil(max(steady, making_up) * costs.spark_us / 1e6)
 
 
 def catch_up_s(outage_s: float, per_s: float, capacity_per_s: float) -> float:
-    """How long a backlog of an outage lasts at a steady rate; infinite without spare capacity."""
+    """Return the time to work off an outage's backlog at a steady rate; infinite without spare
+    capacity."""
     spare = capacity_per_s - per_s
     return outage_s * per_s / spare if spare > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What an archive of so many bytes is."""
+    """The size of an archive in messages and files, and the times to fill and read it."""
 
     size_bytes: int
     messages: float
@@ -151,7 +156,7 @@ class Archive:
 def archive(
     size_bytes: int, per_s: int, costs: Costs = MEASURED, choices: Choices = PLANNED
 ) -> Archive:
-    """An archive in Parquet that a rate fills; the reading of all of it."""
+    """Return the figures of a Parquet archive of ``size_bytes`` that a rate fills."""
     messages = size_bytes / costs.parquet_bytes
     return Archive(
         size_bytes,
@@ -167,8 +172,9 @@ def archive(
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a stream went: lags from birth to the end of the batch, in seconds, weighed by messages;
-    ``caught_up_s`` is how long after an outage the lag was below a minute again."""
+    """The result of a simulation. Lags are from birth to the end of the batch, in seconds, weighted
+    by messages. ``caught_up_s`` is the time after an outage until the lag is below a minute again.
+    """
 
     lag_p50_s: float
     lag_p99_s: float
@@ -179,7 +185,7 @@ class Course:
 
 
 def day(per_s: float) -> Callable[[int], float]:
-    """Arrivals in a second of the day, by DAY_SHAPE."""
+    """Return the arrivals in a second of the day, by DAY_SHAPE."""
     return lambda second: per_s * DAY_SHAPE[second // 3_600 % 24]
 
 
@@ -193,10 +199,12 @@ def simulate(
     outage: tuple[int, int] = (0, 0),
     seconds: int = DAY_S,
 ) -> Course:
-    """Run micro-batches over arrivals by second, until all is done or nothing comes off any more.
+    """Run micro-batches over arrivals by second, until all messages are processed, for at most 30
+    times ``seconds``.
 
-    A batch takes what waits, at most ``cap``, for ``batch_s`` and its messages' time; the next one
-    begins at the trigger, or at once if that has passed. The stream is away in ``outage``.
+    A batch takes the waiting messages, at most ``cap``, and lasts ``batch_s`` and its messages'
+    time. The next one begins at the trigger, or at once if that has passed. The stream stops during
+    ``outage``.
     """
     waiting: deque[tuple[float, float]] = deque()
     lags: list[tuple[float, float]] = []
@@ -232,7 +240,8 @@ def simulate(
 
 
 def _take(waiting: deque[tuple[float, float]], size: float) -> list[tuple[float, float]]:
-    """The oldest ``size`` of what waits; a second's messages may be divided."""
+    """Remove and return the oldest ``size`` of the waiting messages. A second's messages may be
+    split."""
     found: list[tuple[float, float]] = []
     while waiting and size > 1e-9:
         born, count = waiting.popleft()
@@ -246,7 +255,7 @@ def _take(waiting: deque[tuple[float, float]], size: float) -> list[tuple[float,
 
 
 def _share(lags: Sequence[tuple[float, float]], share: float) -> float:
-    """The lag that this share of the messages does not exceed; ``lags`` are in order."""
+    """Return the lag that this share of the messages does not exceed. ``lags`` must be sorted."""
     left = share * sum(count for _, count in lags)
     for lag, count in lags:
         left -= count
@@ -259,13 +268,13 @@ def _share(lags: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def needs() -> str:
-    """What rates need."""
+    """Return the table of the resources for rates."""
     rows = []
     for per_s in (10_000, 100_000, 1_000_000):
         for batched in (True, False):
@@ -287,7 +296,7 @@ def needs() -> str:
 
 
 def archives() -> str:
-    """What 100 TB are."""
+    """Return the table for archives of 100 TB."""
     rows = []
     for per_s in (100_000, 1_000_000):
         found = archive(100 * TB, per_s)
@@ -307,7 +316,7 @@ def archives() -> str:
 
 
 def sensitivity() -> str:
-    """What happens to the need of 1 M messages a second when one thing is otherwise."""
+    """Return the table of the resources for 1 M messages per second when one assumption changes."""
     cases = {
         "as planned": (MEASURED, PLANNED),
         "single sends": (MEASURED, replace(PLANNED, batched=False)),
@@ -327,7 +336,8 @@ def sensitivity() -> str:
 
 
 def courses() -> str:
-    """A day of 1 M messages a second with an hour's outage in the morning."""
+    """Return the table of a day with 1 M messages per second and an hour's outage in the
+    morning."""
     rows = []
     base = cores_needed(1_000_000, MEASURED, PLANNED)
     for share in (0.6, 0.8, 1.0, 1.5):
@@ -374,7 +384,7 @@ TABLES: Final = {
 
 
 def written(page: str) -> str:
-    """The page with its tables as they are to be."""
+    """Return the page with its tables updated."""
     for name, make in TABLES.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = page.partition(begin)

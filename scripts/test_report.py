@@ -1,13 +1,13 @@
-"""Runs everything `make test` promises and sums it up in one closing line.
+"""Runs all checks and tests of `make test` and sums them up in one closing line.
 
 First the checks (ruff, format, mypy, import contracts, documentation), then pytest in parts, each
-in a process group of its own with a time limit; with --coverage also branch coverage over all parts
-together, which makes Python half as slow again. A failed check or part does not stop the rest, so
-one run shows all there is to mend.
+in its own process group with a time limit. With --coverage, branch coverage over all parts is
+measured too, which makes Python half as slow again. A failed check or part does not stop the rest,
+so one run shows all failures.
 
 The closing line has pytest's shape: `==== 512 passed, 0 failed, 0 skipped in 612.33s ====`, with
-what else went wrong between `skipped` and `in`. The exit code is 0 only when every check and test
-passed, every skip stands in `tests/allowed_skips.txt`, and coverage, where it is asked for, reaches
+other problems between `skipped` and `in`. The exit code is 0 only if every check and test passed,
+every skip is listed in `tests/allowed_skips.txt`, and coverage, if measured, reaches
 COVERAGE_MIN_PERCENT.
 
 Environment: COMETMQ_TEST_TIME_FACTOR multiplies the time limits (slow machines).
@@ -31,16 +31,18 @@ REPORT_DIR = ROOT / "build" / "test-reports"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 COVERAGE_MIN_PERCENT = 90
 KILL_GRACE_S = 15
-# Brokers refuse sends from 90 % on, and tests fill a few gigabytes.
+# Brokers refuse sends from 90 % on, and tests use a few gigabytes.
 DISK_FULL_PERCENT = 88
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of the tests that runs as one pytest call: those with its marker, unit has none.
+    """A share of the tests that runs as one pytest call: those with its marker, or for unit those
+    without a marker.
 
-    Workers take whole files, those with most tests first; where these are not the longest,
-    ``in_order`` lets them take files as they were collected."""
+    Workers take whole files, those with most tests first. If these are not the slowest,
+    ``in_order`` makes them take files in the order of collection.
+    """
 
     name: str
     limit_s: int
@@ -48,8 +50,8 @@ class Part:
     in_order: bool = False
 
 
-# A test with two of the markers belongs to the first of them in this order. So compat comes behind
-# those whose tests against Java peers need more than the peers.
+# A test with two of the markers belongs to the first of them in this order. So compat comes after
+# the parts whose tests with Java peers need more than the peers.
 PARTS = (
     Part("cluster", 25 * 60, 0),
     Part("spark", 25 * 60, 2, in_order=True),
@@ -58,9 +60,9 @@ PARTS = (
     Part("store", 20 * 60, 2),
     Part("unit", 30 * 60, 2),
 )
-# Once more, with plain Python: the tests of what runs on the compiled core.
+# Repeats the tests of code that runs on the compiled core, with plain Python.
 PLAIN = Part("plain", 15 * 60, 2)
-# The quick ones first: most mistakes show there.
+# The fastest parts first: most mistakes show there.
 RUN_ORDER = ("unit", "plain", "store", "cluster", "compat", "spark", "operation")
 
 CHECKS: dict[str, Sequence[str]] = {
@@ -74,7 +76,7 @@ CHECKS: dict[str, Sequence[str]] = {
 
 @dataclass(slots=True)
 class Summary:
-    """What a run adds up to; `problems` are failures that no single test stands for."""
+    """The totals of a run. `problems` are failures that do not belong to a single test."""
 
     passed: int = 0
     failed: list[str] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Summary:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: "Summary") -> None:
-        """Adds the counts and lists of `other`."""
+        """Add the counts and lists of `other`."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
@@ -90,13 +92,13 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, and something passed."""
+        """True if nothing failed and something passed."""
         return not self.failed and not self.problems and self.passed > 0
 
 
 def marker_expression(part_name: str) -> str:
-    """The pytest `-m` expression of a part: its own marker, none of the parts before it. The plain
-    part repeats tests of other parts."""
+    """Return the pytest `-m` expression of a part: its own marker and none of the parts before it.
+    The plain part repeats tests of other parts."""
     if part_name == PLAIN.name:
         return "core and not deep and not compiled"
     earlier: list[str] = ["deep"]
@@ -109,7 +111,8 @@ def marker_expression(part_name: str) -> str:
 
 
 def read_junit(path: Path) -> Summary:
-    """Counts one junit file. A name is `package.module::test`, without its parameters."""
+    """Count the results in one junit file. A name is `package.module::test`, without its
+    parameters."""
     summary = Summary()
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
@@ -124,13 +127,13 @@ def read_junit(path: Path) -> Summary:
 
 
 def read_allowed_skips(path: Path) -> set[str]:
-    """The names in the list: one a line, a reason after `#`."""
+    """Return the names in the list: one per line, with a reason after `#`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return {name for line in lines if (name := line.partition("#")[0].strip())}
 
 
 def closing_line(summary: Summary, seconds: float) -> str:
-    """The one line that says it all."""
+    """Return the line that sums up the run."""
     counts = [
         f"{summary.passed} passed",
         f"{len(summary.failed)} failed",
@@ -142,17 +145,17 @@ def closing_line(summary: Summary, seconds: float) -> str:
 
 
 def say(text: str) -> None:
-    """Prints at once: the output of child processes goes to the same place."""
+    """Print at once, because child processes write to the same stream."""
     print(text, flush=True)
 
 
 def tool(name: str) -> str:
-    """The path of a tool that lies beside this interpreter."""
+    """Return the path of a tool installed beside this interpreter."""
     return str(Path(sys.executable).parent / name)
 
 
 def run_checks() -> Summary:
-    """Runs every static check; each that fails is one problem."""
+    """Run every static check. Each one that fails is a problem."""
     summary = Summary()
     for name, (program, *arguments) in CHECKS.items():
         say(f"---- check: {name}")
@@ -164,7 +167,7 @@ def run_checks() -> Summary:
 
 
 def run_limited(command: Sequence[str], limit_s: float, environment: dict[str, str]) -> int | None:
-    """Runs a command in its own process group; None when it had to be ended at its limit."""
+    """Run a command in its own process group. Return None if it was ended at its limit."""
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -178,7 +181,7 @@ def run_limited(command: Sequence[str], limit_s: float, environment: dict[str, s
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends the group: asks first, then kills what is left."""
+    """End the process group: with SIGTERM, then with SIGKILL."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(KILL_GRACE_S)
@@ -190,7 +193,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 def run_part(
     part: Part, extra: Sequence[str], *, without: Iterable[str] = (), coverage: bool = False
 ) -> Summary:
-    """Runs one part of the tests, ``without`` those that have one of these markers, and reads its
+    """Run one part of the tests, ``without`` those that have one of these markers, and read its
     counts."""
     report = REPORT_DIR / f"{part.name}.xml"
     report.unlink(missing_ok=True)
@@ -203,9 +206,9 @@ def run_part(
     if part.workers:
         command += ["-n", str(part.workers), "--dist", "loadfile"]
         command += ["--no-loadscope-reorder"] * part.in_order
-    # What tests and what they start leave behind, killed processes above all, goes with the part.
+    # Removes the files that tests and killed processes leave.
     with tempfile.TemporaryDirectory(prefix="cmq-", ignore_cleanup_errors=True) as directory:
-        # Root's PostgreSQL runs as nobody, who has to come through.
+        # Root's PostgreSQL runs as the user nobody, which must be able to enter.
         os.chmod(directory, 0o711)
         environment = os.environ | {
             "COVERAGE_FILE": str(REPORT_DIR / "coverage"),
@@ -225,7 +228,7 @@ def run_part(
 
 
 def lack_of_room(used_bytes: int, free_bytes: int, where: str) -> list[str]:
-    """What is to be said of a disk that is too full for brokers; nothing of one that is not."""
+    """Return a problem if the disk is too full for brokers."""
     percent = 100 * used_bytes / (used_bytes + free_bytes)
     if percent < DISK_FULL_PERCENT:
         return []
@@ -236,19 +239,19 @@ def lack_of_room(used_bytes: int, free_bytes: int, where: str) -> list[str]:
 
 
 def missing_java_tools() -> list[str]:
-    """What the tests against Java peers need and the machine does not have."""
+    """Return the tools for the tests with Java peers that the machine lacks."""
     return [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
 
 
 def has_core() -> bool:
-    """Tells whether the compiled core was built."""
+    """Return whether the compiled core was built."""
     command = [sys.executable, "-c", "from cometmq.speedups import CORE; print(CORE)"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip() == "compiled"
 
 
 def name_tests_not_run(marker: str, reason: str, remedy: str) -> Summary:
-    """The tests with a marker that cannot run: counts them as skipped, by name."""
+    """Count the tests with a marker that cannot run as skipped, by name."""
     command = [tool("pytest"), "--collect-only", "-q", "-m", f"{marker} and not deep"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "::" in line]
@@ -260,12 +263,12 @@ def name_tests_not_run(marker: str, reason: str, remedy: str) -> Summary:
 
 
 def forbidden_skips(skipped: Iterable[str], allowed: set[str]) -> list[str]:
-    """The skips that nobody allowed, each once, in order."""
+    """Return the skips that are not allowed, each once, in order."""
     return sorted(set(skipped) - allowed)
 
 
 def measure_coverage() -> Summary:
-    """Puts the data of all processes together and holds it against the limit."""
+    """Combine the coverage data of all processes and compare it with the limit."""
     environment = os.environ | {"COVERAGE_FILE": str(REPORT_DIR / "coverage")}
     say("---- coverage")
     for arguments in (
@@ -283,7 +286,7 @@ def measure_coverage() -> Summary:
 def run_tests(
     part_names: Sequence[str], extra: Sequence[str], *, coverage: bool = False
 ) -> Summary:
-    """Runs the named parts in order and judges their skips."""
+    """Run the named parts in order and check their skips."""
     summary = Summary()
     not_run = Summary()
     parts = {part.name: part for part in (*PARTS, PLAIN)}
@@ -308,7 +311,7 @@ def run_tests(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 when all is well."""
+    """Run the checks and tests. Return the exit code: 0 if all is well."""
     parser = argparse.ArgumentParser(description="Run CometMQ's checks and tests.")
     parser.add_argument("--part", action="append", choices=RUN_ORDER, help="only this part")
     parser.add_argument("--coverage", action="store_true", help="measure branch coverage, too")

@@ -1,7 +1,7 @@
-"""Builds what is published, into `dist`: the source distribution, a wheel for each platform that
+"""Builds the published files into `dist`: the source distribution, a wheel for each platform that
 zig compiles for, and one of plain Python for all others.
 
-A wheel with the compiled core serves every CPython from 3.11 on.
+A wheel with the compiled core works for every CPython from 3.11 on.
 """
 
 import os
@@ -21,7 +21,7 @@ def build(kind: str, **environment: str) -> None:
 
 
 def main() -> None:
-    """Build all of them."""
+    """Build all distributions."""
     shutil.rmtree(DIST, ignore_errors=True)
     build("sdist")
     build("wheel", COMETMQ_PURE="1")

@@ -1,6 +1,6 @@
 """Writes the table of request codes in docs/wire.md from the registry.
 
-`python -m scripts.wire_page` after a change of the registry; a test fails while the page differs.
+Run `python -m scripts.wire_page` after a change of the registry; a test fails if the page differs.
 """
 
 import re
@@ -16,7 +16,7 @@ SIDES = {Side.BROKER: "broker", Side.NAMESRV: "name server", Side.CLIENT: "clien
 
 
 def code_row(spec: CodeSpec) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     served = ", ".join(name for side, name in SIDES.items() if side in spec.side)
     notes = [note for flag, note in ((spec.mutates, "changes"), (spec.urgent, "urgent")) if flag]
     cells = (
@@ -32,14 +32,14 @@ def code_row(spec: CodeSpec) -> str:
 
 
 def code_table() -> str:
-    """The whole table, by code."""
+    """Return the whole table, by code."""
     head = "| code | name | served by | request header | response header | lane | notes |"
     rows = [code_row(REGISTRY[code]) for code in sorted(REGISTRY)]
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows])
 
 
 def replace_table(page: str, table: str) -> str:
-    """The page with `table` between its two marks."""
+    """Return the page with `table` between its two marks."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     return pattern.sub(lambda _: f"{BEGIN}\n\n{table}\n\n{END}", page, count=1)
 

@@ -13,11 +13,12 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * The time from a send to the listener, producer and push consumer in one JVM; benchmarks/programs.py
- * has CometMQ's counterpart, which takes the same words and lines.
+ * Measures the time from a send to the listener, with producer and push consumer in one JVM;
+ * benchmarks/programs.py has CometMQ's counterpart, which takes the same arguments and lines.
  *
- * Arguments: NAMESRV TOPIC BODY_BYTES WARM_SECONDS. First it sends back to back, then it prints
- * "ready"; for each line "SECONDS PACE_US" it sends a message every PACE_US and prints one JSON line.
+ * Arguments: NAMESRV TOPIC BODY_BYTES WARM_SECONDS. It first sends back to back as a warm-up and
+ * prints "ready". For each input line "SECONDS PACE_US" it then sends a message every PACE_US and
+ * prints one JSON line.
  */
 public final class PushLatency {
     private static final int MAX_SAMPLES = 1 << 20;

@@ -1,10 +1,10 @@
-/* What the load generators of all protocols share: connections to 127.0.0.1, one loop over epoll
- * that keeps a window of requests in flight on each, waits measured in microseconds, and one JSON
- * line at the end. A generator includes this file and defines the functions under "A protocol".
+/* Shared code of the load generators: connections to 127.0.0.1, one epoll loop that keeps a window
+ * of requests in flight on each, latencies in microseconds, and one JSON line at the end. A
+ * generator includes this file and defines the functions under "A protocol".
  *
- * The first fifth of the time is warm-up and not counted. With `rate` requests a second the loop
- * sends by the clock and a wait begins when its request was due, so that a stall of the server
- * counts with every request that it held up.
+ * The first fifth of the time is warm-up and is not counted. With `rate` requests per second the
+ * loop sends on a fixed schedule, and a latency begins when its request was due, so that a stall of
+ * the server counts for every request that it delayed.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -32,13 +32,13 @@ struct options {
 struct connection {
     int fd, number, in_flight, queue, passes, is_waiting;
     long next_offset;
-    long *offsets; /* by queue, of a group that follows a topic */
+    long *offsets; /* of a group that follows a topic, by queue */
     uint32_t opaque;
     char *in, *out;
     size_t in_length, out_length, out_sent;
     uint64_t *started_us; /* by opaque modulo PAST */
-    char *is_end;         /* likewise: whether the request ends a transaction */
-    uint16_t *queue_of;   /* likewise: the queue that it pulls */
+    char *is_end;         /* by opaque modulo PAST: whether the request ends a transaction */
+    uint16_t *queue_of;   /* by opaque modulo PAST: the queue that the request pulls from */
 };
 
 struct totals {
@@ -49,20 +49,20 @@ static uint32_t latency_us[LATENCY_MAX_US];
 static uint64_t due_us; /* when the next request was due; 0 without a rate */
 static unsigned long next_key;
 
-/* ---- A protocol: what the including file defines. ---- */
+/* ---- A protocol: functions that the including file defines. ---- */
 
-/* Room for one request of a connection. */
+/* Return the maximum size of one request of a connection. */
 static size_t request_bytes(const struct options *o);
-/* How many connections, and the window of one of them. */
+/* Return the number of connections, and the window of one of them. */
 static int connection_count(const struct options *o);
 static int window_of(const struct options *o, const struct connection *c);
-/* Blocking, before the load: what a server wants first. */
+/* Do the handshake that the server requires, blocking, before the load. */
 static void greet(const struct options *o, struct connection *c);
 /* Append one request to the connection's output with note_request. */
 static void add_request(const struct options *o, struct connection *c);
-/* Take whole answers from the connection's input with note_answer; give the bytes that are done. */
+/* Process complete answers in the connection's input with note_answer; return their size. */
 static size_t take_answers(const struct options *o, struct connection *c, struct totals *t);
-/* After the time: whether all is done that has to be. */
+/* Return whether all required answers have arrived after the end of the load. */
 static int is_drained(const struct options *o, const struct totals *t);
 
 /* ---- */
@@ -89,7 +89,7 @@ static inline uint32_t get_u32(const char *at) {
     return ntohl(value);
 }
 
-/* 32 hex digits, never the same twice. */
+/* Write a unique key of 32 hex digits. */
 static inline void next_unique_key(char *key) {
     static const char digits[] = "0123456789ABCDEF";
     static char prefix[13];
@@ -99,13 +99,13 @@ static inline void next_unique_key(char *key) {
     for (int i = KEY_BYTES - 1; i >= 12; i--, number >>= 4) key[i] = digits[number & 15];
 }
 
-/* A request of so many bytes now stands in the output. */
+/* Record that a request of this size was written to the output. */
 static inline void note_request(struct connection *c, size_t bytes, uint64_t started_us) {
     c->out_length += bytes;
     c->started_us[c->opaque++ % PAST] = started_us;
 }
 
-/* A request was answered. */
+/* Record that a request was answered. */
 static inline void note_answer(struct connection *c, struct totals *t, uint32_t opaque) {
     uint64_t took = now_us() - c->started_us[opaque % PAST];
     latency_us[took < LATENCY_MAX_US ? took : LATENCY_MAX_US - 1]++;
@@ -185,7 +185,7 @@ static void fill_window(const struct options *o, struct connection *c, int poll_
     write_out(c, poll_fd);
 }
 
-/* By the clock: what is due goes to the connections in turn. */
+/* Send the requests that are due, on the connections in turn. */
 static void send_due(const struct options *o, struct connection *all, uint64_t begin_us,
                      int poll_fd) {
     static unsigned long sent;
@@ -193,7 +193,7 @@ static void send_due(const struct options *o, struct connection *all, uint64_t b
     unsigned long due = elapsed_us * o->rate / 1e6;
     for (; sent < due; sent++) {
         struct connection *c = all + sent % o->connections;
-        if (c->in_flight >= o->window) break; /* the server is far behind; the wait goes on counting */
+        if (c->in_flight >= o->window) break; /* the server is far behind; latency keeps counting */
         due_us = begin_us + sent * 1e6 / o->rate;
         c->in_flight++;
         add_request(o, c);
@@ -239,7 +239,7 @@ static void print_line(const struct options *o, const char *kind, double seconds
            total->messages, total->looked_at);
 }
 
-/* `is_whole` counts from the first request on, and until all is drained. */
+/* With `is_whole`, count from the first request until the last answer. */
 static void run(const struct options *o, const char *kind, int is_whole) {
     int count = connection_count(o), poll_fd = epoll_create1(0);
     struct connection *all = connect_all(o, count);
@@ -262,6 +262,6 @@ static void run(const struct options *o, const char *kind, int is_whole) {
     }
     if (is_whole)
         while (!is_drained(o, &total) && now_us() < end + DRAIN_MAX_US) turn(o, poll_fd, &total, 1);
-    if (!measured_from) measured_from = end; /* a stall over all of the time */
+    if (!measured_from) measured_from = end; /* a stall for the whole time */
     print_line(o, kind, (now_us() - measured_from) / 1e6 + 1e-6, &total, &warm);
 }

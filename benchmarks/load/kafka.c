@@ -3,8 +3,8 @@
  *   kafka PORT TOPIC PARTITIONS CONNECTIONS WINDOW BODY_BYTES SECONDS RECORDS ACKS
  *
  * Each connection keeps WINDOW requests in flight, each for the next partition, each with one batch
- * of RECORDS records that have a key of their own and a body of BODY_BYTES. ACKS is -1 for all
- * replicas. The output is that of load.c.
+ * of RECORDS records, each with a unique key and a body of BODY_BYTES. ACKS is -1 for all replicas.
+ * The output is that of load.c.
  *
  * A request, version 3 of the Produce API (big-endian; a string has an int16 length before it):
  *
@@ -12,7 +12,7 @@
  *   | int16 acks | int32 timeout_ms | int32 1 | string topic | int32 1 | int32 partition
  *   | int32 bytes | record batch
  *
- * A record batch, format 2; crc is CRC-32C of all that follows it:
+ * A record batch, format 2; crc is the CRC-32C of all following bytes:
  *
  *   int64 0 | int32 bytes | int32 -1 (leader epoch) | int8 2 | uint32 crc | int16 0 (attributes)
  *   | int32 last delta | int64 first ms | int64 last ms | int64 -1 (producer) | int16 -1 | int32 -1
@@ -182,7 +182,7 @@ static int window_of(const struct options *o, const struct connection *c) {
 }
 
 static void greet(const struct options *o, struct connection *c) {
-    (void)o, (void)c; /* a client may send any version that the server has, unasked */
+    (void)o, (void)c; /* clients need not negotiate a version that the server supports */
 }
 
 static int is_drained(const struct options *o, const struct totals *t) {

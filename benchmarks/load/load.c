@@ -1,4 +1,4 @@
-/* A load generator for any RocketMQ broker that leaves the processors to the broker.
+/* A load generator for any RocketMQ broker that uses little processor time itself.
  *
  *   load send   PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [TOPICS] [rate=N]
  *   load orders PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
@@ -8,24 +8,25 @@
  *   load echo   PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
  *   load pull   PORT TOPIC QUEUES CONNECTIONS MESSAGES SECONDS [EXPRESSION]
  *
- * All but pull keep WINDOW requests in flight on each connection (codes 310 and 320, JSON headers);
- * every message has a key of its own. With TOPICS, send goes round all queues of TOPIC0, TOPIC1
- * ..., far from one to the next; with rate=N it sends N messages a second. The messages of orders
- * have three more properties: amount (0 to 9999999), region (eu, us, asia) and kind, evenly spread.
- * commit sends half messages and commits each one once it is acknowledged; a message counts, with
- * its time, when its commit is. fan sends to an empty topic while GROUPS groups follow it, each on
- * a connection of its own with one waiting pull a queue; messages_per_s counts until every group
- * has every message. echo sends what send does to a server that gives back what it gets. pull reads
- * each queue from offset 0 to its end, again and again, MESSAGES a request, by the SQL92 EXPRESSION
- * if there is one; in place of "###" stands 000 when a queue is read first, 001 the next time ...
- * One JSON line is printed:
+ * All but pull keep WINDOW requests in flight on each connection (codes 310 and 320, JSON headers).
+ * Every message has a unique key. With TOPICS, send rotates over all queues of TOPIC0, TOPIC1 ...,
+ * with a large distance between consecutive ones; with rate=N it sends N messages per second. The
+ * messages of orders have three more properties: amount (0 to 9999999), region (eu, us, asia) and
+ * kind, uniformly distributed. commit sends half messages and commits each one once it is
+ * acknowledged; the latency of a message ends when its commit is acknowledged. fan sends to an
+ * empty topic while GROUPS groups follow it, each on its own connection with one waiting pull per
+ * queue; messages_per_s counts until every group has every message. echo sends the requests of send
+ * to a server that returns what it receives. pull reads each queue from offset 0 to its end
+ * repeatedly, MESSAGES per request, with the SQL92 EXPRESSION if there is one; "###" in it is
+ * replaced by 000 in the first pass over a queue, 001 in the next one, and so on. One JSON line is
+ * printed:
  *
  *   {"kind","messages_per_s","looked_at_per_s","p50_us","p99_us","p999_us","max_us","errors",
  *    "stored","delivered"}
  *
- * looked_at_per_s are the queue offsets that pulls passed, messages filtered out included. stored
- * counts every acknowledged message, the warm-up's included, so that a caller can tell when the
- * broker has dispatched all of them.
+ * looked_at_per_s counts the queue offsets that pulls passed, including filtered messages. stored
+ * counts every acknowledged message, including the warm-up's, so that a caller can determine when
+ * the broker has dispatched all of them.
  */
 #include "engine.h"
 
@@ -43,7 +44,7 @@ static int is_follower(const struct options *o, const struct connection *c) {
     return o->kind == FAN && c->number >= o->connections;
 }
 
-/* The number behind "name": in a header, quoted or not; -1 when it is not there. */
+/* Return the number after "name": in a header, quoted or not; -1 if it is missing. */
 static long header_number(const char *header, size_t length, const char *name) {
     const char *found = memmem(header, length, name, strlen(name));
     if (!found) return -1;
@@ -52,7 +53,7 @@ static long header_number(const char *header, size_t length, const char *name) {
     return atol(found);
 }
 
-/* One entry of a batch body: its lengths, body and "UNIQ_KEY\1<key>". */
+/* Write one entry of a batch body: its lengths, body and "UNIQ_KEY\1<key>". */
 static size_t put_batch_entry(char *at, int body_bytes) {
     size_t properties = 9 + KEY_BYTES, total = 22 + body_bytes + properties;
     memset(at, 0, 20);
@@ -67,7 +68,7 @@ static size_t put_batch_entry(char *at, int body_bytes) {
     return total;
 }
 
-/* The properties of one message behind its key, as they stand in a JSON header. */
+/* Write the key and the other properties of one message, encoded for a JSON header. */
 static void put_properties(char *at, size_t room, int kind, const char *key) {
     static const char *const regions[] = {"eu", "us", "asia"}, *const kinds[] = {"retail", "trade"};
     uint64_t mixed = next_key * 11400714819323198485ull >> 20;
@@ -122,7 +123,7 @@ static int put_pull_header(char *at, const struct options *o, struct connection 
         o->kind == FAN ? 1000 : 0, o->kind == FAN ? 6 : 4, o->topic, c->opaque);
 }
 
-/* Put the lengths before a header and body that stand in the connection's output. */
+/* Write the lengths before a header and body that are already in the connection's output. */
 static void put_frame(struct connection *c, size_t header_bytes, size_t body_bytes,
                       uint64_t started_us, int is_end) {
     char *frame = c->out + c->out_length;
@@ -139,7 +140,7 @@ static void add_pull(const struct options *o, struct connection *c, int queue, l
 }
 
 static void add_request(const struct options *o, struct connection *c) {
-    if (is_follower(o, c)) { /* only at the begin; each answer asks for the next itself */
+    if (is_follower(o, c)) { /* only at the start; later pulls are sent by follow() */
         add_pull(o, c, c->opaque % o->queues, 0);
         return;
     }
@@ -161,13 +162,13 @@ static void add_request(const struct options *o, struct connection *c) {
     put_frame(c, header, body_bytes, o->rate ? due_us : now_us(), 0);
 }
 
-/* The request that commits the half message of an acknowledged send. */
+/* Add the request that commits the half message of an acknowledged send. */
 static void add_commit(struct connection *c, const char *answer, size_t length,
                        uint64_t started_us) {
     const char *id = memmem(answer, length, "\"msgId\":\"", 9);
     char place[17] = "";
     if (!id || id + 41 > answer + length) die("answer without msgId");
-    memcpy(place, id + 25, 16); /* behind the broker's host */
+    memcpy(place, id + 25, 16); /* after the broker's host */
     int header = snprintf(c->out + c->out_length + 8, HEADER_BYTES,
         "{\"code\":37,\"extFields\":{\"commitLogOffset\":\"%llu\",\"commitOrRollback\":\"%d\","
         "\"fromTransactionCheck\":\"false\",\"msgId\":\"%.32s\",\"producerGroup\":\"load\","
@@ -186,21 +187,21 @@ static void take_pull_answer(struct connection *c, struct totals *t, long code,
         t->looked_at += next_offset - c->next_offset;
         c->next_offset = next_offset;
     } else if (code == 19 || (code == 21 && next_offset <= c->next_offset)) {
-        c->next_offset = 0; /* the end: once more; 21 with a later offset: messages are gone */
+        c->next_offset = 0; /* the end: again; 21 with a later offset: messages are gone */
         c->passes++;
     } else {
         t->errors++;
     }
 }
 
-/* An answer to a waiting pull of a group, and the next one. */
+/* Process the answer to a waiting pull of a group, and send the next pull. */
 static void follow(const struct options *o, struct connection *c, struct totals *t, long code,
                    uint32_t opaque, long next_offset) {
     int queue = c->queue_of[opaque % PAST];
     if (code == 0) {
         t->looked_at += next_offset - c->offsets[queue];
         c->offsets[queue] = next_offset;
-    } else if (code != 19) { /* 19: nothing came in a second */
+    } else if (code != 19) { /* 19: no message within a second */
         t->errors++;
     }
     add_pull(o, c, queue, c->offsets[queue]);
@@ -245,7 +246,7 @@ static int connection_count(const struct options *o) {
     return o->connections + (o->kind == FAN ? o->groups : 0);
 }
 
-static int is_over; /* no more sends; groups take what is left */
+static int is_over; /* sends have ended; groups receive the remaining messages */
 
 static int window_of(const struct options *o, const struct connection *c) {
     if (is_follower(o, c)) return o->queues;

@@ -2,9 +2,9 @@
  *
  *   nats PORT SUBJECT CONNECTIONS WINDOW BODY_BYTES SECONDS
  *
- * Each connection keeps WINDOW messages in flight. A body begins with a key of 32 digits that no
- * other message has, as the other brokers' messages have one beside the body, so it is that much
- * longer than BODY_BYTES. The output is that of load.c.
+ * Each connection keeps WINDOW messages in flight. A body begins with a unique key of 32 digits,
+ * which the messages of other brokers have outside the body, so it is longer than BODY_BYTES by
+ * that. The output is that of load.c.
  *
  * A message: "PUB SUBJECT INBOX.NUMBER BYTES\r\n", the body, "\r\n". The stream's acknowledgement:
  * "MSG INBOX.NUMBER 1 BYTES\r\n", {"stream":...,"seq":...} or {"error":...}, "\r\n".
@@ -46,7 +46,7 @@ static void add_request(const struct options *o, struct connection *c) {
     note_request(c, at + bytes + 2 - frame, now_us());
 }
 
-/* The number after the last of `mark` before `end`. */
+/* Return the number after the last `mark` before `end`. */
 static unsigned long number_after(const char *at, const char *end, char mark) {
     const char *found = memrchr(at, mark, end - at);
     return found ? strtoul(found + 1, NULL, 10) : 0;

@@ -1,4 +1,4 @@
-"""``make data-sync``: PostgreSQL, a broker, the run, and the copies compared row by row.
+"""``make data-sync``: PostgreSQL, a broker, the run, and a comparison of the copies row by row.
 
 python -m examples.datasync [--changes N] [--folder FOLDER]
 """
@@ -24,7 +24,7 @@ SETTINGS = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
 
 
 def main(changes: int, folder: Path) -> bool:
-    """All of it; True when every copy is equal."""
+    """Run everything. Return whether all copies are equal."""
     node = NodeProcess(folder / "store", settings=SETTINGS)
     node.start()
     try:

@@ -1,4 +1,4 @@
-"""The base-data platform: two tables in PostgreSQL, and the outbox for the messages of changes."""
+"""The base-data platform: two tables in PostgreSQL, and the outbox for messages about changes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _NUMBERS = "SELECT nextval('changes') FROM generate_series(1, %s)"
 
 
 class BaseData:
-    """The platform's database. What changes, and how, is the script of ``make demo``."""
+    """The platform's database. The changes come from the script of ``make demo``."""
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
@@ -24,7 +24,7 @@ class BaseData:
         self._connection = psycopg.connect(conninfo, autocommit=True)
 
     def create(self) -> None:
-        """Make the tables, the outbox, and the numbers of changes."""
+        """Create the tables, the outbox, and the sequence of change numbers."""
         with self._connection.transaction():
             for table in TABLES.values():
                 columns = ", ".join(f"{name} {kind}" for name, kind in table.columns)
@@ -38,12 +38,12 @@ class BaseData:
 
     # --8<-- [start:commit]
     def commit(self, edits: Sequence[Edit], at_ms: int) -> int:
-        """Make edits and their messages in one transaction; gives the number of changes."""
+        """Commit edits and their messages in one transaction. Return the number of changes."""
         with self._connection.transaction():
             with self._connection.pipeline():
                 for edit in edits:
                     self._apply(edit)
-            # The rows are locked now: whoever changes one next gets a higher number.
+            # The rows are locked now, so a later change of a row gets a higher number.
             numbers = self._run(_NUMBERS, len(edits)).fetchall()
             with self._connection.pipeline():
                 for edit, (number,) in zip(edits, numbers, strict=True):

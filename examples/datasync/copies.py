@@ -1,4 +1,4 @@
-"""The copies: where each is, what is in it, and whether it is the base's."""
+"""The copies: their locations, their rows, and their comparison with the base."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from cometmq.demo.compare import Comparison, compare
 from cometmq.demo.tables import TABLES, Row
 
-#: The platforms with a database of their own.
+#: The platforms that have their own database.
 PLATFORMS = ("social", "orders")
 
 Tables = Mapping[str, list[Row]]
@@ -20,39 +20,39 @@ Tables = Mapping[str, list[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The server on which all databases are, and the folder for everything else."""
+    """The server of all databases, and the folder for all other files."""
 
     server: str
     folder: Path
 
     def database(self, name: str) -> str:
-        """The conninfo of a database."""
+        """Return the conninfo of a database."""
         return make_conninfo(self.server, dbname=name)
 
     def url(self, name: str) -> str:
-        """The same as an address."""
+        """Return the URL of a database."""
         host = conninfo_to_dict(self.server)["host"]
         return f"postgresql:///{name}?host={host}&user=postgres"
 
     @property
     def history(self) -> Path:
-        """The Delta table: every change, as often as it came."""
+        """The Delta table with every change that was received, including repeated ones."""
         return self.folder / "history"
 
     @property
     def checkpoint(self) -> Path:
-        """Spark's."""
+        """The folder of Spark's checkpoint."""
         return self.folder / "checkpoint"
 
     def make_databases(self) -> None:
-        """One for each platform, and one for the base."""
+        """Create a database for each platform, and one for the base."""
         with psycopg.connect(self.server, autocommit=True) as connection:
             for name in ("base", *PLATFORMS):
                 connection.execute(f"CREATE DATABASE {name}".encode())
 
 
 def in_database(conninfo: str) -> Tables:
-    """All rows of a database's tables."""
+    """Return all rows of a database's tables."""
     with psycopg.connect(conninfo, row_factory=dict_row) as connection:
         return {
             table.name: connection.execute(
@@ -63,11 +63,11 @@ def in_database(conninfo: str) -> Tables:
 
 
 def in_history(changes: Iterable[Row]) -> Tables:
-    """The rows as the newest change of each leaves them."""
+    """Return the rows that result from the newest change of each."""
     newest: dict[tuple[str, str], Row] = {}
     for change in changes:
         if change["problem"] is not None:
-            continue  # whatever it is, it is no change
+            continue  # the message is no change
         place = str(change["table"]), str(change["key"])
         if place not in newest or int(change["change"] or 0) > int(newest[place]["change"] or 0):
             newest[place] = change
@@ -79,7 +79,7 @@ def in_history(changes: Iterable[Row]) -> Tables:
 
 
 def compared(places: Places, history: Iterable[Row]) -> list[Comparison]:
-    """Every copy beside the base, row by row."""
+    """Compare every copy with the base, row by row."""
     base = in_database(places.database("base"))
     found = [compare(name, base, in_database(places.database(name))) for name in PLATFORMS]
     return [*found, compare("history", base, in_history(history))]

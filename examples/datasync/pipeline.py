@@ -1,4 +1,4 @@
-"""Spark keeps the copies in step: each micro-batch of changes goes to every copy, once.
+"""Keeps the copies in step with Spark: each micro-batch of changes goes to every copy, once.
 
 python -m examples.datasync.pipeline NAMESERVERS SERVER FOLDER     until it is killed
 """
@@ -19,14 +19,14 @@ from cometmq.spark.tables.postgres import PostgresTable
 from examples.datasync.base import TOPIC
 from examples.datasync.copies import PLATFORMS, Places
 
-#: Changes in a micro-batch at most.
+#: Maximum number of changes in a micro-batch.
 BATCH = 4_000
 _TYPES: Final = {"TEXT": "string", "INTEGER": "int"}
 
 
 # --8<-- [start:pipeline]
 class Copies:
-    """All copies, for ``foreachBatch``."""
+    """All copies, as a function for ``foreachBatch``."""
 
     def __init__(self, places: Places) -> None:
         self.history = DeltaLakeTable(str(places.history))
@@ -40,7 +40,7 @@ class Copies:
         ]  # fmt: skip
 
     def __call__(self, messages: DataFrame, batch: int) -> None:
-        """Apply a batch; a copy that has it already leaves itself as it is."""
+        """Apply a batch. A copy that already has it is left unchanged."""
         changes = parsed(messages, buckets=1).drop("bucket").cache()
         self.history(changes, batch)
         for table, copy in self.databases:
@@ -49,7 +49,8 @@ class Copies:
 
 
 def rows_of(changes: DataFrame, table: Table) -> DataFrame:
-    """The changed rows of a table with the number of the change, and whether the row is gone."""
+    """Return the changed rows of a table with the number of the change, and whether the row was
+    deleted."""
     own = (f.col("table") == table.name) & f.col("problem").isNull()
     row = changes.where(own).withColumn("row", _row(table))
     key = f.coalesce(f"row.{table.key}", "key").alias(table.key)
@@ -65,7 +66,7 @@ def _row(table: Table) -> Column:
 
 
 def writer(spark: SparkSession, nameservers: str, places: Places) -> DataStreamWriter:
-    """The query, to be given a trigger."""
+    """Return the query's writer, still without a trigger."""
     messages = (
         spark.readStream.format("rocketmq")
         .schema(COLUMNS)
@@ -80,12 +81,12 @@ def writer(spark: SparkSession, nameservers: str, places: Places) -> DataStreamW
 
 
 def catch_up(spark: SparkSession, nameservers: str, places: Places) -> None:
-    """Apply what the topic holds now, going on where the checkpoint is."""
+    """Apply the current messages of the topic, starting at the checkpoint."""
     writer(spark, nameservers, places).trigger(availableNow=True).start().awaitTermination()
 
 
 if __name__ == "__main__":
-    # It does not live long: the quick compiler alone is faster.
+    # A short-lived process: using only the JVM's quick compiler is faster.
     quick = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
     session = local_session("datasync", settings=quick)
     where = Places(sys.argv[2], Path(sys.argv[3]))

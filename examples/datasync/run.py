@@ -21,7 +21,7 @@ PATIENCE_S = 120
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened, in words; how many changes were made and messages sent; the comparisons."""
+    """The events of a run as text, the numbers of changes and messages, and the comparisons."""
 
     events: list[str] = field(default_factory=list)
     changes: int = 0
@@ -29,7 +29,7 @@ class Outcome:
     copies: list[Comparison] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """Note and print it."""
+        """Record an event and print it."""
         self.events.append(text)
         print(text, flush=True)
 
@@ -42,8 +42,10 @@ def run(
     catch_up: Callable[[], None],
     batches: int = 1,
 ) -> Outcome:
-    """Change the base while its relay and, after some ``batches``, the pipeline are killed;
-    ``catch_up`` is the pipeline's second life. Raises TimeoutError when it waits in vain."""
+    """Change the base while its relay and, after some ``batches``, the pipeline are killed.
+
+    ``catch_up`` restarts the pipeline. Raises TimeoutError if an expected state is not reached.
+    """
     outcome = Outcome()
     places.make_databases()
     base = BaseData(places.database("base"))
@@ -83,14 +85,15 @@ def run(
 
 
 def kill_between_copies(pipeline: Running, places: Places, batches: int) -> None:
-    """Kill it once the history has a batch, after so many others, that is not done yet."""
+    """Kill the pipeline while a batch is in the history and not finished yet, after ``batches``
+    others."""
     done = places.checkpoint / "commits"
 
     def inside() -> bool:
         if not pipeline.alive:
             raise RuntimeError(f"the pipeline ended: {pipeline.tail()}")
         committed = sum(path.name.isdigit() for path in done.glob("*"))
-        # The table's first version is its making.
+        # The first version of the table is its creation.
         history = len(list((places.history / "_delta_log").glob("*.json"))) - 1
         return batches <= committed < history
 
@@ -108,7 +111,7 @@ def _pipeline(places: Places, nameservers: str) -> Running:
 
 
 def _joined(steps: Iterable[list[Edit]]) -> Iterable[list[Edit]]:
-    """Many small steps as few transactions."""
+    """Combine many small steps into few transactions."""
     steps = iter(steps)
     while some := list(islice(steps, LOAD_STEPS)):
         yield [edit for step in some for edit in step]

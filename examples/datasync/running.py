@@ -1,4 +1,4 @@
-"""The processes of the run: the outbox's relay and the Spark pipeline. They are killed."""
+"""The processes of the run that are killed: the outbox's relay and the Spark pipeline."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Running:
-    """``python -m WORDS`` in a process group of its own; a context manager, which kills it."""
+    """``python -m WORDS`` in its own process group; a context manager that kills it."""
 
     def __init__(self, *words: str, log: Path) -> None:
         self.words = words
@@ -29,20 +29,20 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs still."""
+        """True while the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to it and all that it started, as a power cut would."""
+        """Send SIGKILL to the process and all that it started, like a power failure."""
         if self._process is not None and self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def tail(self) -> str:
-        """The last of what it said."""
+        """Return the end of its output."""
         return self.log.read_text(errors="replace")[-2000:]
 
 
 def relay(conninfo: str, nameservers: str, log: Path) -> Running:
-    """``cometmq outbox relay`` beside the base-data platform."""
+    """Start ``cometmq outbox relay`` for the base-data platform."""
     return Running("cometmq.cli", "outbox", "relay", conninfo, "-n", nameservers, log=log)

@@ -1,4 +1,4 @@
-"""``make ecommerce``: a broker, a day of the shop, Spark beside it, and the books at the end.
+"""``make ecommerce``: a broker, a day of the shop with Spark beside it, and a check of the books.
 
 python -m examples.ecommerce [--orders N] [--folder FOLDER]
 """
@@ -15,7 +15,7 @@ from examples.ecommerce.books import Books
 from examples.ecommerce.funnel import collected, follow, minutes, revenue
 from examples.ecommerce.shop import Plan, open_shop
 
-#: The broker asks soon about transactions that it hears nothing more of.
+#: The broker soon checks transactions whose outcome it did not receive.
 SETTINGS = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
     "transactionTimeOut": "1000",
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def run(plan: Plan, folder: Path) -> bool:
-    """All of it; True when the books are right and Spark found what is in them."""
+    """Run everything. Return whether the books are consistent and Spark computed the same."""
     node = NodeProcess(folder / "store", settings=SETTINGS)
     node.start()
     try:

@@ -1,4 +1,4 @@
-"""What must hold when the shop closes, and what happened in which minute, from the databases."""
+"""Invariants at the end of the shop's day, and its events per minute, from the databases."""
 
 import sqlite3
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 
 MINUTE_MS = 60_000
 
-#: What happened a minute: (minute in ms, kind) to (events, cents).
+#: Events per minute: (minute in ms, kind) to (events, cents).
 Minutes = dict[tuple[int, str], tuple[int, int]]
 
 _HAPPENED = """
@@ -19,7 +19,7 @@ UNION ALL SELECT 'refunded', refund_ms, cents FROM payments.refunds
 
 
 class Books:
-    """The databases of all services in a folder, side by side."""
+    """The databases of all services in a folder, attached to one connection."""
 
     def __init__(self, folder: Path) -> None:
         self._all = sqlite3.connect(":memory:")
@@ -31,10 +31,10 @@ class Books:
         self._all.close()
 
     def wrong(self, charges: Mapping[str, int], pieces: int) -> list[str]:
-        """What does not hold, in words; empty when all is well.
+        """Return the violated invariants as text; empty if all hold.
 
-        ``charges`` is how often the bank took the money of each order, ``pieces`` how many were in
-        stock at first.
+        ``charges`` is the number of times the bank charged each order, ``pieces`` the initial
+        stock.
         """
         one = self._one
         shipped_cents = one(
@@ -65,7 +65,7 @@ class Books:
         return [what for what, is_so in holds.items() if not is_so]
 
     def minutes(self) -> Minutes:
-        """Events and cents of each kind in each minute."""
+        """Return events and cents of each kind in each minute."""
         events: Counter[tuple[int, str]] = Counter()
         cents: Counter[tuple[int, str]] = Counter()
         for kind, at_ms, amount in self._all.execute(_HAPPENED):

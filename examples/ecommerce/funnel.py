@@ -1,4 +1,4 @@
-"""Spark follows the shop's events: how many of each kind, and how much money, minute by minute."""
+"""A Spark query over the shop's events: the number of each kind, and the money, by minute."""
 
 from pathlib import Path
 from typing import Final
@@ -11,13 +11,13 @@ from examples.ecommerce.books import Minutes
 from examples.ecommerce.events import TOPIC
 
 _EVENT: Final = "`order` string, kind string, cents bigint, at_ms bigint"
-#: Events that come later than this, by their own time, are not counted any more.
+#: Events that arrive later than this, by their own time, are not counted.
 LATENESS: Final = "30 minutes"
 
 
 # --8<-- [start:funnel]
 def events(spark: SparkSession, nameservers: str) -> DataFrame:
-    """Each event once: a dead letter that is sent again is the event that it was."""
+    """Return each event once. A dead letter that is sent again is the same event."""
     messages = (
         spark.readStream.format("rocketmq")
         .schema("body binary")
@@ -36,7 +36,7 @@ def events(spark: SparkSession, nameservers: str) -> DataFrame:
 
 
 def by_minute(happened: DataFrame) -> DataFrame:
-    """Events and cents of each kind in each minute."""
+    """Return events and cents of each kind in each minute."""
     counted = happened.groupBy(f.window("at", "1 minute"), "kind")
     return counted.agg(f.count("*").alias("events"), f.sum("cents").alias("cents")).select(
         f.col("window.start").alias("minute"), "kind", "events", "cents"
@@ -44,10 +44,10 @@ def by_minute(happened: DataFrame) -> DataFrame:
 
 
 def follow(spark: SparkSession, nameservers: str, folder: Path) -> StreamingQuery:
-    """Write the minutes that change into ``folder``, batch by batch, until the query is stopped."""
+    """Write the changed minutes into ``folder``, batch by batch, until the query is stopped."""
 
     def write(changed: DataFrame, number: int) -> None:
-        # A batch that comes again after a crash is written over: it is the same.
+        # A batch that is repeated after a crash overwrites its files with the same content.
         changed.write.mode("overwrite").parquet(str(folder / "minutes" / f"batch={number:06}"))
 
     return (
@@ -62,14 +62,14 @@ def follow(spark: SparkSession, nameservers: str, folder: Path) -> StreamingQuer
 
 # --8<-- [end:funnel]
 def minutes(spark: SparkSession, folder: Path) -> DataFrame:
-    """Each minute as its last batch has it."""
+    """Return each minute as of its last batch."""
     last = f.max_by(f.struct("events", "cents"), "batch").alias("last")
     written = spark.read.parquet(str(folder / "minutes"))
     return written.groupBy("minute", "kind").agg(last).select("minute", "kind", "last.*")
 
 
 def revenue(found: DataFrame) -> DataFrame:
-    """The funnel and the money that was kept, a row a minute."""
+    """Return the funnel and the money that was kept, one row per minute."""
     kinds: list[bool | float | int | str] = ["placed", "paid", "shipped", "sold-out", "refunded"]
     counts = found.groupBy("minute").pivot("kind", kinds).agg(f.sum("events")).na.fill(0)
     signed = f.when(f.col("kind") == "paid", f.col("cents")).when(
@@ -80,6 +80,6 @@ def revenue(found: DataFrame) -> DataFrame:
 
 
 def collected(found: DataFrame) -> Minutes:
-    """The minutes in the form in which the books have them."""
+    """Return the minutes in the form of :meth:`Books.minutes`."""
     rows = found.withColumn("minute", f.unix_millis("minute")).collect()
     return {(row.minute, row.kind): (row.events, row.cents) for row in rows}

@@ -1,4 +1,4 @@
-"""Takes orders, and keeps what became of them."""
+"""The order service: takes orders and records their outcome."""
 
 import sqlite3
 from pathlib import Path
@@ -18,19 +18,19 @@ CREATE TABLE orders (
 
 
 class Orders(Service):
-    """The service that customers see."""
+    """The service that customers use."""
 
     def __init__(self, folder: Path, nameservers: str, clock: ShopClock) -> None:
         super().__init__("orders", folder, SCHEMA, nameservers, clock)
 
     async def start(self) -> None:
-        """Hear how orders end."""
+        """Subscribe to the events that end an order."""
         await self.hear("shipped || refunded", "orders", self._close)
 
     async def place(
         self, number: str, item: str, pieces: int, cents: int, *, dies: bool = False
     ) -> bool:
-        """Store an order and tell the others; False for one that cannot be."""
+        """Store an order and publish it. Return False if the order is invalid."""
         event = Event(number, "placed", item, pieces, cents, self.clock.now_ms())
 
         def work(database: sqlite3.Connection) -> None:
@@ -46,7 +46,7 @@ class Orders(Service):
         return True
 
     def open(self) -> int:
-        """How many orders have not come to an end."""
+        """Return the number of orders that have not ended."""
         query = "SELECT count(*) FROM orders WHERE state = 'open'"
         [(count,)] = self.database.execute(query).fetchall()
         return int(count)

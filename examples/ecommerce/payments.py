@@ -1,4 +1,4 @@
-"""Charges placed orders at a bank that is away at times, and gives money back."""
+"""The payment service: charges placed orders at a bank that is sometimes away, and refunds them."""
 
 import sqlite3
 from collections import Counter
@@ -14,32 +14,32 @@ CREATE TABLE refunds (number TEXT PRIMARY KEY, cents INTEGER NOT NULL, refund_ms
 
 
 class BankIsAway(Failure):
-    """It does not answer."""
+    """Raised while the bank does not answer."""
 
 
 class Bank:
-    """Takes money for an order each time it is asked to, so it must not be asked twice."""
+    """Takes money on every request for an order, so it must not be asked twice."""
 
     def __init__(self) -> None:
         self.away = False
         self.charges: Counter[str] = Counter()
 
     def charge(self, order: str) -> None:
-        """Take the money. Raises BankIsAway."""
+        """Charge an order. Raises BankIsAway."""
         if self.away:
             raise BankIsAway
         self.charges[order] += 1
 
 
 class Payments(Service):
-    """The service that takes money and gives it back."""
+    """The service that charges and refunds orders."""
 
     def __init__(self, folder: Path, nameservers: str, clock: ShopClock) -> None:
         super().__init__("payments", folder, SCHEMA, nameservers, clock)
         self.bank = Bank()
 
     async def start(self) -> None:
-        """Hear what is to be paid, and what to be paid back."""
+        """Subscribe to the events that call for a payment or a refund."""
         await self.hear("placed", "payments", self._pay)
         await self.hear("sold-out", "refunds", self._refund)
 
@@ -49,12 +49,12 @@ class Payments(Service):
         def work(database: sqlite3.Connection) -> None:
             row = (paid.order, paid.cents, paid.at_ms)
             database.execute("INSERT INTO payments VALUES (?, ?, ?)", row)
-            self.bank.charge(paid.order)  # what it raises undoes the row, and nobody hears of it
+            self.bank.charge(paid.order)  # an error rolls the row back, and no event is sent
 
         try:
             await self.tell(paid, work)
         except sqlite3.IntegrityError:
-            self.counts["repeated"] += 1  # it is paid: the message came a second time
+            self.counts["repeated"] += 1  # already paid: the message was delivered twice
             return
         if paid.order.endswith("3") and not self.counts[paid.order]:
             self.counts[paid.order] = 1

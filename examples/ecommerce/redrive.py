@@ -1,4 +1,4 @@
-"""Dead letters get another chance: they are sent again as what they were."""
+"""Sends dead letters again, as the events that they were."""
 
 from collections import Counter
 
@@ -7,9 +7,9 @@ from examples.ecommerce.events import decode
 
 
 async def redrive(client: cometmq.Client, group: str, counts: Counter[str]) -> None:
-    """Send what a group gave up on to its topic again, until cancelled; ``counts`` has how much.
+    """Send a group's dead letters to its topic again, until cancelled. ``counts`` counts them.
 
-    All groups of the topic get it again, so they must bear repetitions, as they must in any case.
+    All groups of the topic receive them again, so they must tolerate repeats, as in any case.
     """
     letters = client.subscribe(f"%DLQ%{group}", group=f"{group}-again", start="first")
     async with letters:

@@ -1,4 +1,4 @@
-"""A service of the shop: a database of its own, and a client by which it tells and hears."""
+"""A service of the shop: its own database, and a client that publishes and receives events."""
 
 import asyncio
 import sqlite3
@@ -10,7 +10,7 @@ from typing import Final, Self
 import cometmq
 from examples.ecommerce.events import TOPIC, Event, ShopClock, decode
 
-#: A message that fails is tried so often again, a second apart; then it is a dead letter.
+#: A failed message is retried this many times, a second apart; then it is a dead letter.
 RETRIES: Final = 2
 _IN_A_SECOND: Final = 1  # the delay level
 
@@ -18,16 +18,16 @@ Work = Callable[[sqlite3.Connection], object]
 
 
 class Failure(Exception):
-    """Something that may well succeed a little later."""
+    """Raised for a failure that may not occur again a little later."""
 
 
 class Service:
-    """One service; an async context manager. Its database is small enough for the event loop."""
+    """One service, an async context manager. Its database is small enough for the event loop."""
 
     def __init__(self, name: str, folder: Path, schema: str, nameservers: str, clock: ShopClock):
         self.name = name
         self.clock = clock
-        #: How often what happened: retried, dead.
+        #: Counters by name: asked, repeated, retried, dead.
         self.counts: Counter[str] = Counter()
         self.client = cometmq.Client(nameservers)
         self.database = sqlite3.connect(folder / f"{name}.sqlite")
@@ -50,10 +50,10 @@ class Service:
 
     # --8<-- [start:tell]
     async def tell(self, event: Event, work: Work, *, dies: bool = False) -> None:
-        """Change the database and tell of it: both happen, or neither.
+        """Change the database and publish the event: both happen, or neither.
 
-        Raises what ``work`` raises; nobody hears of the event then. ``dies`` plays a service that
-        is killed after the change: the broker asks :meth:`_was_told` what became of it.
+        Raises the errors of ``work``, and then the event is not published. ``dies`` simulates a
+        service that is killed after the change: the broker asks :meth:`_was_told` for the outcome.
         """
         async with self.client.transaction(event.message(), group=self.name) as transaction:
             with self.database:
@@ -63,7 +63,7 @@ class Service:
                 transaction.leave_open()
 
     async def _was_told(self, message: cometmq.MessageView) -> bool:
-        """The broker asks this when it never heard how a transaction ended."""
+        """Answer the broker's check of a transaction whose outcome it did not receive."""
         self.counts["asked"] += 1
         found = self.database.execute(
             "SELECT 1 FROM told WHERE message_id = ?", (message.message_id,)
@@ -72,7 +72,7 @@ class Service:
 
     # --8<-- [end:tell]
     async def hear(self, kinds: str, group: str, react: Callable[[Event], Awaitable[None]]) -> None:
-        """React to each event of some kinds; one that raises Failure comes again."""
+        """React to each event of some kinds. An event whose reaction raises Failure is retried."""
         subscription = self.client.subscribe(
             TOPIC, group=group, filter=kinds, start="first", max_reconsume_times=RETRIES
         )

@@ -1,4 +1,4 @@
-"""A day of the shop: orders come in, the bank goes away and comes back, everything is settled."""
+"""A day of the shop: orders arrive, the bank goes away and comes back, every order is settled."""
 
 import asyncio
 import time
@@ -18,14 +18,14 @@ from examples.ecommerce.stock import Stock
 
 ITEMS = ("tea", "kettle", "cup", "spoon", "tray")
 PRICE_CENTS = dict(zip(ITEMS, (420, 3900, 890, 250, 1750), strict=True))
-#: Payments that must be given up before the bank comes back.
+#: Number of payments that must become dead letters before the bank comes back.
 DEAD_LETTERS = 5
 PATIENCE_S = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much comes in: ``orders``, at ``orders_per_s``; there is stock for a part of them."""
+    """The load: ``orders``, at ``orders_per_s``. The stock suffices for a part of them."""
 
     orders: int = 600
     orders_per_s: int = 60
@@ -33,23 +33,23 @@ class Plan:
 
     @property
     def items(self) -> dict[str, int]:
-        """The stock at first: most items last for all orders, two do not."""
+        """The initial stock: most items last for all orders, two do not."""
         enough, scarce = 3 * self.orders, self.orders // 4
         return {name: scarce if name in {"kettle", "cup"} else enough for name in ITEMS}
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened how often, and how often the bank charged each order."""
+    """Counters of the run, and the number of times the bank charged each order."""
 
     counts: Counter[str] = field(default_factory=Counter)
     charges: Counter[str] = field(default_factory=Counter)
 
 
 async def open_shop(nameservers: str, folder: Path, plan: Plan) -> Outcome:
-    """Run the services in ``folder`` until every order has come to an end.
+    """Run the services in ``folder`` until every order has ended.
 
-    Raises TimeoutError when that does not happen.
+    Raises TimeoutError if that does not happen in time.
     """
     clock = ShopClock()
     outcome = Outcome()
@@ -79,14 +79,14 @@ async def open_shop(nameservers: str, folder: Path, plan: Plan) -> Outcome:
 
 
 async def sell(orders: Orders, payments: Payments, plan: Plan, outcome: Outcome) -> None:
-    """Take the orders of the day; after a third of them the bank goes away."""
+    """Place the orders of the day. The bank goes away after a third of them."""
     random = Random(plan.seed)
     started_s = time.monotonic()
     for number in range(plan.orders):
         if number == plan.orders // 3:
             payments.bank.away = True
         item = random.choice(ITEMS)
-        pieces = 0 if number % 50 == 49 else random.randint(1, 3)  # nobody orders nothing
+        pieces = 0 if number % 50 == 49 else random.randint(1, 3)  # an order of 0 pieces is invalid
         placed = await orders.place(
             f"A{number:05}", item, pieces, pieces * PRICE_CENTS[item], dies=number % 20 == 7
         )
@@ -96,7 +96,7 @@ async def sell(orders: Orders, payments: Payments, plan: Plan, outcome: Outcome)
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something. Raises TimeoutError, which names it."""
+    """Wait until ``holds`` is true. Raises TimeoutError, which names ``what``."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline_s:

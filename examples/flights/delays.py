@@ -1,4 +1,4 @@
-"""A Spark job over the topic of flights: how late each carrier leaves, hour by hour.
+"""A Spark job on the topic of flights: the delay of each carrier, by hour.
 
 python -m examples.flights.delays 127.0.0.1:9876
 """
@@ -14,12 +14,13 @@ from cometmq.spark.session import local_session
 from examples.flights.data import Flight
 from examples.flights.replay import TOPIC
 
-#: All that the job needs of a message; what is not named is not decoded.
+#: The columns that the job needs; others are not decoded.
 COLUMNS: Final = "tags string, body binary, born_timestamp timestamp"
 
 
 class Delays(NamedTuple):
-    """How many flights were planned, how many left, and by how many minutes late in sum."""
+    """Number of flights planned, number of flights that left, and the sum of their delays in
+    minutes."""
 
     flights: int
     left: int
@@ -28,13 +29,13 @@ class Delays(NamedTuple):
 
 # --8<-- [start:job]
 def messages(spark: SparkSession, nameservers: str, topic: str = TOPIC) -> DataFrame:
-    """The flights that the topic holds."""
+    """Return the flights in the topic."""
     read = spark.read.format("rocketmq").schema(COLUMNS)
     return read.option("nameservers", nameservers).option("topic", topic).load()
 
 
 def delays(flights: DataFrame) -> DataFrame:
-    """A row for every carrier and hour (UTC); a cancelled flight counts in its planned hour."""
+    """Return a row per carrier and hour (UTC). A cancelled flight counts in its scheduled hour."""
     late = f.get_json_object(f.col("body").cast("string"), "$.dep_delay").cast("int")
     return (
         flights.withColumn("late", late)
@@ -51,7 +52,7 @@ def delays(flights: DataFrame) -> DataFrame:
 
 # --8<-- [end:job]
 def by_carrier(hours: DataFrame) -> DataFrame:
-    """The year of each carrier: the latest one first."""
+    """Return the year of each carrier, the largest delay first."""
     return (
         hours.groupBy("carrier")
         .agg(f.sum("flights").alias("flights"), f.sum("left").alias("left"),
@@ -61,7 +62,7 @@ def by_carrier(hours: DataFrame) -> DataFrame:
 
 
 def expected(flights: Iterable[Flight]) -> dict[tuple[str, int], Delays]:
-    """What :func:`delays` must find, by carrier and hour (ms), without Spark."""
+    """Compute the result of :func:`delays` without Spark, by carrier and hour (ms)."""
     found: dict[tuple[str, int], Delays] = {}
     for flight in flights:
         place = flight.carrier, flight.born_ms // 3_600_000 * 3_600_000
@@ -73,7 +74,7 @@ def expected(flights: Iterable[Flight]) -> dict[tuple[str, int], Delays]:
 
 
 def collected(hours: DataFrame) -> dict[tuple[str, int], Delays]:
-    """What :func:`delays` found, in the form of :func:`expected`."""
+    """Return the result of :func:`delays` in the form of :func:`expected`."""
     rows = hours.withColumn("hour", f.unix_millis("hour")).collect()
     return {(r.carrier, r.hour): Delays(r.flights, r.left, r.minutes) for r in rows}
 

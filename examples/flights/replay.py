@@ -1,10 +1,10 @@
-"""Replays the flights into a topic: as fast as it goes, or so many times faster than in 2013.
+"""Replays the flights into a topic, as fast as possible or at a multiple of the speed of 2013.
 
     python -m examples.flights.replay 127.0.0.1:9876 --speed 3600 --progress flights.json
 
 A message is a flight: its key is the tail number, its tag the carrier, its body the row as JSON,
-and it was born when the flight left. Run again with the same ``--progress`` it goes on where it
-ended. What was sent and not noted is sent again then, with the same message id.
+and its birth time the departure. With the same ``--progress`` file, another run continues where the
+last one ended. A flight that was sent but not recorded is sent again, with the same message id.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SAVE_EVERY_S = 1.0
 
 
 def message_of(number: int, flight: Flight, topic: str = TOPIC) -> cometmq.Message:
-    """The message of the ``number``-th flight; the same one has the same id in every run."""
+    """Return the message of the ``number``-th flight. Its id is the same in every run."""
     body = msgspec.json.encode(flight.row)
     return cometmq.Message(
         topic,
@@ -45,7 +45,8 @@ def message_of(number: int, flight: Flight, topic: str = TOPIC) -> cometmq.Messa
 
 @dataclass(slots=True)
 class Progress:
-    """How many flights, from the first one on, are stored; kept in a file if there is a path."""
+    """Number of flights, counted from the first, that are stored. With a path it is kept in a
+    file."""
 
     path: Path | None = None
     stored: int = 0
@@ -53,12 +54,12 @@ class Progress:
     _saved_at: float = 0.0
 
     def load(self) -> None:
-        """Go on where the file says."""
+        """Load the number from the file."""
         if self.path is not None and self.path.exists():
             self.stored = json.loads(self.path.read_text())["stored"]
 
     def note(self, number: int) -> None:
-        """The ``number``-th flight is stored; those before it may still be on their way."""
+        """Record that the ``number``-th flight is stored. Earlier ones may still be in flight."""
         heapq.heappush(self._ahead, number)
         while self._ahead and self._ahead[0] == self.stored:
             heapq.heappop(self._ahead)
@@ -75,7 +76,7 @@ class Progress:
 
 
 def due_s(born_ms: int, first_ms: int, speed: float) -> float:
-    """When a flight is to be sent, in seconds after the first one; 0 for an infinite speed."""
+    """Return the time to send a flight, in seconds after the first one; 0 for an infinite speed."""
     return (born_ms - first_ms) / 1000 / speed
 
 
@@ -87,10 +88,10 @@ async def replay(
     speed: float = float("inf"),
     progress: Progress | None = None,
 ) -> int:
-    """Send the flights that ``progress`` does not have yet, in order; gives how many that were.
+    """Send the flights after ``progress``, in order. Return their number.
 
-    ``speed`` is seconds of 2013 a second. At most IN_FLIGHT messages wait for their broker. Raises
-    what a send raises; ``progress`` has what was stored until then.
+    ``speed`` is seconds of 2013 per second. At most IN_FLIGHT messages wait for an acknowledgement.
+    Raises the errors of sends; ``progress`` then has what was stored.
     """
     progress = progress or Progress()
     start = progress.stored
@@ -122,7 +123,7 @@ async def replay(
 
 
 def parse_speed(text: str) -> float:
-    """``max``, or how many times faster than in 2013. Raises ValueError for anything else."""
+    """Parse ``max``, or a multiple of the speed of 2013. Raises ValueError for other text."""
     speed = float("inf") if text == "max" else float(text)
     if not speed > 0:
         raise ValueError(f"speed {text!r} is not more than 0")
@@ -130,7 +131,7 @@ def parse_speed(text: str) -> float:
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Replay as the command line says."""
+    """Replay with the options of the command line."""
     progress = Progress(options.progress)
     progress.load()
     started_s = time.monotonic()
@@ -144,7 +145,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights.replay")
     parser.add_argument("nameservers", nargs="?", default="127.0.0.1:9876")
     parser.add_argument("--topic", default=TOPIC)

@@ -1,1 +1,2 @@
-"""RocketMQ and Spark: the data source `rocketmq`, tables, and jobs. source.py is its door."""
+"""RocketMQ and Spark: the data source `rocketmq`, tables, and jobs. source.py is the entry
+point."""

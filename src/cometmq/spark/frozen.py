@@ -1,10 +1,9 @@
-"""What a worker process of Spark has loaded lives as long as it does, and is not looked at again.
-The memory of one block of records is there for the next.
+"""Memory settings of Spark's Python worker processes: garbage collection and the C heap.
 
-Between two tasks such a process looks through all its objects for garbage, 25 ms for the modules of
-Spark and Arrow alone, and only then takes the next task. And glibc gives freed memory back to the
-system as soon as it is more than twice the largest piece that was ever freed: then most of what a
-block takes comes anew, page by page, which costs more than to decode it.
+Between two tasks a worker runs a full garbage collection, which takes 25 ms for the modules of
+Spark and Arrow alone. Freezing the loaded modules takes them out of it. glibc returns freed memory
+to the system once it exceeds twice the largest block ever freed. Without a larger limit, most
+memory of the next block of records is mapped page by page again, which costs more than decoding it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,14 @@ KEPT_BYTES: Final = 48 << 20
 
 
 def keep_loaded() -> None:
-    """Leave what exists now out of every later look for garbage, and keep freed memory, once a
-    process; where the core is plain Python, a line says so."""
+    """Exempt the objects loaded so far from garbage collection and keep freed memory.
+
+    Only the first call in a process has an effect. It also logs a warning if the core is plain
+    Python.
+    """
     if not gc.get_freeze_count():
         gc.freeze()
+        # Freeing a block of this size raises glibc's trim threshold to twice its size, KEPT_BYTES.
         bytearray(KEPT_BYTES // 2)
         if WHY_PLAIN:
             log.warning("plain_core reason=%r", WHY_PLAIN)

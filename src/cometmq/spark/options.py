@@ -1,8 +1,8 @@
-"""Option texts as Spark hands them over: looked up by name in any case, read, and refused by name.
+"""Options as Spark passes them: looked up by name in any case, parsed, and rejected by name.
 
-Spark gives all options as text and their names in any case. An unknown option is an error, because
-a misspelt limit would otherwise be none. Every door (source, sink, stores, jobs) lists the names
-that it knows and reads them here, so that all of them complain alike.
+Spark passes all options as text. An unknown option is an error, because a misspelt limit would
+otherwise be ignored. Each entry point (source, sink, stores, jobs) lists the names that it knows
+and parses them here, so that all of them report errors alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Given = Mapping[str, str]
 
 
 class BadOption(CometError, ValueError):
-    """``option`` is missing, unknown, or has a value that cannot be used."""
+    """Raised if ``option`` is missing, unknown, or has a value that cannot be used."""
 
     def __init__(self, option: str, problem: str) -> None:
         self.option = option
@@ -38,10 +38,11 @@ where a stream is written, the others from ``load``, ``save`` and ``start``."""
 def by_name(
     options: Mapping[str, str], known: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Options by their canonical names, given in any case or by an alias (in lower case).
+    """Return the options by their canonical names. They may be given in any case or by an alias
+    (aliases are in lower case).
 
-    What Spark adds for itself is left out. Raises BadOption for a name that is not ``known``, and
-    says which is near.
+    Options that Spark adds for itself are left out. Raises BadOption for a name that is not
+    ``known``, with the closest known name.
     """
     sparks = {name.lower() for name in SPARKS} - {name.lower() for name in known}
     names = {name.lower(): name for name in known} | dict(aliases or {})
@@ -62,20 +63,23 @@ def by_name(
 
 
 def get(given: Given, name: str, read: Callable[[str], T], default: T) -> T:
-    """The value of an option, or its default. Raises BadOption where ``read`` raises ValueError."""
+    """Return the parsed value of an option, or ``default``. Raises BadOption if ``read`` raises
+    ValueError."""
     text = given.get(name)
     return default if text is None else parsed(name, text, read)
 
 
 def required(given: Given, name: str, read: Callable[[str], T]) -> T:
-    """The value of an option that must be there. Raises BadOption."""
+    """Return the parsed value of a required option. Raises BadOption if it is missing or
+    invalid."""
     if name not in given:
         raise BadOption(name, "is required")
     return parsed(name, given[name], read)
 
 
 def parsed(name: str, text: str, read: Callable[[str], T]) -> T:
-    """``text`` read; a ValueError becomes a BadOption that names the option."""
+    """Return ``text`` parsed by ``read``. Turn its ValueError into a BadOption that names the
+    option."""
     try:
         return read(text.strip())
     except ValueError as error:
@@ -83,25 +87,26 @@ def parsed(name: str, text: str, read: Callable[[str], T]) -> T:
 
 
 def only_one(given: Given, names: Sequence[str]) -> str | None:
-    """Which of options that exclude one another is given, if any. Raises BadOption for two."""
+    """Return the one option that is given of some mutually exclusive ones, or None. Raises
+    BadOption if two are given."""
     found = [name for name in names if name in given]
     if len(found) > 1:
         raise BadOption(found[1], f"cannot be given together with {found[0]}")
     return found[0] if found else None
 
 
-# ------------------------------------------------------------- readers: text in, ValueError out
+# ------------------------------------------- parsers: take text, raise ValueError
 
 
 def some_text(text: str) -> str:
-    """Any text that is not empty."""
+    """Accept any text that is not empty."""
     if not text:
         raise ValueError("is empty")
     return text
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once, in their order."""
+    """Parse names separated by commas. Return each once, in their order."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise ValueError("names nothing")
@@ -109,7 +114,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     number = int(text) if text.isascii() and text.isdigit() else 0
     if number <= 0:
         raise ValueError(f"{text!r} is no positive number")
@@ -117,7 +122,7 @@ def positive(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """A time like ``500ms``, ``30s``, ``15m`` or ``2h``, in milliseconds."""
+    """Parse a duration like ``500ms``, ``30s``, ``15m`` or ``2h`` into milliseconds."""
     number = text.rstrip("msh")
     unit_ms = _UNITS_MS.get(text[len(number) :])
     if unit_ms is None:
@@ -126,14 +131,14 @@ def duration_ms(text: str) -> int:
 
 
 def boolean(text: str) -> bool:
-    """``true`` or ``false`` in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """A reader of one of some words, in any case; gives it as written here."""
+    """Return a parser that accepts one of ``words`` in any case and returns it as spelled here."""
     lowered = {word.lower(): word for word in words}
 
     def read(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The columns of the source, in order, with the type each has in Spark and in Arrow.
+"""The columns of the source, in order, with the type of each in Spark and in Arrow.
 
-A user's own schema may name any of them in any order; only those are decoded. Timestamps are UTC
-microseconds, as Spark's TIMESTAMP is, though RocketMQ counts milliseconds.
+A user's schema may name any of them in any order; only those are decoded. Timestamps are UTC
+microseconds, as in Spark's TIMESTAMP, although RocketMQ counts milliseconds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 class BadSchema(ValueError):
-    """A user's schema asks for a column that the source has not, or in another type."""
+    """Raised if a user's schema names a column that the source does not have, or gives it another
+    type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``spark`` is its DDL type; ``meaning`` is what the documentation says of it."""
+    """One column. ``spark`` is its DDL type; ``meaning`` is its description in the
+    documentation."""
 
     name: str
     spark: str
@@ -65,14 +67,15 @@ DDL: Final = ", ".join(f"{column.name} {column.spark}" for column in COLUMNS)
 
 
 def arrow_schema(names: tuple[str, ...] = NAMES) -> pa.Schema:
-    """What Spark expects of every batch that holds these columns."""
+    """Return the Arrow schema that Spark expects of every batch with these columns."""
     return pa.schema([pa.field(name, BY_NAME[name].arrow) for name in names])
 
 
 def selected(schema: StructType) -> tuple[str, ...]:
-    """The column names of a user's schema, in its order.
+    """Return the column names of a user's schema, in its order.
 
-    Raises BadSchema for an unknown column or another type than the source has.
+    Raises BadSchema for an unknown column, a type that differs from the source's, or a NOT NULL
+    column.
     """
     for field in schema.fields:
         column = BY_NAME.get(field.name)

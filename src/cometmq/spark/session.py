@@ -1,6 +1,6 @@
-"""Spark sessions with the settings that the source, the tables and the jobs want.
+"""Spark sessions with the settings that the source, the tables and the jobs need.
 
-Sessions that are made elsewhere (spark-submit, a notebook) take SETTINGS into their configuration.
+Sessions created elsewhere (spark-submit, a notebook) can copy SETTINGS into their configuration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Stopping a stream inside foreachBatch makes Spark match a long Python traceback with a regular
-    # expression that recurses a character at a time.
+    # expression that recurses once per character. The default stack is too small for that.
     _DRIVER_JAVA: "-Xss8m",
 }
 SETTINGS: Final = {
@@ -27,7 +27,7 @@ SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
     "spark.python.worker.reuse": "true",
-    # Delta and most readers know no INT96, which is Spark's own choice.
+    # Delta and most readers do not support INT96, which is Spark's default.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
@@ -39,9 +39,10 @@ def local_session(
     memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process and a JVM under it, or give the session that runs already.
+    """Start Spark in this process with a JVM below it, or return the session that already runs.
 
-    ``cores`` is how many tasks run at once, ``memory`` the JVM's heap. ``settings`` go over ours.
+    ``cores`` is the number of tasks that run at once, ``memory`` the JVM's heap. ``settings``
+    override the defaults here.
     """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     own = {"spark.driver.memory": memory, "spark.sql.shuffle.partitions": str(cores)}
@@ -49,11 +50,11 @@ def local_session(
 
 
 def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session on any master: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
-    ``settings`` go over ours; a session that runs already in this process is given again.
+    """Return a session on any master: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
 
-    Executors start Python by the path in the environment's ``PYSPARK_PYTHON``, else by that of this
-    process, and there must be cometmq and pyarrow in it.
+    ``settings`` override the defaults here. A session that already runs in this process is reused.
+    Executors start the Python at the path in the environment variable ``PYSPARK_PYTHON``, by
+    default the path of this process's Python. It must have cometmq and pyarrow installed.
     """
     if master.startswith("local"):
         return local_session(name, settings={"spark.master": master, **settings})

@@ -1,9 +1,9 @@
-"""The data source ``rocketmq``: what Spark calls first, in many short-lived processes.
+"""The data source ``rocketmq``: the class that Spark loads first, in many short-lived processes.
 
 Every Spark session of a machine imports this module when it looks for Python data sources, used or
-not. So it imports nothing but Spark until it is used, and an installation without the extra
-``spark`` disturbs nobody. Options are read when a reader is made, so that a bad one fails the query
-before any task runs.
+not. Until the source is used, the module therefore imports only Spark, and an installation without
+the extra ``spark`` raises no error. Options are parsed when a reader is created, so that a bad one
+fails the query before any task runs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name that users give to ``format``."""
+        """Return the name that users pass to ``format``."""
         return "rocketmq"
 
     def schema(self) -> str:
-        """All columns; a user's own schema may name fewer."""
+        """Return the DDL of all columns. A user's own schema may name fewer."""
         from cometmq.spark.schema import CORRUPT, DDL
 
         lets_bad_rows_through = self.options.get("mode", "").strip().upper() == "PERMISSIVE"
         return f"{DDL}, {CORRUPT.name} {CORRUPT.spark}" if lets_bad_rows_through else DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a batch read, of topics or of store directories. Raises BadOption, BadSchema."""
+        """Return the reader of a batch query, of topics or of store directories. Raises BadOption,
+        BadSchema."""
         if "store" in self.options:
             return self._store_reader(schema)
         from cometmq.spark.read.batch import TopicReader
@@ -53,7 +54,7 @@ class TopicSource(DataSource):
         return StoreReader(parse(self.options), selected(schema))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
-        """For a stream. Raises BadOption, BadSchema."""
+        """Return the reader of a stream. Raises BadOption, BadSchema."""
         from cometmq.spark.read.options import for_stream, parse
         from cometmq.spark.read.stream import TopicStreamReader
         from cometmq.spark.schema import selected
@@ -61,7 +62,7 @@ class TopicSource(DataSource):
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """For a batch write. Raises BadOption, BadSchema."""
+        """Return the writer of a batch. Raises BadOption, BadSchema."""
         from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
         from cometmq.spark.write.writer import TopicWriter
@@ -71,7 +72,7 @@ class TopicSource(DataSource):
         return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """For a stream. Raises BadOption, BadSchema."""
+        """Return the writer of a stream. Raises BadOption, BadSchema."""
         from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
         from cometmq.spark.write.writer import TopicStreamWriter

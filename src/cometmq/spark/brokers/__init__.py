@@ -1,1 +1,1 @@
-"""The other side of the network: how brokers are reached, and what they are asked."""
+"""Requests to name servers and brokers: connections, routes, offsets, consumer groups."""

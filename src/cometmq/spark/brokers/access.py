@@ -1,4 +1,4 @@
-"""How brokers are reached: the one value that whatever speaks to a cluster is given."""
+"""Connection settings of a cluster, passed to all code that sends it requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PORT_MAX: Final = 65_535
 
 
 class ReadFrom(Enum):
-    """Which broker of a name is asked for messages first."""
+    """The broker of a broker name that is asked for messages first: its master or a slave."""
 
     MASTER = "master"
     SLAVE = "slave"
@@ -32,7 +32,8 @@ class ReadFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``nameservers`` as ``host:port``; ``request_timeout_ms`` holds for one request."""
+    """Connection settings. ``nameservers`` are ``host:port``; ``request_timeout_ms`` is per
+    request."""
 
     nameservers: tuple[str, ...]
     request_timeout_ms: int
@@ -42,7 +43,7 @@ class Access:
 
 
 def parse(given: Given) -> Access:
-    """Read the options that say how a cluster is reached. Raises BadOption."""
+    """Parse the options that say how to reach a cluster. Raises BadOption."""
     return Access(
         nameservers=required(given, "nameservers", addresses),
         request_timeout_ms=get(given, "requestTimeoutMs", positive, 10_000),
@@ -58,12 +59,12 @@ def _account(given: Given) -> Account | None:
             raise BadOption(other, f"has to be given with {name}")
     if "accessKey" not in given:
         return None
-    # Nothing that a reader of options says of a value may quote the secret one.
+    # A parsed value is not quoted in errors here, since it may be the secret key.
     return Account(given["accessKey"].strip(), required(given, "secretKey", some_text))
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """The addresses of a text like ``a:9876;b:9876``. Raises ValueError."""
+    """Parse addresses like ``a:9876;b:9876``. Raises ValueError."""
     found = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     if not found:
         raise ValueError("names no address")

@@ -1,7 +1,8 @@
-"""Where topics and their queues are: asked of name servers, kept for some seconds a process.
+"""Routes of topics and names of brokers, from name servers; each process caches routes for some
+seconds.
 
-Used where a read is planned and, through :func:`addresses`, by every task, which would otherwise
-ask a name server for each of its ranges. All topics are asked for in one exchange.
+Plans of reads use them and, through :func:`addresses`, every task, which would otherwise query a
+name server for each of its ranges. One exchange asks for the routes of all topics.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _routes: Final[dict[tuple[str, tuple[str, ...], int], tuple[int, TopicRoute]]] =
 
 
 class NameServersAway(NotConnected):
-    """No name server answers."""
+    """Raised if no name server answers."""
 
 
 def routes(
     topics: Iterable[str], access: Access, *, age_max_ms: int = ROUTE_TTL_MS
 ) -> dict[str, TopicRoute]:
-    """The routes of those topics that the name servers know, at most ``age_max_ms`` old.
+    """Return the routes of those topics that the name servers know, at most ``age_max_ms`` old.
 
-    Raises NotConnected when no name server answers, BrokerRefused.
+    Raises NotConnected if no name server answers, BrokerRefused.
     """
     wanted = list(dict.fromkeys(topics))
     now_ms = _clock.monotonic_ms()
@@ -61,14 +62,14 @@ def routes(
 
 
 def prefetch(topics: Iterable[str], access: Access) -> None:
-    """Have routes at hand, all of them for the price of one; without a name server nothing is done,
-    and nothing raised."""
+    """Cache the routes of several topics in one exchange. Raises nothing: if no name server
+    answers, the cache stays as it is."""
     with suppress(ClientError):
         routes(topics, access)
 
 
 def queues(topics: Sequence[str], access: Access) -> list[MessageQueue]:
-    """Every readable queue of the topics, in order. Raises RouteNotFound, NotConnected."""
+    """Return every readable queue of the topics, in order. Raises RouteNotFound, NotConnected."""
     known = routes(topics, access, age_max_ms=0)
     for topic in topics:
         if topic not in known:
@@ -77,7 +78,7 @@ def queues(topics: Sequence[str], access: Access) -> list[MessageQueue]:
 
 
 def queues_of(known: Mapping[str, TopicRoute]) -> list[MessageQueue]:
-    """The readable queues of routes by topic, in order."""
+    """Return the readable queues in the routes of topics, in order."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for topic, route in known.items()
@@ -88,9 +89,9 @@ def queues_of(known: Mapping[str, TopicRoute]) -> list[MessageQueue]:
 
 
 def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[tuple[int, str]]:
-    """Id and address of each broker that has a queue, the master (id 0) first.
+    """Return id and address of each broker that has a queue, the master (id 0) first.
 
-    Raises RouteNotFound, NotConnected when its broker is not in the route.
+    Raises RouteNotFound, and NotConnected if the broker is not in the route.
     """
     age_max_ms = 0 if fresh else ROUTE_TTL_MS
     known = routes([queue.topic], access, age_max_ms=age_max_ms)
@@ -103,34 +104,35 @@ def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list
 
 
 def addresses(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[str]:
-    """Where a queue can be read, its master first, then the others by broker id.
+    """Return the addresses from which a queue can be read: its master first, then slaves by broker
+    id.
 
-    Raises RouteNotFound, NotConnected when its broker is not in the route.
+    Raises RouteNotFound, and NotConnected if the broker is not in the route.
     """
     return [address for _, address in brokers(queue, access, fresh=fresh)]
 
 
 def topic_names(access: Access) -> frozenset[str]:
-    """All topics that the name servers know, their own and retry topics too.
+    """Return all topics that the name servers know, including system and retry topics.
 
-    Raises NotConnected when no name server answers, BrokerRefused.
+    Raises NotConnected if no name server answers, BrokerRefused.
     """
     return _names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, access)
 
 
 def cluster_names(access: Access) -> frozenset[str]:
-    """The names of clusters and brokers: each names a topic of the system too.
+    """Return the names of clusters and brokers. Each is also the name of a system topic.
 
-    Raises NotConnected when no name server answers, BrokerRefused.
+    Raises NotConnected if no name server answers, BrokerRefused.
     """
     return _names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access)
 
 
 def masters(access: Access) -> frozenset[str]:
-    """The names of the brokers whose master is registered. Slaves register no topics, so where only
-    they are the route need not say what their broker holds.
+    """Return the names of the brokers whose master is registered.
 
-    Raises NameServersAway, BrokerRefused.
+    Slaves register no topics. If only slaves of a broker are registered, the route may therefore
+    lack queues that the broker holds. Raises NameServersAway, BrokerRefused.
     """
     address, (answer,) = ask_name_server([(_CLUSTER, None)], access)
     found = parse_json(checked(address, _CLUSTER, answer).body, ClusterInfo)
@@ -142,13 +144,14 @@ def masters(access: Access) -> frozenset[str]:
 
 
 def unknown(topic: str, access: Access) -> RouteNotFound:
-    """The error for a topic that is in no route."""
+    """Return the error for a topic that is in no route."""
     asked = ";".join(access.nameservers)
     return RouteNotFound(topic, f"no name server knows it; create it first ({asked})")
 
 
 def ask_name_server(calls: Sequence[Call], access: Access) -> tuple[str, list[Response]]:
-    """The answers of the first name server that gives any. Raises NameServersAway."""
+    """Return the address and the responses of the first name server that answers. Raises
+    NameServersAway."""
     problems: list[str] = []
     for address in access.nameservers:
         try:

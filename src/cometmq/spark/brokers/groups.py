@@ -1,8 +1,9 @@
-"""What a consumer group has committed, and committing for it, so that tools show its lag.
+"""Consumer groups: reads their committed offsets, and commits for them so that tools show their
+lag.
 
-``mqadmin consumerProgress`` wants more than offsets: a group in the broker's table and a retry
-topic of its name, which a consumer's first heartbeat makes. They are made here where they are
-missing, without a heartbeat: that would make the group's real consumers share queues anew.
+``mqadmin consumerProgress`` needs more than offsets: the group in the broker's table and a retry
+topic named after it, which a consumer's first heartbeat creates. This module creates them if they
+are missing. It sends no heartbeat, because that would make the group's real consumers rebalance.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CREATE_TOPIC: Final = int(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def committed(
     group: str, queues: Iterable[MessageQueue], access: Access
 ) -> dict[MessageQueue, int]:
-    """Where ``group`` reads on, of those queues where it has committed anything.
+    """Return the committed offset of ``group`` for those queues where it has committed one.
 
     Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
     """
@@ -58,7 +59,8 @@ def committed(
         if offset == 0:
             doubtful.setdefault(answer.address, []).append(answer.queue)
     for address, zeros in doubtful.items():
-        # A 4.x broker says 0 of a young queue where nothing is committed; its table does not.
+        # A 4.x broker returns 0 for a young queue without a committed offset; its offset table
+        # omits it.
         table = _table(address, access)
         for queue in zeros:
             if str(queue.queue_id) not in table.get(f"{queue.topic}@{group}", {}):
@@ -67,10 +69,9 @@ def committed(
 
 
 def commit(group: str, offsets: Mapping[MessageQueue, int], access: Access) -> None:
-    """Let the masters of queues know where ``group`` reads on.
+    """Commit offsets of ``group`` on the masters of the queues.
 
-    Raises NotConnected (also where a master is away), RequestTimedOut, RouteNotFound,
-    BrokerRefused.
+    Raises NotConnected (also if a master is away), RequestTimedOut, RouteNotFound, BrokerRefused.
     """
     for address, queues in _masters(offsets, access).items():
         calls: list[Call] = [(_COMMIT, _header(group, queue, offsets[queue])) for queue in queues]
@@ -79,9 +80,9 @@ def commit(group: str, offsets: Mapping[MessageQueue, int], access: Access) -> N
 
 
 def ensure(group: str, queues: Iterable[MessageQueue], access: Access) -> None:
-    """Make the group and its retry topic on the masters of queues, where they are missing.
+    """Create the group and its retry topic on the masters of queues that lack them.
 
-    Raises as :func:`commit`.
+    Raises the errors of :func:`commit`.
     """
     topic = RETRY_PREFIX + group
     route = cluster.routes([topic], access, age_max_ms=0).get(topic)
@@ -132,7 +133,7 @@ def _do(address: str, call: Call, access: Access) -> None:
 
 
 def _table(address: str, access: Access) -> Mapping[str, Mapping[str, int]]:
-    """A broker's committed offsets by ``topic@group`` and queue id."""
+    """Return a broker's committed offsets by ``topic@group`` and queue id."""
     (answer,) = call_many(address, [(_TABLE, None)], access)
     found: Any = parse_json(checked(address, _TABLE, answer).body)
     table: Mapping[str, Mapping[str, int]] = found.get("offsetTable") or {}

@@ -1,7 +1,7 @@
-"""How far queues reach, where a moment lies in them, and what single messages are like.
+"""Bounds of queues, offsets by time, and samples of single messages.
 
-Each question is asked of all queues of a broker in one exchange, so that a thousand queues cost
-about what one does. The master is asked; when it is away, another broker of its name.
+One exchange asks a broker about all its queues, so that a thousand queues cost about as much as
+one. The master is asked; if it is away, another broker of the same name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Header = Callable[["MessageQueue"], h.Header]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The end of each queue: the offset that its next message gets. Those of ``copies`` were told
-    by a slave, which may be behind its master."""
+    """The end of each queue, that is the offset of its next message. Ends of ``copies`` come from a
+    slave, which may lag its master."""
 
     by_queue: Mapping[MessageQueue, int]
     copies: frozenset[MessageQueue]
@@ -43,7 +43,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker said of a queue."""
+    """A broker's response about a queue."""
 
     queue: MessageQueue
     broker_id: int
@@ -53,8 +53,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The first message at an offset, or after it where ``is_gone``; its size is the mean of all
-    that came with it."""
+    """The first message at an offset, or after it if ``is_gone``. ``size_bytes`` is the mean size
+    of all messages in the response."""
 
     store_ms: int
     size_bytes: float
@@ -62,27 +62,31 @@ class Look:
 
 
 def ends(asked: Iterable[MessageQueue], access: Access) -> Ends:
-    """How far queues reach. Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused."""
+    """Return the ends of queues. Raises NotConnected, RequestTimedOut, RouteNotFound,
+    BrokerRefused."""
     answers = list(ask(asked, RequestCode.GET_MAX_OFFSET, _topic_queue, access))
     copies = (answer.queue for answer in answers if answer.broker_id != cluster.MASTER_ID)
     return Ends(_offsets(answers, RequestCode.GET_MAX_OFFSET), frozenset(copies))
 
 
 def latest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue, int]:
-    """The end of each queue; raises as :func:`ends`."""
+    """Return the end of each queue. Raises the errors of :func:`ends`."""
     return dict(ends(asked, access).by_queue)
 
 
 def earliest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue, int]:
-    """The oldest message of each queue that the broker still has; raises as :func:`ends`."""
+    """Return the oldest offset of each queue that the broker still has. Raises the errors of
+    :func:`ends`."""
     code = RequestCode.GET_MIN_OFFSET
     return _offsets(ask(asked, code, _topic_queue, access), code)
 
 
 def near_times(moments: Mapping[MessageQueue, int], access: Access) -> dict[MessageQueue, int]:
-    """An offset near the first message stored at each queue's moment (ms) or later. Only near: a
-    4.x broker gives the nearest message, on either side, and any one of several of the same
-    millisecond. Raises as :func:`ends`."""
+    """Return an offset near the first message stored at each queue's moment (ms) or later.
+
+    It is approximate: a 4.x broker returns the nearest message on either side, and any one of
+    several with the same millisecond. Raises the errors of :func:`ends`.
+    """
 
     def header(queue: MessageQueue) -> h.Header:
         moment_ms = moments[queue]
@@ -95,9 +99,11 @@ def near_times(moments: Mapping[MessageQueue, int], access: Access) -> dict[Mess
 def looks(
     places: Mapping[MessageQueue, int], access: Access, *, rows: int = 1
 ) -> dict[MessageQueue, Look]:
-    """The message at one offset of each queue, with up to ``rows`` after it; raises as
-    :func:`ends`, and NotConnected where all that answers is a slave that does not know or may not
-    be read."""
+    """Return a sample of each queue at one offset: its message and up to ``rows`` messages in all.
+
+    Raises the errors of :func:`ends`, and NotConnected if only a slave answers that does not have
+    the message or may not be read.
+    """
 
     def header(queue: MessageQueue) -> h.Header:
         return h.PullMessage(
@@ -121,9 +127,9 @@ def looks(
 def ask(
     asked: Iterable[MessageQueue], code: RequestCode, header: Header, access: Access
 ) -> Iterator[Answer]:
-    """Ask the brokers of queues, all that one broker has at once.
+    """Ask the brokers of queues, in one exchange for all queues of a broker.
 
-    Raises RouteNotFound; NotConnected or RequestTimedOut when no broker of a name answers.
+    Raises RouteNotFound; NotConnected or RequestTimedOut if no broker of a name answers.
     """
     queues = list(asked)
     cluster.routes((queue.topic for queue in queues), access)
@@ -141,7 +147,7 @@ def ask(
 
 
 def of_broker(name: str, error: ClientError) -> ClientError:
-    """The failure with the broker's name beside its address."""
+    """Return the error with the broker's name added to its address."""
     match error:
         case NotConnected() if name not in error.address:
             return NotConnected(f"broker {name!r} at {error.address}", error.problem)
@@ -155,7 +161,7 @@ def of_broker(name: str, error: ClientError) -> ClientError:
 def _ask_one(
     known: Iterable[tuple[int, str]], calls: list[Call], access: Access
 ) -> tuple[tuple[int, str], list[Response]]:
-    """Ask the master, or whoever of its broker name answers."""
+    """Ask the brokers of one broker name in order, the master first, until one answers."""
     failure: ClientError | None = None
     for broker_id, address in known:
         try:

@@ -1,4 +1,4 @@
-"""Encrypted connections: what the user names as files, as a context of this process."""
+"""Encrypted connections: turns the files that options name into this process's TLS context."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ OPTIONS: Final = ("useTls", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsCheckH
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM, on every machine that reads. Without ``ca_file`` the system's authorities are
-    trusted; ``cert_file`` and ``key_file`` are shown to servers that ask who we are."""
+    """PEM files, which must exist on every machine that reads.
+
+    Without ``ca_file`` the system's certificate authorities are trusted. ``cert_file`` and
+    ``key_file`` are the client certificate for servers that request one.
+    """
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -27,7 +30,7 @@ class Tls:
 
 
 def parse(given: Given) -> Tls | None:
-    """Read the options of encryption; None without it. Raises BadOption."""
+    """Parse the TLS options. Return None if TLS is off. Raises BadOption."""
     if not get(given, "useTls", boolean, False):
         for name in OPTIONS[1:]:
             if name in given:
@@ -45,9 +48,9 @@ def parse(given: Given) -> Tls | None:
 
 
 def context(tls: Tls) -> ssl.SSLContext:
-    """The context of this process, made anew when a file was replaced.
+    """Return the TLS context of this process, recreated whenever a file has been replaced.
 
-    Raises BadOption when a file cannot be used.
+    Raises BadOption if a file cannot be used.
     """
     written: list[int] = []
     files = {"tlsCaFile": tls.ca_file, "tlsCertFile": tls.cert_file, "tlsKeyFile": tls.key_file}
@@ -62,7 +65,8 @@ def context(tls: Tls) -> ssl.SSLContext:
 
 @lru_cache(maxsize=16)
 def _made(tls: Tls, written: tuple[int, ...]) -> ssl.SSLContext:
-    """``written`` is when the files were; certificates are replaced while queries run."""
+    """Create a context. ``written`` holds the files' modification times, so that the cache misses
+    once a certificate is replaced while queries run."""
     import ssl
 
     try:

@@ -1,8 +1,8 @@
 """Blocking requests to name servers and brokers, for Spark's processes, which have no event loop.
 
-Connections are kept on the module, one an address: Spark reuses its worker processes between
-micro-batches, but forks and replaces them too, so the key holds the process id. All requests of the
-source only read, so one that breaks off is sent again on a new connection.
+The module keeps one connection per address. Spark reuses its worker processes between
+micro-batches, but also forks and replaces them, so the key includes the process id. All requests of
+the source only read, so one that fails midway is sent again on a new connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _clock: Final = SystemClock()
 
 
 class Wire:
-    """One connection; used by one thread at a time. Raises NotConnected when it cannot be made."""
+    """One connection, used by one thread at a time. Raises NotConnected if it cannot be
+    established."""
 
     def __init__(self, address: str, access: Access) -> None:
         self.address = address
@@ -64,13 +65,13 @@ class Wire:
 
     @property
     def in_flight(self) -> int:
-        """Answers that were not taken yet."""
+        """Number of requests whose responses have not been taken yet."""
         return self._asked - self._taken
 
     def exchange(self, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
-        """Send all requests, then give their answers in the order of the requests.
+        """Send all requests and return their responses in the order of the requests.
 
-        Raises NotConnected and RequestTimedOut; after either the connection is of no more use.
+        Raises NotConnected and RequestTimedOut; both close the connection.
         """
         deadline_ms = _clock.monotonic_ms() + timeout_ms
         found: list[Response] = []
@@ -82,17 +83,17 @@ class Wire:
         return found
 
     def ask(self, calls: Sequence[Call], timeout_ms: int) -> None:
-        """Send requests whose answers are taken later. The caller bounds how many are in flight.
+        """Send requests whose responses are taken later. The caller bounds how many are in flight.
 
-        Raises as :meth:`exchange`.
+        Raises the errors of :meth:`exchange`.
         """
         with self._failing(calls[0][0], timeout_ms):
             self._post(calls, _clock.monotonic_ms() + timeout_ms)
 
     def answer(self, timeout_ms: int) -> Response:
-        """The answer to the oldest request that has none yet, waiting so long from now on.
+        """Return the response to the oldest open request, waiting at most ``timeout_ms``.
 
-        Raises as :meth:`exchange`.
+        Raises the errors of :meth:`exchange`.
         """
         if self._taken in self._answers:
             self._taken += 1
@@ -144,7 +145,7 @@ class Wire:
         self._connection.receive_data(data)
         while self._connection.has_more:
             for event in self._connection.next_events(IN_FLIGHT_MAX):
-                # A server's own requests (a group changed) mean nothing to a reader.
+                # Requests from the server (such as a changed group) do not concern a reader.
                 if isinstance(event, Answered):
                     answers[event.token] = event.response
 
@@ -158,7 +159,7 @@ class Wire:
 def _connect(address: str, access: Access) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    # Files that cannot be read are the user's to mend: no other attempt would help.
+    # Load the files first: if they cannot be read, connecting again would not help.
     context = None if access.tls is None else tls.context(access.tls)
     try:
         made = socket.create_connection((host, int(port)), access.request_timeout_ms / 1000)
@@ -179,9 +180,9 @@ _wires: Final[dict[Key, Wire]] = {}
 
 
 def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Response]:
-    """The answers of ``address``, whatever their codes, in the order of the calls.
+    """Return the responses of ``address``, whatever their codes, in the order of the calls.
 
-    A kept connection that turns out to be dead is replaced once. Raises NotConnected and
+    A cached connection that turns out to be dead is replaced once. Raises NotConnected and
     RequestTimedOut.
     """
     if not calls:
@@ -192,14 +193,14 @@ def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Respo
         try:
             return _exchange(key, kept, calls, access.request_timeout_ms)
         except NotConnected:
-            pass  # the server went away since the last call: it may be back
+            pass  # the server closed it since the last call and may be up again
     return _exchange(key, Wire(address, access), calls, access.request_timeout_ms)
 
 
 @contextmanager
 def held(address: str, access: Access) -> Iterator[Wire]:
-    """A connection for requests ahead of their answers: the kept one, which may turn out to be
-    dead, or a new one. It is kept on when no answer is left out. Raises NotConnected."""
+    """Provide a connection for pipelined requests: the cached one, which may turn out to be dead,
+    or a new one. It returns to the cache if no response is outstanding. Raises NotConnected."""
     key = _key(address, access)
     kept = _wires.pop(key, None)
     wire = Wire(address, access) if kept is None else kept
@@ -213,19 +214,19 @@ def held(address: str, access: Access) -> Iterator[Wire]:
 
 
 def call(address: str, code: int, header: Header | None, access: Access) -> Response:
-    """One answer of ``address``, whatever its code."""
+    """Return one response of ``address``, whatever its code."""
     return call_many(address, [(code, header)], access)[0]
 
 
 def checked(address: str, code: int, response: Response) -> Response:
-    """``response``, unless it says that the request failed: then BrokerRefused is raised."""
+    """Return ``response``. Raises BrokerRefused if its code reports a failure."""
     if response.code != ResponseCode.SUCCESS:
         raise refusal(address, code, response)
     return response
 
 
 def refusal(address: str, code: int, response: Response) -> BrokerRefused:
-    """The error for an answer that is none; where access was denied it names the options."""
+    """Return the error for a failed response. If access was denied, it names the options to set."""
     remark = response.remark or "no remark"
     if response.code == ResponseCode.NO_PERMISSION or _OF_ACL in remark:
         remark += (
@@ -246,7 +247,7 @@ def _key(address: str, access: Access) -> Key:
 
 
 def _exchange(key: Key, wire: Wire, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
-    # Kept only once it has answered: a failure half way leaves answers that nobody waits for.
+    # Cache it only after it has answered: a failed exchange leaves responses unread.
     found = wire.exchange(calls, timeout_ms)
     _wires[key] = wire
     return found

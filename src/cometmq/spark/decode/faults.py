@@ -1,9 +1,10 @@
-"""What is wrong with single records of a block, and how a block is read in spite of them.
+"""Faults of single records in a block, and decoding of blocks that have some.
 
-A record whose sizes contradict each other is mended in a copy: everything behind its head becomes
-one body, so that the others can be read, and of it the head. Bodies are checked by unpacking and by
-their CRC, texts by their UTF-8 and by the grammar of properties: what other clients read by
-guessing (a broken byte as U+FFFD, a pair without its value left out) is told here.
+A record with contradictory sizes is repaired in a copy: all bytes after its header become its body,
+so that the header and the other records can be decoded. Bodies are checked by decompression and by
+CRC, texts for valid UTF-8 and for the grammar of properties. Other clients guess in such cases
+(they replace a broken byte by U+FFFD, or drop a pair without a value); this module reports them as
+faults.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _ONLY_IN_TEXTS: Final = ("topic",)
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Why rows of a block are bad. Of those that are ``unreadable`` only the head is right;
-    ``bodies``, where they were asked for, are null in bad places."""
+    """The reasons why rows of a block are bad. Only the header of ``unreadable`` rows is valid.
+    ``bodies``, if requested, are null in bad rows."""
 
     reasons: Mapping[int, str]
     unreadable: frozenset[int]
@@ -58,9 +59,9 @@ class Faults:
 
 
 def all_places(data: bytes) -> Ints:
-    """Where each record of a block of whole records begins, by their sizes alone.
+    """Return the position of each record in a block of whole records, following only their sizes.
 
-    Raises BadRecord where the chain of sizes ends before the block does.
+    Raises BadRecord if the chain of sizes does not end where the block ends.
     """
     found = [*iter_sizes(data)]
     stop = sum(found[-1]) if found else 0
@@ -70,7 +71,8 @@ def all_places(data: bytes) -> Ints:
 
 
 def mended(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
-    """The bytes with every record readable, and what was wrong, by where a record begins."""
+    """Return the bytes with every record made readable, and the problems by position of the
+    record."""
     problems: dict[int, str] = {}
     for start in starts.tolist():
         try:
@@ -101,8 +103,8 @@ def _mend(data: bytearray, start: int) -> None:
 def find(
     block: Block, known: Mapping[int, str], *, bodies: bool, crcs: bool, texts: bool
 ) -> Faults:
-    """What is wrong with the rows of a block: what is ``known`` by where records begin, and what
-    the checks find."""
+    """Return the faults of a block's rows: those ``known`` by position of the record, and those
+    that the requested checks find."""
     unreadable = (
         {row: known[start] for row, start in enumerate(block.starts.tolist()) if start in known}
         if known
@@ -132,7 +134,7 @@ def find(
 def batches(
     block: Block, faults: Faults, names: tuple[str, ...], rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a block, bad ones with what can be known of them and the reason."""
+    """Yield the rows of a block. Bad rows have the valid columns and the reason."""
     if not len(block):
         return
     arrays = [_column(block, faults, name) for name in names]

@@ -1,8 +1,8 @@
-"""Stored records to Arrow, a block at a time: one decoder for whatever holds records.
+"""Converts stored records to Arrow, a block at a time; the one decoder of all reads.
 
-A block is whole records (see message/record.py) in a buffer of at most 2 GiB. What stands in them
-the core copies into the buffers of Arrow arrays (``RecordColumns`` in ``speedups``); only the
-columns asked for are touched. Compressed bodies are unpacked one by one.
+A block is whole records (see message/record.py) in a buffer of at most 2 GiB. The core copies their
+fields into the buffers of Arrow arrays (``RecordColumns`` in ``speedups``). Only the requested
+columns are touched. Compressed bodies are decompressed one by one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WIDTHS: Final = {name: 8 if kind == "q" else 4 for name, kind in HEAD_FIELDS}
 
 
 class Block:
-    """The records of a block whose rows can be chosen before anything is decoded."""
+    """The records of a block. Rows can be filtered before anything is decoded."""
 
     def __init__(
         self,
@@ -43,9 +43,12 @@ class Block:
         *,
         columns: RecordColumns | None = None,
     ) -> None:
-        """The records that begin at ``starts``; None for all of a block that holds nothing but
-        records. Every length in them is checked, and BadRecord raised for a wrong one. ``columns``
-        of the data are taken as they are."""
+        """Take the records that begin at ``starts``; None means all of a block that holds only
+        records.
+
+        Every length in them is checked; a wrong one raises BadRecord. ``columns``, if given, must
+        be of ``data`` and are not checked again.
+        """
         if columns is None:
             columns = RecordColumns(data, starts)
             if len(columns) < len(starts) if starts is not None else columns.stop < len(data):
@@ -64,7 +67,7 @@ class Block:
 
     @property
     def starts(self) -> Ints:
-        """Where the record of every row begins in the data."""
+        """The position in the data of every row's record."""
         return self._places[:, 0]
 
     @cached_property
@@ -72,7 +75,7 @@ class Block:
         return np.frombuffer(self._columns.places(), np.int64).reshape(-1, PLACE_COLUMNS)
 
     def number(self, name: str) -> Ints:
-        """The numbers of a field of the head (``record.HEAD_FIELDS``), signed."""
+        """Return the values of a header field (``record.HEAD_FIELDS``), signed."""
         kind = np.int64 if _WIDTHS[name] == 8 else np.int32
         return np.frombuffer(self._raw(name), kind).astype(np.int64, copy=False)
 
@@ -80,36 +83,36 @@ class Block:
         return self._columns.numbers(POSITIONS[name], _WIDTHS[name])
 
     def record(self, row: int) -> bytes:
-        """The bytes of one record."""
+        """Return the bytes of one record."""
         start, size = self._places[row, :2].tolist()
         return self._data[start : start + size]
 
     def property_texts(self) -> list[memoryview]:
-        """The property bytes of every row."""
+        """Return the encoded properties of every row."""
         view = memoryview(self._data)
         places = self._places
         ends = (places[:, 0] + places[:, 1]).tolist()
         return [view[at + 2 : end] for at, end in zip(places[:, 5].tolist(), ends, strict=True)]
 
     def faults(self, *, crcs: bool, texts: bool) -> list[tuple[int, int]]:
-        """What is wrong with rows (``RecordColumns.faults``)."""
+        """Return the rows with faults and their fault bits (``RecordColumns.faults``)."""
         return self._columns.faults(crcs=crcs, texts=texts)
 
     def choose(self, rows: Flags) -> None:
-        """Keep only the rows that are true."""
+        """Keep only the rows that are true in ``rows``."""
         if not rows.all():
             self._columns = self._columns.keep(rows)
             self.__dict__.pop("_places", None)
 
     def topic_codes(self) -> tuple[list[str], Ints]:
-        """The different topics, and which of them each row has."""
+        """Return the distinct topics, and the index of each row's topic among them."""
         encoded = self.column("topic").dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
     def batches(self, names: tuple[str, ...], rows_max: int) -> Iterator[pa.RecordBatch]:
-        """The rows in these columns, at most ``rows_max`` a batch.
+        """Yield the rows in these columns, at most ``rows_max`` per batch.
 
-        Raises BadRecord when a body cannot be unpacked.
+        Raises BadRecord if a body cannot be decompressed.
         """
         if not len(self):
             return
@@ -119,8 +122,8 @@ class Block:
             yield whole.slice(start, rows_max)
 
     def column(self, name: str) -> pa.Array:
-        """One column, in exactly the Arrow type of the schema; no row is corrupt, as far as a block
-        knows. Raises BadRecord when a body cannot be unpacked."""
+        """Return one column, in exactly the Arrow type of the schema. The column for corruption is
+        all null: a block knows of none. Raises BadRecord if a body cannot be decompressed."""
         kind = BY_NAME[name].arrow
         if name in _TEXTS:
             return _array(kind, self._columns.texts(name))
@@ -138,7 +141,7 @@ class Block:
         return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(self._raw(name))])
 
     def unpacked(self) -> tuple[pa.Array, dict[int, str]]:
-        """The bodies, null where one cannot be unpacked, and why not, by row."""
+        """Return the decompressed bodies, null where that failed, and the reasons by row."""
         bodies = _array(pa.binary(), self._columns.bodies())
         sys_flags = self.number("sys_flag")
         packed = np.flatnonzero(sys_flags & COMPRESSED)
@@ -170,7 +173,7 @@ class Block:
 
 
 def problem_at(data: bytes, at: int, base: int | None = None) -> str:
-    """Why no whole and right record begins at a place; ``base`` as in ``iter_spans``."""
+    """Return why no valid record begins at a position. ``base`` is as in ``iter_spans``."""
     try:
         next(iter_spans(data, at, base=base, check_crc=False), None)
     except BadRecord as error:
@@ -179,7 +182,7 @@ def problem_at(data: bytes, at: int, base: int | None = None) -> str:
 
 
 def _array(kind: pa.DataType, texts: Texts) -> pa.Array:
-    """An array of the buffers that the core made."""
+    """Return an array over the buffers that the core filled."""
     rows = memoryview(texts.offsets).nbytes // 4 - 1
     validity = None if texts.validity is None else pa.py_buffer(texts.validity)
     buffers = [validity, pa.py_buffer(texts.offsets), pa.py_buffer(texts.values)]

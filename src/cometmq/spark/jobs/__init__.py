@@ -1,1 +1,1 @@
-"""Pipelines that run as they are: each is a function of a session and its options."""
+"""Ready-made pipelines. Each is a function of a session and its options."""

@@ -1,9 +1,9 @@
 """Copies topics into an archive, each message once, so that they outlive the brokers' retention.
 
-A live cluster is read as a stream: the checkpoint says what was read, and the table knows the
-batches it has, so a run that is killed goes on where it was. Store directories are read in one
-batch, which leaves out what the archive has of each queue already. Files are made about as large as
-asked for, and ordered by queue and offset; what many small runs leave, ``compact`` joins.
+A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
+batches, so a run that is killed continues where it was. Store directories are read in one batch,
+which leaves out what the archive has of each queue. Files get about the requested size and are
+ordered by queue and offset. ``compact`` joins the small files of many small runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to archive and where."""
+    """Options of the job archive: the messages, the target, and the form of the archive."""
 
     target: Annotated[str, Word("The archive: a path or URL.", positional=True)]
     format: Annotated[Literal["parquet", "delta"], Word("The kind of table.")] = "parquet"
@@ -61,7 +61,8 @@ class Options(Places):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``messages`` were added by this run in ``batches``; ``known`` batches were there already."""
+    """Result of a run. ``messages`` were added in ``batches``; ``known`` batches already
+    existed."""
 
     target: str
     messages: int = 0
@@ -72,7 +73,7 @@ class Report:
 
 
 class Archiver:
-    """Appends micro-batches to an archive and counts: ``foreachBatch(archiver)``."""
+    """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
 
     def __init__(self, table: ArchiveTable, options: Options) -> None:
         self._table = table
@@ -94,14 +95,15 @@ class Archiver:
             self.known += 1
 
     def report(self) -> Report:
-        """What was done so far."""
+        """Return the counts so far."""
         return Report(self._options.target, self.messages, self.batches, self.known)
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Archive what there is now, or follow the topics until interrupted when ``every_ms`` is given.
+    """Archive the current messages, or follow the topics until interrupted if ``every_ms`` is
+    given.
 
-    Raises BadOption when the options do not go together.
+    Raises BadOption if the options contradict each other.
     """
     if options.compact:
         from cometmq.spark.jobs.compaction import compact
@@ -149,13 +151,13 @@ def _writer(spark: SparkSession, options: Options, archiver: Archiver) -> DataSt
 def _add_stores(
     spark: SparkSession, options: Options, archiver: Archiver, progress: Progress
 ) -> None:
-    """Add what store directories hold beyond the archive, as one batch."""
+    """Add the messages of store directories that the archive lacks, as one batch."""
     table = table_at(options.target, options.format, hours=options.hours)
     rows = messages(spark, options, NAMES).drop("place")
     try:
         known = ends(archived(spark, options.target), options.topics)
     except BadOption:
-        pass  # the first batch makes it
+        pass  # the first batch creates it
     else:
         same = [f.col(f"m.{name}").eqNullSafe(f.col(f"k.{name}")) for name in QUEUE]
         joined = rows.alias("m").join(f.broadcast(known.alias("k")), same, "left")
@@ -168,9 +170,10 @@ def _add_stores(
 
 
 def shaped(rows: DataFrame, options: Options) -> DataFrame:
-    """Rows as they are written: in tasks of a file's size, each ordered by queue and offset."""
+    """Return the rows as they are written: in tasks of a file's size, ordered by queue and
+    offset."""
     spark = rows.sparkSession
-    # In a stream Spark leaves adaptive plans off, and only those can join and split tasks by size.
+    # Only adaptive plans join and split tasks by size; Spark turns them off in a stream.
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     spark.conf.set(_ADVISED, str(options.file_bytes))
     folders = partitions(hours=options.hours)

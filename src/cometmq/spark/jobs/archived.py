@@ -1,7 +1,7 @@
-"""What an archive is: a table of messages, partitioned by topic and day of storing (UTC).
+"""The format of an archive: a table of messages, partitioned by topic and day of storing (UTC).
 
 It has the source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to
-23 where it was made with hours. It is Parquet or Delta; the folder tells which.
+23 if it was created with hours. It is a Parquet or a Delta table, as its folder shows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 QUEUE: Final = ("topic", "broker_name", "queue_id")
 ORDER: Final = (*QUEUE, "queue_offset")
 _HOUR_MS: Final = 3_600_000
-#: A search by id then reads only the parts of files that may hold it. Unless it is adaptive, a
-#: filter takes a megabyte, however few the rows are.
+#: A search by id then reads only the parts of files that may contain it. A filter that is not
+#: adaptive takes a megabyte, however few the rows are.
 SEARCHABLE: Final = {
     "parquet.bloom.filter.enabled#msg_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
@@ -40,22 +40,22 @@ SEARCHABLE: Final = {
 
 
 class ArchiveTable(Protocol):
-    """A table that an archive can be."""
+    """The kinds of tables that an archive can use."""
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
         """Append a batch once."""
 
     def last(self, spark: SparkSession, query: str) -> int:
-        """The highest batch of a query."""
+        """Return the highest batch of a query."""
 
 
 def partitions(*, hours: bool) -> tuple[str, ...]:
-    """The columns that become folders."""
+    """Return the columns that become folders."""
     return ("topic", "day", "hour") if hours else ("topic", "day")
 
 
 def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
-    """The table to write: ``kind`` is parquet or delta."""
+    """Return the table to write. ``kind`` is parquet or delta."""
     if kind == "delta":
         from cometmq.spark.tables.delta import DeltaLakeTable
 
@@ -64,7 +64,7 @@ def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
 
 
 def archived(spark: SparkSession, path: str) -> DataFrame:
-    """All messages of an archive. Raises BadOption when there is none."""
+    """Return all messages of an archive. Raises BadOption if there is none."""
     if kind_of(spark, path) == "delta":
         return _delta(spark, path)
     try:
@@ -74,13 +74,13 @@ def archived(spark: SparkSession, path: str) -> DataFrame:
 
 
 def kind_of(spark: SparkSession, path: str) -> str:
-    """Whether the archive at ``path`` is delta or parquet."""
+    """Return the kind of the archive at ``path``, delta or parquet."""
     return "delta" if folder_at(path, spark).names("_delta_log") else "parquet"
 
 
 def _delta(spark: SparkSession, path: str) -> DataFrame:
-    """The files of a Delta table. Those that were joined lie in other folders than those of
-    batches, so each kind is read on its own."""
+    """Return the rows of a Delta table. Joined files are in other folders than those of batches, so
+    each kind is read separately."""
     from deltalake import DeltaTable
 
     folder = folder_at(path, spark)
@@ -97,12 +97,13 @@ def _delta(spark: SparkSession, path: str) -> DataFrame:
         if chosen:
             reader = spark.read.schema(schema).option("basePath", base)
             rows = reader.parquet(*(folder.url(name) for name in chosen))
-            found.append(rows.select(*schema.names))  # without the batch, a folder of data
+            found.append(rows.select(*schema.names))  # drops the batch, which is a folder
     return reduce(DataFrame.unionByName, found)
 
 
 def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
-    """Messages as an archive has them. Days are UTC whatever the session's time zone is."""
+    """Return messages in the form of an archive. Days are UTC, whatever the session's time zone
+    is."""
     stored_ms = f.unix_millis("store_timestamp")
     day = f.date_from_unix_date(f.floor(stored_ms / (24 * _HOUR_MS)).cast("int")).cast("string")
     found = messages.select(*NAMES).withColumn("day", day)
@@ -113,6 +114,6 @@ def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
 
 
 def ends(found: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """The highest offset that an archive has of each queue, as ``archived_to``."""
+    """Return the highest offset of each queue in an archive, as ``archived_to``."""
     chosen = found.where(f.col("topic").isin(*topics)) if topics else found
     return chosen.groupBy(*QUEUE).agg(f.max("queue_offset").alias("archived_to"))

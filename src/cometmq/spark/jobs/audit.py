@@ -1,8 +1,9 @@
-"""Looks through whole stores: every record, every queue entry, every index entry, both ways.
+"""Checks whole stores: every record, queue entry and index entry, against each other.
 
-The work is that of ``cometmq store verify``, a piece a log file and a piece some hundred queues;
-here Spark shares it out, so that a cluster which sees the directory looks at large ones. The store
-must stand still: a stopped broker's, or a snapshot of a running one's.
+The work is that of ``cometmq store verify``, split into one piece per log file and one per some
+hundred queues. Spark distributes the pieces, so that a cluster that can read the directory can
+check large stores. The store must not change: use a stopped broker's, or a snapshot of a running
+one's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Which stores, and how thoroughly."""
+    """The stores to check, and how thoroughly."""
 
     stores: Annotated[tuple[str, ...], Word("A store directory that all executors see.")] = ()
     full: Annotated[
@@ -38,8 +39,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing that is wrong (``damage``) or worth knowing (``note``); ``offset`` is physical, -1
-    for none, and ``count`` things of the kind are meant."""
+    """A finding: an error (``damage``) or other information (``note``). ``offset`` is physical, -1
+    for none. ``count`` is the number of cases it stands for."""
 
     severity: str
     kind: str
@@ -51,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was looked at, and what was found."""
+    """Result of an audit: the amounts of data checked, and the findings."""
 
     LINES: ClassVar[str] = "findings"
 

@@ -1,10 +1,11 @@
-"""Change messages as a DataFrame: what a topic of committed row changes carries.
+"""Change messages as a DataFrame: the content of a topic of committed row changes.
 
     {"table": "regions", "op": "insert"|"update"|"delete", "key": "AD-02", "change": 4711,
      "at_ms": 1772600767089, "row": {...} | null}
 
-``change`` grows with every change of a row, over its deletion and return too. ``row`` is the whole
-row after the change and null exactly for a deletion; it stays JSON text, so any table fits.
+``change`` grows with every change of a row, also across its deletion and re-insertion. ``row`` is
+the whole row after the change, and null exactly for a deletion. It stays JSON text, so any table
+fits.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
 def parsed(
     messages: DataFrame, buckets: int, schemas: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """One row a message, with its table and key's ``bucket``.
+    """Return one row per message, with the ``bucket`` of its table and key.
 
     ``problem`` is null, or says why the body is no change, or how its row differs from the columns
-    of its table in ``schemas`` (DDL); only then is ``text`` the body.
+    of its table in ``schemas`` (DDL). Only rows with a problem have the body in ``text``.
     """
     text = f.make_valid_utf8(f.col("body").cast("string"))
     found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
@@ -55,7 +56,7 @@ def parsed(
 
 
 def bucket_of(buckets: int) -> Column:
-    """Which of so many buckets a table and key belong to; the same for ever."""
+    """Return the bucket of a table and key, one of ``buckets``. It must never change."""
     return f.pmod(f.xxhash64("table", "key"), f.lit(buckets)).cast("int")
 
 
@@ -73,7 +74,8 @@ def _problem() -> Column:
 
 
 def _drift(schemas: Mapping[str, str]) -> Column:
-    """How a row differs from its table's columns: fields more or less, or of another type."""
+    """Return how a row differs from its table's columns: missing or extra fields, or another
+    type."""
     problem = f.lit(None).cast("string")
     for table, ddl in schemas.items():
         columns = StructType.fromDDL(ddl)
@@ -99,14 +101,16 @@ def _drift(schemas: Mapping[str, str]) -> Column:
 
 
 def newest(changes: DataFrame) -> DataFrame:
-    """The last change of every row: the highest ``change``, then the highest queue offset."""
+    """Return the last change of every row: the highest ``change``, then the highest queue
+    offset."""
     last = f.max_by(f.struct(*STATE[2:]), f.struct("change", "queue_offset"))
     chosen = changes.groupBy("bucket", "table", "key").agg(last.alias("last"))
     return chosen.select("bucket", "table", "key", "last.*")
 
 
 def with_group(changes: DataFrame, field: str) -> DataFrame:
-    """Each change once, with column ``of``: its row's ``field``, a deletion that of the row before.
+    """Return each change once, with its row's ``field`` as column ``of``. A deletion has the value
+    of the row before.
 
     A change that was published twice counts once.
     """

@@ -1,7 +1,7 @@
-"""Charts as inline SVG, drawn from numbers alone: lines over time and bars side by side.
+"""Charts as inline SVG: lines over time, and bars side by side.
 
-Colours come from the page's style (classes ``s0`` to ``s5``), so light and dark need no second
-drawing. Every mark carries its exact value as a tooltip.
+Colours come from the page's style (classes ``s0`` to ``s5``), so one drawing serves light and dark.
+Every mark has its exact value as a tooltip.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ _NAME_CHARACTERS: Final = 34
 
 
 def lines(series: Mapping[str, Mapping[int, int]], step_ms: int) -> str:
-    """Counts by moment (ms since the epoch) as rates a second, one line a name. At most SERIES
-    lines: the smallest are added up as ``others``. A moment without a count is 0."""
+    """Return a chart of rates per second, one line per name, from counts by moment (ms since the
+    epoch).
+
+    There are at most SERIES lines; the smallest are added up as ``others``. A moment without a
+    count is 0.
+    """
     chosen = _largest(series)
     moments = [at for points in chosen.values() for at in points]
     if not moments:
@@ -58,8 +62,8 @@ def lines(series: Mapping[str, Mapping[int, int]], step_ms: int) -> str:
 
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
-    """Named groups of bars: each row's values lie over one another, the smallest in front, as
-    percentiles do. A logarithmic scale where they differ by more than 1 000 times."""
+    """Return a chart of named groups of bars. A row's values are drawn over one another, with the
+    smallest in front, as suits percentiles. The scale is logarithmic above a factor of 1 000."""
     values = [value for _, found in rows for value in found.values()]
     if not values:
         return "<p>Nothing to show.</p>"
@@ -92,7 +96,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
 
 
 def amount(value: float) -> str:
-    """A number short enough for a label: 950, 12.3k, 4.5M."""
+    """Return a number short enough for a label: 950, 12.3k, 4.5M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= limit:
             return f"{value / (limit if unit != 'k' else 1e3):.1f}{unit}"
@@ -100,7 +104,7 @@ def amount(value: float) -> str:
 
 
 def nice(value: float) -> float:
-    """The least round number that is not below a value."""
+    """Return the smallest round number that is at least ``value``."""
     if value <= 0:
         return 1
     power: float = 10.0 ** math.floor(math.log10(value))
@@ -108,7 +112,7 @@ def nice(value: float) -> float:
 
 
 def short(name: str) -> str:
-    """A name cut in its middle, where it is long."""
+    """Return a name, shortened in its middle if it is long."""
     if len(name) <= _NAME_CHARACTERS:
         return name
     half = _NAME_CHARACTERS // 2 - 1

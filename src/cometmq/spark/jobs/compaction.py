@@ -1,7 +1,7 @@
-"""Joins the small files of an archive into files of a good size, while others read and write it.
+"""Joins the small files of an archive into larger ones, while others read and write it.
 
-Rows are never changed: they are read, ordered by queue and offset within a file, written, and
-counted again before the new files count.
+Rows are not changed. They are read, ordered by queue and offset within a file, written, and counted
+again before the new files replace the old ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Partition = tuple[str, ...]
 
 
 class CountDiffers(CometError):
-    """Joining wrote another number of rows than it read; nothing was changed."""
+    """Raised if joining wrote another number of rows than it read; nothing was changed."""
 
     def __init__(self, path: str, read: int, written: int) -> None:
         self.path = path
@@ -49,8 +49,10 @@ class CountDiffers(CometError):
 def compact(
     spark: SparkSession, path: str, file_bytes: int, progress: Progress = silent
 ) -> tuple[int, int]:
-    """Join small files; the number of files before and after. Raises BadOption where there is no
-    archive, CountDiffers."""
+    """Join small files. Return the number of files before and after.
+
+    Raises BadOption if there is no archive, CountDiffers.
+    """
     if kind_of(spark, path) == "delta":
         return _delta(spark, path, file_bytes)
     folder = folder_at(path, spark)
@@ -64,7 +66,7 @@ def compact(
     if not small:
         return len(files), len(files)
     chosen = [file for group in small.values() for file in group]
-    # A name like a batch's, so that the table's own cleaning knows it.
+    # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
     with tasks_told(spark, "compact", progress):
         stands, read, written = _join(spark, folder, attempt, small, file_bytes)
@@ -78,7 +80,7 @@ def compact(
 
 
 def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partition, list[DataFile]]:
-    """The small files of each partition that has several."""
+    """Return the small files of each partition that has several."""
     found: dict[Partition, list[DataFile]] = {}
     for file in files:
         if file.size_bytes < file_bytes * SMALL:
@@ -87,7 +89,7 @@ def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partitio
 
 
 def partition_of(name: str) -> Partition:
-    """The folders between an attempt's and the file, as ``column=value`` each."""
+    """Return the folders between an attempt's folder and the file, each as ``column=value``."""
     return tuple(unquote(part) for part in name.split("/")[2:-1])
 
 
@@ -98,7 +100,8 @@ def _join(
     small: dict[Partition, list[DataFile]],
     file_bytes: int,
 ) -> tuple[list[replaced.Stand], int, int]:
-    """Write the rows of small files anew; the files, and how many rows were read and written."""
+    """Rewrite the rows of small files. Return the new files, and the numbers of rows read and
+    written."""
     names = [file.name for group in small.values() for file in group]
     rows = _read(spark, folder, names)
     columns = [part.partition("=")[0] for part in next(iter(small))]
@@ -122,12 +125,12 @@ def _join(
 def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
     schema = schema_at(folder)
     reader = spark.read.schema(schema).option("basePath", folder.url(DATA))
-    # Without the batch, which is a folder of data.
+    # Drop the column of the batch, which comes from the folder name.
     return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
 
 
 def _remove_replaced(folder: Folder, before: replaced.Replaced, files: Sequence[DataFile]) -> None:
-    """Remove what the time before replaced: whoever read it then has finished."""
+    """Remove the files that the previous run replaced: readers of that time have finished."""
     counting = {file.name for file in files}
     for name in before.gone:
         if name not in counting:

@@ -1,10 +1,10 @@
-"""Typed copies of a sync's tables beside its own: in PostgreSQL rows as they are, in Delta each
-row that a batch left behind.
+"""Typed copies of a sync's tables: in PostgreSQL the current rows, in Delta the rows after each
+batch.
 
-What is written is never a batch's changes but what the copy made of them: the rows of its keys as
-they are after it. So a copy is right in any order of changes, and a batch that comes again after a
-kill between two copies gives the late one the same rows. Each copy notes the batch in the same step
-as its rows. Columns ``_key``, ``_change`` and, in Delta, ``_op`` stand before the row's own.
+A batch writes the state of the copy after it, not its own changes: the rows with the batch's keys.
+So a copy is correct for any order of changes, and if a kill separates two copies, the repeated
+batch writes the same rows to the second one. Each copy records the batch in the same step as its
+rows. The columns ``_key``, ``_change`` and, in Delta, ``_op`` come before the row's own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Copies:
                 self._delta[name].apply(of_table, Mark(query, batch))
 
     def after(self, rows: DataFrame, batch: int) -> DataFrame:
-        """The rows that a batch touched, as the copy has them after it, deleted ones too."""
+        """Return the rows that a batch touched, in their state after it, including deleted ones."""
         spark = rows.sparkSession
         folder = str(self._changes / f"batch={batch:08}")
         found = spark.read.parquet(folder).where("problem is null")
@@ -80,7 +80,7 @@ class Copies:
 
 
 def typed(rows: DataFrame, ddl: str) -> DataFrame:
-    """Rows of one table with the columns of ``ddl``, all null for a deleted one."""
+    """Return the rows of one table with the columns of ``ddl``, all null for a deleted one."""
     found = rows.select(
         f.col("key").alias("_key"),
         f.col("change").alias("_change"),

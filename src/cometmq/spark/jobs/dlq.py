@@ -1,9 +1,9 @@
-"""Dead letters of a group: how many, of which topics, after how many retries, since when; and sends
-chosen ones to their topics again.
+"""Reports the dead letters of a group (counts, topics, retries, times) and sends chosen ones again.
 
-A re-driven message has an id made of its letter's place. Before any is sent, and after, the topics
-are looked through for these ids: what is there is not sent again, whatever the broker does with
-repeats, and the report says what is there in the end. All groups of a topic get what is re-driven.
+A letter that is sent again has an id derived from its place in the dead-letter queue. Before and
+after sending, the topics are searched for these ids. A letter found there is not sent again,
+whatever the broker does with repeated ids, and the report states how many are missing at the end.
+All consumer groups of a topic receive letters that are sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENT: Final = ("body", "tags", "keys", "properties", "flag")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Whose dead letters, which of them, and whether to send them again."""
+    """The group, the letters to choose, and whether to send them again."""
 
     nameservers: str
     group: Annotated[str, Word("The consumer group.", positional=True)]
@@ -56,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter; ``redriven`` says that its topic has it again."""
+    """A dead letter. ``redriven`` means that its topic has it again."""
 
     dead: str
     topic: str | None
@@ -70,7 +70,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The dead letters of one topic, by how often they were given again (``after``)."""
+    """The dead letters of one topic. ``after`` maps a number of retries to a number of letters."""
 
     topic: str
     letters: int
@@ -82,9 +82,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``chosen`` of all ``dead`` letters are in ``origins`` and ``letters``; of them, ``before``
-    had been re-driven already, ``sent`` were now, and ``lost`` cannot be: nobody noted their topic.
-    ``missing`` were sent and are not there: never 0 is an error. ``waiting`` are retries to come.
+    """Result of a run. ``chosen`` of all ``dead`` letters are in ``origins`` and ``letters``.
+
+    Of the chosen ones, ``before`` had been sent again earlier, ``sent`` were in this run, and
+    ``lost`` cannot be because their topic was not recorded. ``missing`` were sent and are not in
+    their topic; any value but 0 is an error. ``waiting`` is the number of pending retries.
     """
 
     LINES: ClassVar[str] = "letters"
@@ -102,10 +104,10 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Look through the dead letters, and send the chosen ones again where that is asked for.
+    """Report the dead letters, and send the chosen ones again if requested.
 
-    Raises BadOption where the topic may not be read, RouteNotFound where letters are to be sent to
-    a topic that is gone.
+    Raises BadOption if the topic may not be read, RouteNotFound if letters are to be sent to a
+    topic that is gone.
     """
     dead, waiting = _counts(options)
     if not dead:
@@ -147,7 +149,8 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 
 
 def _counts(options: Options) -> tuple[int, int]:
-    """Dead letters that the brokers hold, and retries that the group has not been given yet."""
+    """Return the number of dead letters on the brokers, and of retries not delivered to the group
+    yet."""
     topic = letters.dead_letters(options.group)
     with Client(options.nameservers) as client:
         admin = Admin(client.inner.session)
@@ -176,7 +179,7 @@ def _counts(options: Options) -> tuple[int, int]:
 
 
 def _existing(options: Options, topics: Sequence[str]) -> list[str]:
-    """Those of the topics that there still are."""
+    """Return those of the topics that still exist."""
     with Client(options.nameservers) as client:
         known = set(client.wait(Admin(client.inner.session).list_topics()))
     return [topic for topic in topics if topic in known]
@@ -228,7 +231,7 @@ def _origins(summary: Sequence[Row]) -> tuple[Origin, ...]:
 def _there(
     spark: SparkSession, options: Options, found: DataFrame, topics: Sequence[str], first_ms: int
 ) -> set[str]:
-    """The re-drive ids of the chosen letters that their topics hold."""
+    """Return the re-drive ids of the chosen letters that their topics hold."""
     if not topics:
         return set()
     places = Places(nameservers=options.nameservers, topics=tuple(topics), since_ms=first_ms)
@@ -239,7 +242,7 @@ def _there(
 
 
 def _send(found: DataFrame, options: Options, there: set[str]) -> int:
-    """Send the letters whose id is not there yet; how many."""
+    """Send the letters whose id is not in their topic yet. Return their number."""
     rows = found.where(f.col("origin").isNotNull())
     if there:
         known = found.sparkSession.createDataFrame([(each,) for each in there], _KNOWN)

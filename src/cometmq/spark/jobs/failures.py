@@ -1,4 +1,5 @@
-"""What made a job fail, in one line: Spark wraps an error of a Python source in two tracebacks."""
+"""The cause of a job's failure in one line: Spark wraps an error of a Python source in two
+tracebacks."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ _RAISED: Final = re.compile(r"^[^\S\n]*([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 
 
 def cause_of(error: BaseException) -> str:
-    """The innermost cause that an error's text tells; where there is one of CometMQ's own errors in
-    it, that."""
+    """Return the innermost cause in an error's text, preferring an error of CometMQ if there is
+    one."""
     text = str(error).strip()
     raised: list[tuple[str, str]] = _RAISED.findall(text)
     ours = [sentence for name, sentence in raised if name.startswith("cometmq.")]

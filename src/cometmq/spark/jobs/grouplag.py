@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, in messages and in time, asked of the brokers."""
+"""The lag of consumer groups, in messages and in time, as the brokers report it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group in a topic: messages that it has not consumed, the age of the oldest of them where
-    the brokers say it, and the queue where it is furthest behind."""
+    """The lag of a group in a topic: messages not consumed yet, the age of the oldest if the
+    brokers report it, and the queue with the largest lag."""
 
     group: str
     topic: str
@@ -30,7 +30,8 @@ class GroupLag:
 def group_lags(
     nameservers: str, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> tuple[GroupLag, ...]:
-    """The lag of groups (all of a topic's when none is named) in topics, the largest first.
+    """Return the lag of groups in topics, the largest first. If no group is named, return all
+    groups of the topics.
 
     Raises NotConnected and RequestTimedOut.
     """
@@ -59,5 +60,5 @@ def _behind_ms(client: Client, admin: Admin, group: str, topic: str) -> int | No
     try:
         spans = client.wait(admin.consumers.time_span(group, topic))
     except (BrokerRefused, RouteNotFound):
-        return None  # an older broker knows no such question
+        return None  # an older broker does not support this request
     return max((max(span.delay_time, 0) for span in spans.values()), default=None)

@@ -1,7 +1,6 @@
-"""Where the messages of a job come from: a live cluster, store directories, an archive, or several
-of them at once.
+"""The inputs of a job: a live cluster, store directories, an archive, or several of them at once.
 
-Every place gives the source's columns (see schema.py), so jobs need not know which it was. A time
+Every input has the source's columns (see schema.py), so jobs need not distinguish them. A time
 range is by store time, and exact.
 """
 
@@ -38,7 +37,7 @@ broker's name is not in a record, so a store directory need not know it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The options that say where messages are read; at least one place must be given."""
+    """The options that name the inputs. At least one must be given."""
 
     nameservers: Annotated[str, Word("A live cluster's name servers, parted by ';'.")] = ""
     topics: Annotated[tuple[str, ...], Word("A topic; may be given several times.")] = ()
@@ -55,7 +54,7 @@ class Places:
     )
 
     def named(self) -> tuple[str, ...]:
-        """Which places are given. Raises BadOption when none is."""
+        """Return the inputs that are given. Raises BadOption if there is none."""
         given = {LIVE: self.nameservers, STORE: self.stores, ARCHIVE: self.archive}
         found = tuple(place for place, value in given.items() if value)
         if not found:
@@ -69,8 +68,11 @@ Where = Callable[[DataFrame], DataFrame]
 def messages(
     spark: SparkSession, places: Places, columns: Sequence[str], tag: str = ""
 ) -> DataFrame:
-    """The messages of all places with ``columns`` of the source and ``place``, where each is from;
-    one that is in two places is there twice. ``tag`` is only a hint that lets a broker filter."""
+    """Return the messages of all inputs with ``columns`` of the source and ``place``, the input of
+    each.
+
+    A message that is in two inputs appears twice. ``tag`` is only a hint that lets a broker filter.
+    """
     readers = {LIVE: _live, STORE: _stored, ARCHIVE: _archived}
     found = [
         readers[place](spark, places, tuple(columns), tag)
@@ -82,8 +84,8 @@ def messages(
 
 
 def once(found: DataFrame, order: Sequence[str] = (LIVE, STORE, ARCHIVE)) -> DataFrame:
-    """Each message once; ``places`` says in which places it was found, and the other columns are
-    those of the first in ``order``. The rows must have the columns of IDENTITY."""
+    """Return each message once. ``places`` lists the inputs that have it; the other columns are
+    taken from the first input in ``order``. The rows must have the columns of IDENTITY."""
     rank = f.array_position(f.array(*map(f.lit, order)), f.col("place"))
     kept = [name for name in found.columns if name not in {*IDENTITY, "place"}]
     grouped = found.groupBy(*IDENTITY).agg(
@@ -94,7 +96,7 @@ def once(found: DataFrame, order: Sequence[str] = (LIVE, STORE, ARCHIVE)) -> Dat
 
 
 def between(since_ms: int | None, until_ms: int | None) -> Column:
-    """Whether a message was stored in a time range."""
+    """Return the condition that a message was stored in a time range."""
     inside = f.lit(True)
     if since_ms is not None:
         inside = inside & (f.col("store_timestamp") >= f.lit(_moment(since_ms)))
@@ -106,7 +108,7 @@ def between(since_ms: int | None, until_ms: int | None) -> Column:
 def read_live(
     spark: SparkSession, places: Places, columns: Sequence[str], **options: str
 ) -> DataFrame:
-    """The messages of a live cluster. Raises BadOption when no topic is named."""
+    """Return the messages of a live cluster. Raises BadOption if no topic is named."""
     reader = spark.read.format("rocketmq").schema(_ddl(columns))
     reader = reader.option("nameservers", places.nameservers)
     reader = reader.options(**chosen(places)).options(**_times(places)).options(**options)
@@ -114,9 +116,9 @@ def read_live(
 
 
 def chosen(places: Places) -> dict[str, str]:
-    """The options of the source that say which topics of a live cluster are read.
+    """Return the options of the source that choose the topics of a live cluster.
 
-    Raises BadOption when none is named.
+    Raises BadOption if none is named.
     """
     found = _topics(places)
     if not found and not {"subscribePattern", "assign"} & set(places.read_options):

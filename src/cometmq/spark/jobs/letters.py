@@ -1,8 +1,8 @@
-"""The dead letters of a consumer group as a DataFrame: what they were, why they died, what a
-re-driven one is known by.
+"""The dead letters of a consumer group as a DataFrame: their origin, their retries, and their
+re-drive ids.
 
-A broker keeps them in ``%DLQ%group``. What it notes is how often the group sent a message back and
-where it first was; what the consumer's error was, no broker knows.
+A broker keeps them in ``%DLQ%group``. It records how often the group sent a message back and the
+message's first topic. It does not know the consumer's error.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ COLUMNS: Final = (
 
 
 def dead_letters(group: str) -> str:
-    """The topic of a group's dead letters."""
+    """Return the topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def retries(group: str) -> str:
-    """The topic of what a group will be given again."""
+    """Return the retry topic of a group."""
     return RETRY_PREFIX + group
 
 
 def with_origin(rows: DataFrame) -> DataFrame:
-    """Dead letters with ``origin`` (the topic they were sent to, null where no broker noted it),
+    """Add to dead letters ``origin`` (the topic they were sent to, null if no broker recorded it),
     ``origin_id`` and ``redrive_id``."""
     of = f.col("properties")
     return rows.withColumns(
@@ -53,8 +53,11 @@ def with_origin(rows: DataFrame) -> DataFrame:
 
 
 def redrive_id() -> Column:
-    """The message id that a dead letter gets when it is sent again, always the same: made of its
-    place among the dead letters. It has the form of a client's, under a loopback address."""
+    """Return the message id that a dead letter gets whenever it is sent again.
+
+    It is derived from its place in the dead-letter queue. It has the form of a client's id, with a
+    loopback address.
+    """
     place = f.concat_ws("|", "topic", "broker_name", "queue_id", "queue_offset")
     digest = f.upper(f.sha2(place.cast("binary"), 256))
     return f.concat(
@@ -63,8 +66,8 @@ def redrive_id() -> Column:
 
 
 def why(reconsume_times: int, most: int) -> str:
-    """What can be said of why a message is dead, from how often it was sent back; ``most`` is the
-    most that any of the group's was."""
+    """Return the likely reason why a message is dead, from the number of times it was sent back.
+    ``most`` is the highest number in the group."""
     if reconsume_times <= 0:
         return "put here by a producer, or sent back without a count"
     if reconsume_times < most:
@@ -73,7 +76,8 @@ def why(reconsume_times: int, most: int) -> str:
 
 
 def chosen(rows: DataFrame, key: str, message_id: str, where: str) -> DataFrame:
-    """The letters that a key, an id (of the letter or of the message it was) and SQL name."""
+    """Return the letters selected by a key, an id (of the letter or of the original message) and
+    SQL."""
     if key:
         rows = rows.where(f.array_contains(f.split("keys", " "), key))
     if message_id:
@@ -83,7 +87,7 @@ def chosen(rows: DataFrame, key: str, message_id: str, where: str) -> DataFrame:
 
 
 def unreadable(topic: str, nameservers: str) -> BadOption:
-    """The error for a topic that consumers may not read, with what to do."""
+    """Return the error for a topic that consumers may not read, with the remedy."""
     return BadOption(
         "group",
         f"{topic} may be written but not read, as old brokers make it: allow it with "

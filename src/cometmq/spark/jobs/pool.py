@@ -1,4 +1,4 @@
-"""Spark's executors as workers for pieces of anything: a function and a list, a task a piece."""
+"""A pool of workers on Spark's executors: applies a function to a list, one task per piece."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Work = Callable[[Any, Any, Callable[[int], None]], Any]
 
 
 class SparkPool:
-    """Works on pieces; ``shared`` is what each needs. Stages are called as their functions are."""
+    """Processes pieces. ``shared`` is the data that each needs. A stage is named after its
+    function."""
 
     def __init__(self, spark: SparkSession, shared: object, progress: Progress) -> None:
         self._spark = spark
@@ -29,7 +30,7 @@ class SparkPool:
         self._shared.destroy()
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """The results of all pieces. Raises what Spark raises."""
+        """Yield the results of all pieces. Raises Spark's errors."""
         if not pieces:
             return
         shared = self._shared
@@ -45,4 +46,4 @@ class SparkPool:
 
 
 def _nobody(size_bytes: int) -> None:
-    """Is told the bytes that were read: here a task tells when it is done."""
+    """Ignore the number of bytes read: here progress is counted in tasks."""

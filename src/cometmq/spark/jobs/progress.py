@@ -1,6 +1,6 @@
-"""How far a job has come: what jobs tell whoever started them, and where they learn it.
+"""Progress of a job: the callback that jobs report to, and the sources of their numbers.
 
-Spark says how many tasks of a batch are done, and a stream how far its offsets have come.
+Spark reports the finished tasks of a batch, and the offsets that a stream has reached.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _numbers: Final = itertools.count(1)
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """Ignore the progress."""
 
 
 @contextmanager
 def tasks_told(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
-    """Tell how many tasks are done of what Spark does for this thread in the block."""
+    """Report the finished tasks of the Spark jobs that this thread starts in the block."""
     if progress is silent:
         yield
         return
@@ -52,14 +52,14 @@ def tasks_told(spark: SparkSession, stage: str, progress: Progress) -> Iterator[
     finally:
         done.set()
         watcher.join()
-        # None takes a property away again.
+        # None removes the property.
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     finished = max(_tasks(context.statusTracker(), group)[1], 1)
     progress(stage, finished, finished)
 
 
 def _tasks(tracker: Any, group: str) -> tuple[int, int]:
-    """How many tasks of a group's jobs are done, of how many."""
+    """Return the finished and the total number of tasks in a group's jobs."""
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
@@ -72,9 +72,9 @@ def _tasks(tracker: Any, group: str) -> tuple[int, int]:
 
 
 def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
-    """Wait for the end of a query that has one (trigger availableNow), and tell how far it is.
+    """Wait for the end of a query with the trigger availableNow, and report its progress.
 
-    Raises StreamingQueryException when it failed.
+    Raises StreamingQueryException if it failed.
     """
     first: Mapping[str, int] | None = None
     while not query.awaitTermination(_STREAM_POLL_S):
@@ -86,7 +86,8 @@ def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
 
 
 def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, int]:
-    """Messages from the offsets ``first`` to where a query is, and to what the brokers hold."""
+    """Return the number of messages from the offsets ``first`` to the query's position, and to the
+    end of the queues."""
     here, end = offsets_in(source["endOffset"]), offsets_in(source.get("latestOffset"))
     done = sum(at - first.get(queue, 0) for queue, at in here.items())
     total = sum(max(at, here.get(queue, 0)) - first.get(queue, 0) for queue, at in end.items())
@@ -94,8 +95,8 @@ def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, i
 
 
 def offsets_in(offset: Any) -> dict[str, int]:
-    """The offset of every queue in the source's offset, which Spark gives as text or as an object;
-    none where it gives nothing."""
+    """Return the offset of every queue in the source's offset, which Spark passes as text or as an
+    object. Return none if it passes neither."""
     found = msgspec.json.decode(offset) if isinstance(offset, str) else offset
     queues = found.get("q") if isinstance(found, Mapping) else None
     return {str(queue): int(at) for queue, at in (queues or {}).items()}

@@ -1,10 +1,10 @@
-"""Makes a store's queues and index again from its log, beside the store: the queue files that the
-broker wrote, and index files of the same content.
+"""Rebuilds a store's queues and index from its log in a new directory: the same queue files that
+the broker wrote, and index files with the same content.
 
-``cometmq store repair`` mends a store in place with one process; this is for a log that is all
-there is, or is large. The target is empty at first and gets ``consumequeue`` and ``index``, which
-go into the store's directory while no broker runs on it. The directories must be ones that the
-driver and all executors see.
+``cometmq store repair`` repairs a store in place with one process. This job is for a log without
+queues, or a large one. The target must be empty at first and gets ``consumequeue`` and ``index``,
+to be moved into the store's directory while no broker runs on it. The driver and all executors must
+see both directories.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ QUEUES_A_TASK: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Where the log is and where queues and index go. Sizes of files are those of the store's own
-    where it has some, else these; 0 is the broker's default."""
+    """The directories of the log and of the new files. Sizes of files are taken from the store's
+    existing files if it has some, else from these options; 0 is the broker's default."""
 
     store: Annotated[str, Word("The store directory; only its commitlog is needed.")] = ""
     target: Annotated[str, Word("A new directory for consumequeue and index.")] = ""
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes of the log that are no record: what stood there has no entries."""
+    """Bytes of the log that are no record, and therefore have no entries."""
 
     start: int
     stop: int
@@ -55,8 +55,8 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``ok`` when the log has no gaps. ``older`` records are of topics that were deleted and made
-    anew: they are in no queue."""
+    """Result of a run. ``ok`` means that the log has no gaps. ``older`` records belong to topics
+    that were deleted and recreated; they are in no queue."""
 
     ok: bool
     records: int
@@ -70,7 +70,7 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Rebuild. Raises BadOption, NoStore, StoreInUse, OSError."""
+    """Rebuild the files. Raises BadOption, NoStore, StoreInUse, OSError."""
     if not options.store or not options.target:
         raise BadOption("target" if options.store else "store", "is required")
     target = Path(options.target)
@@ -105,7 +105,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
             names = rebuilding.name_index(plan, list(pool.run(rebuilding.write_index, pieces)))
     finally:
         shutil.rmtree(plan.aside)
-    # What no record follows is the end that a crash left, or the end itself.
+    # A gap at the end of the log is no damage: it is the end itself, or one that a crash left.
     gaps = tuple(
         Gap(gap.start, gap.stop, gap.problem)
         for log in logs
@@ -126,7 +126,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 
 
 def _queues(logs: Iterable[LogShare]) -> Iterable[QueueShares]:
-    """The queues of all log files, in the order of their names."""
+    """Yield the queues of all log files, sorted by name."""
     found: dict[tuple[str, int], list[Share]] = {}
     for log in logs:
         for topic, queue_id, share in log.queues:

@@ -1,10 +1,10 @@
-"""Queue files and index files made from the log, in three kinds of work that need no order:
+"""Queue files and index files made from the log, by three kinds of tasks without an order:
 
-1. ``read_log``: a log file's entries by queue and its keys in order, into two files aside;
-2. ``write_queues``: the files of some queues, from what all log files have for them;
-3. ``write_index``: one index file, from its part of all keys.
+1. ``read_log``: a log file's entries by queue and its keys in order, into two intermediate files;
+2. ``write_queues``: the files of some queues, from the entries of all log files;
+3. ``write_index``: one index file, from its share of all keys.
 
-What an entry and a key are is the store's rule (``walk`` in ``speedups``).
+The store's code decides which entries and keys a record has (``walk`` in ``speedups``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Told = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where things go, and how large the files are. ``aside`` holds what tasks tell one another."""
+    """The directories and the sizes of files. ``aside`` is for intermediate files between tasks."""
 
     target: Path
     aside: Path
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Neighbouring rows of a file aside."""
+    """Consecutive rows of an intermediate file."""
 
     path: str
     first: int
@@ -62,7 +62,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class LogShare:
-    """What a log file has: its entries by topic and queue, its keys, its gaps."""
+    """The result for a log file: its entries by topic and queue, its keys, its gaps."""
 
     base: int
     records: int
@@ -73,7 +73,7 @@ class LogShare:
 
 @dataclass(frozen=True, slots=True)
 class QueueShares:
-    """What log files have for a queue, in the order of the log."""
+    """The entries of a queue in all log files, in the order of the log."""
 
     topic: str
     queue_id: int
@@ -92,7 +92,7 @@ def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
         keys.append(_keys(chunk))
         records += len(chunk)
     all_rows, all_keys = np.concatenate(rows), np.concatenate(keys)
-    # Stable: within a queue the log's order stays.
+    # A stable sort: within a queue the order of the log is kept.
     ordered = all_rows[np.lexsort((all_rows["queue"], all_rows["topic"]))]
     row_path = str(plan.aside / f"{file.base}-rows.npy")
     key_path = str(plan.aside / f"{file.base}-keys.npy")
@@ -104,7 +104,7 @@ def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
 
 
 def _rows(chunk: Chunk, topics: dict[str, int]) -> npt.NDArray[np.void]:
-    """The entries of a chunk; ``topics`` gives topics their numbers, new ones the next."""
+    """Return the entries of a chunk. ``topics`` numbers the topics; new ones are added to it."""
     found = np.empty(len(chunk), _ROW)
     found["topic"] = chunk.of_queues(
         topics.setdefault(topic, len(topics)) for topic, _ in chunk.queues
@@ -143,12 +143,12 @@ def _by_queue(
 
 
 def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, int, int]:
-    """Write the files of some queues; gives how many files and entries, and how many records were
-    of topics that were deleted and made anew. Raises OSError."""
+    """Write the files of some queues. Return the numbers of files, of entries, and of records that
+    belong to deleted and recreated topics. Raises OSError."""
     files = entries = older = 0
     for queue in queues:
         rows = _load(queue.shares)
-        # Offsets that fall begin the topic's next life.
+        # A decreasing offset begins a recreated topic.
         falls = np.flatnonzero(np.diff(rows["offset"]) <= 0)
         life = rows[falls[-1] + 1 :] if len(falls) else rows
         older += len(rows) - len(life)
@@ -175,8 +175,8 @@ def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> 
 
 
 def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tuple[int, int]:
-    """Write the index file of this number; gives the number and its first time, ms. Raises
-    OSError."""
+    """Write the index file of this number. Return the number and the store time (ms) of its first
+    entry. Raises OSError."""
     number, shares = piece
     keys = _load(shares)
     slot_of = keys["hash"].astype(np.int64) % plan.index_slots
@@ -191,7 +191,7 @@ def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tu
     previous[order[same]] = order[:-1][same[1:]] + 1
     body["previous"] = previous
     slots = np.zeros(plan.index_slots, ">i4")
-    # Later entries of a slot overwrite earlier ones.
+    # The last entry of a slot wins.
     slots[slot_of[order]] = order + 1
     header = HEADER.pack(
         int(times[0]), int(times[-1]), int(keys["physical"][0]), int(keys["physical"][-1]),
@@ -207,7 +207,8 @@ def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tu
 
 
 def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
-    """Give index files the names that brokers give: the time of the first entry, in order."""
+    """Rename index files as brokers name them: by the time of the first entry, in order. Return the
+    names."""
     last_ms = -1
     names: list[str] = []
     for number, first_ms in sorted(written):
@@ -219,7 +220,7 @@ def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
 
 
 def index_pieces(plan: Plan, keys: list[Share]) -> list[tuple[int, tuple[Share, ...]]]:
-    """All keys in order, cut into what one index file takes: entry 0 is unused."""
+    """Split all keys, in order, into the shares of index files. Entry 0 of a file is unused."""
     pieces: list[tuple[int, tuple[Share, ...]]] = []
     filling: list[Share] = []
     room = capacity = plan.index_entries - 1

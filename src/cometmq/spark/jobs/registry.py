@@ -1,11 +1,11 @@
-"""The jobs there are. A job is a module of this package with three names:
+"""The list of jobs. A job is a module of this package with three names:
 
-    Options     a frozen dataclass: everything that the job needs to know (see words.py)
-    Report      a frozen dataclass: what happened. A field ``ok`` that is false means that the job
-                found what it looks for to be wrong
+    Options     a frozen dataclass: the options of the job (see words.py)
+    Report      a frozen dataclass: the result. A field ``ok`` that is false means that the job
+                found an error in the data that it checks
     run         ``run(spark, options, progress=silent) -> Report``
 
-Modules are imported when they are asked for: the names alone cost nothing, and need no Spark.
+Modules are imported on use: listing the names is cheap and needs no Spark.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 class JobModule(Protocol):
-    """What a job's module has."""
+    """The contents of a job's module."""
 
     Options: type[Any]
     Report: type[Any]
 
     def run(self, spark: SparkSession, options: Any, progress: Progress = ...) -> Any:
-        """Do it. Raises CometError, and what Spark raises."""
+        """Run the job. Raises CometError, and Spark's errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's name, which is its module's, and what it does."""
+    """A job's name, which is its module's, and its summary."""
 
     name: str
     summary: str
 
     def load(self) -> JobModule:
-        """Import the job."""
+        """Import the job's module."""
         return cast("JobModule", import_module(f"{__package__}.{self.name}"))
 
 

@@ -1,8 +1,8 @@
-"""Sends messages of an archive, of store directories or of topics into a topic once more.
+"""Sends messages of an archive, of store directories or of topics into a topic again.
 
-What a message is known by is made of where it was, so a replay that is run again sends the same
-ids: a broker that drops repeated ones (``dropRepeatedIdsTopics``) keeps each message once. A rate
-can be held, and an order kept: that of each source queue, or that of each order key.
+The id of a message is derived from its original place, so a repeated replay sends the same ids. A
+broker that drops repeated ids (``dropRepeatedIdsTopics``) keeps each message once. A rate limit is
+possible, and so is an order: that of each source queue, or that of each order key.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 COLUMNS: Final = (*IDENTITY, "broker_name", "keys", "tags", "body", "properties", "flag")
 _PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 _SENT: Final = (*_PLACE, "body", "tags", "keys", "properties", "flag")
-#: A paced task waits once it is so much ahead of its time.
+#: A paced task waits once it is this far ahead of its schedule.
 _AHEAD_MS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to send, where to, and how."""
+    """Options of the job replay: the messages, their target, order and rate."""
 
     to: Annotated[str, Word("The topic that gets the messages.", positional=True)]
     to_namesrv: Annotated[str, Word("The name servers of another cluster.")] = ""
@@ -50,7 +50,7 @@ class Options(Places):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What of one topic is sent."""
+    """The messages of one topic that are sent."""
 
     topic: str
     messages: int
@@ -61,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``sent`` is 0 in a dry run; ``chosen`` are messages, each once, by topic."""
+    """Result of a run. ``sent`` is 0 in a dry run. ``chosen`` counts each message once."""
 
     sources: tuple[Source, ...]
     chosen: int
@@ -70,7 +70,7 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Send, or only count. Raises BadOption, and what the sink raises."""
+    """Send the messages, or only count them. Raises BadOption, and the sink's errors."""
     rows = chosen(spark, options)
     target = options.to_namesrv or options.nameservers
     if not target and not options.dry_run:
@@ -90,21 +90,21 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 
 
 def chosen(spark: SparkSession, options: Options) -> DataFrame:
-    """The messages to send, each once, with COLUMNS."""
+    """Return the messages to send, each once, with COLUMNS."""
     rows = messages(spark, options, COLUMNS)
     rows = once(rows) if len(options.named()) > 1 else rows.drop("place")
     return rows.where(options.where) if options.where else rows
 
 
 def ordered(rows: DataFrame, order: str) -> DataFrame:
-    """Rows as the sink takes them, with an order key where an order is to be kept: all of a key in
-    one task, and there in the order in which they were stored."""
+    """Return rows for the sink. To keep an order, add an order key, and put all rows of a key in
+    one task, in the order in which they were stored."""
     if order == "none":
         return rows.select(*_SENT)
     key = f.concat_ws("|", "topic", "broker_name", "queue_id")
     within = ["topic", "broker_name", "queue_id", "queue_offset"]
     if order == "key":
-        # A message without any key has no order to keep; its queue is as good as any.
+        # A message without a key has no order to keep, so its queue serves as the key.
         of_message = f.col("properties").getItem(SHARDING_KEY)
         key = f.coalesce(of_message, f.split("keys", " ").getItem(0), key)
         within = ["store_timestamp", *within]
@@ -118,21 +118,21 @@ def ordered(rows: DataFrame, order: str) -> DataFrame:
 
 
 def send(rows: DataFrame, nameservers: str, topic: str) -> None:
-    """Append rows to a topic; the ids are made of where they were."""
+    """Append rows to a topic. Their ids are derived from their original places."""
     writer = rows.write.format("rocketmq").mode("append").option("nameservers", nameservers)
     writer.option("topic", topic).save()
 
 
 def paced(rows: DataFrame, rate: int) -> DataFrame:
-    """The same rows, handed on at about ``rate`` a second by all tasks together."""
+    """Return the same rows, delivered at about ``rate`` per second by all tasks together."""
     tasks = rows.sparkSession.sparkContext.defaultParallelism
-    # As rows: Spark's ways for Arrow batches want pandas. What is paced need not be quick.
+    # Spark's functions for Arrow batches need pandas, and a paced read need not be fast.
     found = rows.rdd.mapPartitions(pace(rate / tasks))
     return rows.sparkSession.createDataFrame(found, rows.schema, verifySchema=False)
 
 
 def pace(per_s: float) -> Callable[[Iterable[T]], Iterator[T]]:
-    """A function that hands things on so many a second."""
+    """Return a function that passes items on at ``per_s`` per second."""
 
     def paced_things(things: Iterable[T]) -> Iterator[T]:
         clock, wait = SystemClock(), Event()

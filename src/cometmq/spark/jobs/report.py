@@ -1,4 +1,5 @@
-"""Who changed when, how late it was stored, how fast it came: a report on a topic of changes."""
+"""Report on a topic of changes: the busiest groups and hours, the delay until storing, and the
+rate."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ _PERCENTILES: Final = (50, 95, 99)
 
 
 class ChangeReport(msgspec.Struct, frozen=True):
-    """``busiest`` are (group, hour, changes), most first; lags are from born to stored.
+    """``busiest`` are (group, hour, changes), the most changes first. Lags are from birth to
+    storing.
 
-    ``per_s`` are changes a second between the first and the last one stored.
+    ``per_s`` is the number of changes per second between the first and the last one stored.
     """
 
     changes: int
@@ -31,7 +33,7 @@ class ChangeReport(msgspec.Struct, frozen=True):
 
 
 def make_report(spark: SparkSession, changes: Path, target: Path, group_by: str) -> ChangeReport:
-    """Read all changes, write the report into ``target`` and give it."""
+    """Read all changes, write the report into ``target`` and return it."""
     if not any(changes.glob("batch=*/*.parquet")):
         return ChangeReport(0, 0, [], {}, 0.0)
     good = spark.read.parquet(str(changes)).where("problem is null")

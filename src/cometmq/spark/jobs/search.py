@@ -1,7 +1,8 @@
 """Finds messages by key, id, tag, time and text in a live cluster, in store directories and in an
-archive, in one call; a message that several of them hold is told once.
+archive, in one call. A message in several of them is returned once.
 
-Keys are compared as texts. A broker's own index knows hashes only, and only what is still on disk.
+Keys are compared as text. A broker's own index holds only hashes, and only of messages still on
+disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to look for; all that is given must hold."""
+    """The conditions of the search; all that are given must hold."""
 
     key: Annotated[str, Word("One of the message's keys, the whole of it.")] = ""
     message_id: Annotated[str, Word("The sender's id or the offset id.")] = ""
@@ -39,7 +40,7 @@ class Options(Places):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that was found. A body that is no text is given in base64."""
+    """A message that was found. A body that is not UTF-8 is in base64."""
 
     stored: str
     topic: str
@@ -56,7 +57,8 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``found`` counts each message once, ``hits`` are the oldest of them, at most ``limit``."""
+    """Result of a search. ``found`` counts each message once; ``hits`` are the oldest, at most
+    ``limit``."""
 
     LINES: ClassVar[str] = "hits"
 
@@ -65,7 +67,7 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Search. Raises BadOption when there is nothing to look for or nowhere to look."""
+    """Search messages. Raises BadOption if there is no condition or no input."""
     if not any((options.key, options.message_id, options.tag, options.text)) and (
         options.since_ms is None and options.until_ms is None
     ):
@@ -79,7 +81,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 
 
 def matching(spark: SparkSession, options: Options) -> DataFrame:
-    """The messages that are looked for, each once, with COLUMNS and ``places``."""
+    """Return the matching messages, each once, with COLUMNS and ``places``."""
     return once(messages(spark, options, COLUMNS, options.tag).where(_wanted(options)))
 
 
@@ -108,7 +110,7 @@ def _hit(row: Row) -> Hit:
 
 
 def readable(body: bytes) -> tuple[str, bool]:
-    """A body as text, or in base64 and True where it is none."""
+    """Return a body as text and False, or in base64 and True if it is not UTF-8."""
     try:
         return body.decode(), False
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Measures topics: rates, how late messages are stored, their sizes, how evenly queues are used,
-which keys are hot, and how far groups are behind.
+"""Measures topics: rates, delays until storing, sizes, balance of queues, hot keys, and lag of
+groups.
 
-Messages are read once, their heads and tags alone; keys are a second reading, of nothing else.
-The result goes into one HTML file that needs no network, and one of JSON.
+Messages are read once, only their headers and tags. A second pass reads only keys. The result is
+written as one HTML file that needs no network, and one of JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIMENSIONS: Final = ("topic", "queue", "tag", "bucket")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to measure and where to write it."""
+    """Options of the job stats: the messages, the figures to compute, and the output folder."""
 
     output: Annotated[Path, Word("Where report.html and report.json go.")] = Path("stats")
     groups: Annotated[tuple[str, ...], Word("A group to measure; all of the topics' else.")] = ()
@@ -45,8 +45,9 @@ class Options(Places):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Messages of one topic, queue or tag. Lags are from born to stored, sizes those of records;
-    both by share (``p50``) and the longest, in ms and bytes. ``per_s`` is the mean rate."""
+    """Messages of one topic, queue or tag. Lags are from birth to storing, in ms; sizes are those
+    of records, in bytes. Both are given by percentile (``p50``) and maximum. ``per_s`` is the mean
+    rate."""
 
     name: str
     messages: int
@@ -60,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How evenly a topic's queues are used: the fullest one's messages over the mean."""
+    """The balance of a topic's queues: the messages of the fullest queue divided by the mean."""
 
     topic: str
     queues: int
@@ -70,7 +71,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key and how many messages carry it."""
+    """A key and the number of messages that have it."""
 
     topic: str
     key: str
@@ -79,7 +80,7 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything measured; ``rates`` are a topic's messages by bucket (ms since the epoch)."""
+    """All measurements. ``rates`` are a topic's messages by bucket (ms since the epoch)."""
 
     topics: tuple[Measured, ...]
     queues: tuple[Measured, ...]
@@ -93,7 +94,7 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Measure and write the report. Raises BadOption, OSError, and what reading raises."""
+    """Measure topics and write the report. Raises BadOption, OSError, and the errors of reads."""
     places = options.named()
     with tasks_told(spark, "measure", progress):
         rows = _cube(spark, options).collect()
@@ -129,7 +130,7 @@ def write(report: Report, output: Path) -> None:
 
 
 def _cube(spark: SparkSession, options: Options) -> DataFrame:
-    """Everything but keys in one reading: a row for each topic, queue, tag and bucket."""
+    """Return all measurements but keys in one pass: a row for each topic, queue, tag and bucket."""
     columns = (*HEADS, "size_bytes", *(("tags",) if options.tags else ()))
     stored = f.unix_millis("store_timestamp")
     tag: Column = f.coalesce("tags", f.lit("")) if options.tags else f.lit("")
@@ -203,8 +204,8 @@ def _rates(rows: Sequence[Row]) -> dict[str, dict[int, int]]:
 
 
 def skews(queues: Sequence[Measured]) -> tuple[Skew, ...]:
-    """How evenly each topic's queues are used, the most uneven topic first. Queues without any
-    message are not seen."""
+    """Return the balance of each topic's queues, the most uneven topic first. Empty queues are not
+    counted."""
     by_topic: dict[str, list[Measured]] = {}
     for queue in queues:
         by_topic.setdefault(queue.name.split(" ")[0], []).append(queue)

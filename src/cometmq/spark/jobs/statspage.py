@@ -48,7 +48,7 @@ svg { display: block; width: 100%; height: auto } svg text { font-size: 12px; fi
 
 
 def page(report: Report, made_ms: int) -> str:
-    """The whole file."""
+    """Return the whole HTML file."""
     parts = [_head(report, made_ms), _section("Messages a second, as stored", "", _rates(report))]
     topics = report.topics[:ROWS]
     parts.append(_section("How late messages are stored", _LATE, _lags(topics)))
@@ -68,7 +68,7 @@ def page(report: Report, made_ms: int) -> str:
 
 
 _NONE: Final = "There are no messages"
-#: Characters of a moment up to its seconds; all are in UTC.
+#: The length of a moment's text up to its seconds; all are in UTC.
 _SECONDS: Final = 19
 _LATE: Final = "From the producer's clock to the broker's; a producer whose clock is ahead shows 0."
 _SKEW: Final = "Messages of each queue. Skew is the fullest queue over the mean of its topic."
@@ -164,7 +164,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def span(span_ms: int) -> str:
-    """A span of time in its two largest units: 1 d 4 h, 3 min 20 s."""
+    """Return a span of time in its two largest units: 1 d 4 h, 3 min 20 s."""
     left_s = span_ms // 1000
     if not left_s:
         return f"{span_ms} ms"

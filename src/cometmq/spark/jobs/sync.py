@@ -5,11 +5,10 @@
     DIRECTORY/table/              the newest change of every row (see snapshots.py)
     DIRECTORY/report/             report.json, and changes by group and hour as Parquet
 
-Each micro-batch first lands in ``changes``, then the buckets that it touches are merged: the last
-writer of a row is its highest ``change``, so what comes late or twice undoes nothing. Deleted rows
-stay as such, which keeps a late change from reviving them. A batch that was applied is known by
-stream and number and is not applied again. Executors write all rows; the driver sees one line a
-bucket.
+Each micro-batch is first written to ``changes``, then the buckets that it touches are merged. The
+highest ``change`` of a row wins, so late or repeated changes undo nothing. Deleted rows are kept as
+such, so that a late change does not revive them. An applied batch is recorded by stream and number
+and is not applied again. Executors write all rows; the driver receives one line per bucket.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """What to follow and where to keep it.
+    """The topic to follow and the directory of the copy.
 
-    ``nameservers`` as in the source's option; ``group_by`` is the field of a row that the report
-    counts by; ``schemas`` are the columns of tables as DDL, by which rows are checked and typed
-    copies made; ``read_options`` are further options of the source.
+    ``nameservers`` is the source's option. ``group_by`` is the field of a row that the report
+    counts by. ``schemas`` are the columns of tables as DDL; rows are checked against them, and
+    typed copies have them. ``read_options`` are further options of the source.
     """
 
     nameservers: Annotated[str, Word("Name servers, several parted by ';'.")]
@@ -68,13 +67,13 @@ class SyncOptions:
 
     @property
     def changes(self) -> Path:
-        """Where every change lies, batch by batch."""
+        """The folder with every change, by batch."""
         return self.directory / "changes"
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What a run came to: the live rows of each table, totals, and the report."""
+    """Result of a run: the live rows of each table, totals, and the report."""
 
     rows: dict[str, int]
     applied: int
@@ -94,19 +93,19 @@ def start(spark: SparkSession, options: SyncOptions) -> StreamingQuery:
 
 
 def catch_up(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> None:
-    """Apply what the topic holds now, and return. Raises StreamingQueryException."""
+    """Apply the current messages of the topic. Raises StreamingQueryException."""
     drained(_writer(spark, options).trigger(availableNow=True).start(), "sync", progress)
 
 
 def drain(query: StreamingQuery) -> None:
-    """Let a query that :func:`start` gave read to the end of the topic, and stop it. Raises
-    StreamingQueryException when it failed."""
+    """Let a query from :func:`start` read to the end of the topic, then stop it. Raises
+    StreamingQueryException if it failed."""
     query.processAllAvailable()
     query.stop()
 
 
 def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncResult:
-    """Apply what the topic holds now, then count and report."""
+    """Apply the current messages of the topic, then count and report."""
     catch_up(spark, options, progress)
     with tasks_told(spark, "report", progress):
         return finish(spark, options)
@@ -126,7 +125,7 @@ def finish(spark: SparkSession, options: SyncOptions) -> SyncResult:
 
 
 def live(spark: SparkSession, directory: Path) -> DataFrame:
-    """The copy's rows: table, key, change, at_ms, and the row as JSON text."""
+    """Return the copy's rows: table, key, change, at_ms, and the row as JSON text."""
     table = SnapshotTable(directory / "table")
     paths = table.paths(table.current())
     read = spark.read.schema(STATE_DDL)
@@ -161,7 +160,7 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
 
 
 class ChangeTable(TableSink):
-    """The copy, the changes beside it, and the rule that a micro-batch is applied once."""
+    """The copy and the folder of changes; applies each micro-batch once."""
 
     def __init__(self, options: SyncOptions) -> None:
         self._options = options
@@ -204,7 +203,7 @@ class ChangeTable(TableSink):
 
 
 def _merged(batch: DataFrame, before: list[str], buckets: int) -> DataFrame:
-    """What some buckets held, with a batch over it; one task writes a bucket."""
+    """Merge a batch into the previous rows of its buckets. One task writes a bucket."""
     rows = batch.select(*STATE)
     if before:
         rows = rows.unionByName(batch.sparkSession.read.schema(STATE_DDL).parquet(*before))

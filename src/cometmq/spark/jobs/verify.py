@@ -1,9 +1,9 @@
-"""Compares two stores or clusters message by message: a slave with its master, a new cluster with
-the one it was moved from.
+"""Compares two stores or clusters message by message: a slave with its master, or a new cluster
+with the one it was migrated from.
 
-Messages are the same when topic, queue and queue offset are, and what is compared of them is the
-CRC of the body. Blocks of offsets are compared by their sums first, which needs no sorting of all
-messages; only blocks that differ are looked at again.
+Messages correspond if topic, queue and queue offset are the same; their bodies are compared by CRC.
+Blocks of offsets are compared by digests first, which needs no sorting of all messages. Only blocks
+that differ are read again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _QUEUE: Final = ("broker", "topic", "queue_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """The one side as for other jobs, and the other side. Where each side has one broker, the
-    brokers' names may differ."""
+    """The two sides: the options of other jobs for the one, and further options for the other. If
+    each side has one broker, the brokers' names may differ."""
 
     other_nameservers: Annotated[str, Word("The other side: name servers.")] = ""
     other_stores: Annotated[tuple[str, ...], Word("The other side: store directories.")] = ()
@@ -42,7 +42,7 @@ class Options(Places):
     limit: Annotated[int, Word("How many differences to give.")] = 100
 
     def other(self) -> Places:
-        """Where the other side is. Raises BadOption."""
+        """Return the inputs of the other side. Raises BadOption."""
         if not self.other_nameservers and not self.other_stores:
             raise BadOption("other-stores", "say what to compare with")
         return replace(
@@ -56,8 +56,8 @@ class Options(Places):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A message that only one side has (``missing``), that it has several times, or whose body is
-    another one (``crc``). Counts of 0 and no CRC are of a side without it."""
+    """A message that only one side has (``missing``), that the sides have in different numbers
+    (``count``), or whose body differs (``crc``). A side without it has a count of 0 and no CRC."""
 
     kind: str
     broker: str
@@ -72,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``messages`` on both sides, and the first of all ``differing``."""
+    """Result of a run: the messages on both sides, and the first of all ``differing``."""
 
     LINES: ClassVar[str] = "differences"
 
@@ -86,7 +86,7 @@ class Report:
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
-    """Compare. Raises BadOption, and what reading raises."""
+    """Compare the two sides. Raises BadOption, and the errors of reads."""
     sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
     with tasks_told(spark, "sums", progress):
         sums = _sums(sides).collect()
@@ -118,12 +118,13 @@ def _keyed(side: DataFrame) -> DataFrame:
 
 
 def _sums(sides: Sequence[DataFrame]) -> DataFrame:
-    """For each side and block how many messages there are, and what they come to."""
+    """Return the number of messages and the digest of each side and block."""
     found = [
         _keyed(side)
         .groupBy(*_QUEUE, "block")
         .agg(
             f.count("*").alias("messages"),
+            # XOR is independent of the order of rows, so nothing need be sorted.
             f.bit_xor(f.xxhash64("queue_offset", "body_crc")).alias("digest"),
         )
         .withColumn("side", f.lit(number))
@@ -133,7 +134,7 @@ def _sums(sides: Sequence[DataFrame]) -> DataFrame:
 
 
 def _differing(sums: Sequence[Row], one_each: bool) -> list[tuple[str, str, int, int]]:
-    """The blocks that are not the same on both sides."""
+    """Return the blocks that differ between the sides."""
     found: list[dict[tuple[str, str, int, int], tuple[int, int]]] = [{}, {}]
     for row in sums:
         broker = "" if one_each else row.broker
@@ -148,7 +149,7 @@ def _messages_of(
     blocks: list[tuple[str, str, int, int]],
     one_each: bool,
 ) -> DataFrame:
-    """The messages of these blocks that differ, with the count and the CRC of both sides."""
+    """Return the messages of these blocks that differ, with count and CRC on both sides."""
     names = [*_QUEUE, "block"]
     wanted = f.broadcast(
         spark.createDataFrame(blocks, "broker string, topic string, queue_id int, block bigint")

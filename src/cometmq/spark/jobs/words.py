@@ -1,8 +1,8 @@
-"""What a job's options are called and mean on a command line.
+"""Names, help texts and parsers of a job's options on the command line.
 
-A job's ``Options`` is a frozen dataclass; what people need to know of a field rides on its
-annotation: ``since_ms: Annotated[int | None, Word("...", name="since", read=moment_ms)] = None``.
-Fields without a Word are options too, under their own names.
+A job's ``Options`` is a frozen dataclass. The annotation of a field holds its help: ``since_ms:
+Annotated[int | None, Word("...", name="since", read=moment_ms)] = None``. Fields without a Word are
+options too, under their own names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SPANS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One option: its help; whether it stands alone (``positional``); its name where the field's
-    is not good; how its text is read (raises ValueError)."""
+    """One option: its help; whether it is ``positional``; its name if it differs from the field's;
+    the parser of its text (raises ValueError)."""
 
     help: str
     positional: bool = False
@@ -30,7 +30,7 @@ class Word:
 
 
 def size_bytes(text: str) -> int:
-    """A size as 128MB, 64Mi or bytes. Raises ValueError."""
+    """Parse a size like 128MB, 64Mi or a number of bytes. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no size such as 128MB, 64MiB or 1000000")
@@ -38,7 +38,7 @@ def size_bytes(text: str) -> int:
 
 
 def span_ms(text: str) -> int:
-    """A span of time as 500ms, 30s, 15m, 2h or 7d, in milliseconds. Raises ValueError."""
+    """Parse a span of time like 500ms, 30s, 15m, 2h or 7d into milliseconds. Raises ValueError."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no time such as 500ms, 30s, 15m, 2h or 7d")

@@ -1,9 +1,9 @@
-"""Pulls of a queue in flight: while a task decodes what came, the broker reads what comes next.
+"""Pipelined pulls of a queue: while a task decodes one response, the broker reads the next ones.
 
-Each pull is asked for from where the one before it should end, as the answers so far let expect. An
-answer that ends elsewhere makes those behind it useless: they are thrown away, and fewer pulls are
-in flight until answers follow on one another again. What cannot be read this way is left to the
-careful way of pull.py, which asks one pull at a time and knows what to do with every answer.
+Each pull starts where the one before it is expected to end, judging by the responses so far. If a
+response ends elsewhere, the later ones are discarded, and fewer pulls are in flight until responses
+line up again. Everything that cannot be read this way is left to pull.py, which sends one pull at a
+time and handles every response.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ LOOKED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIA
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What the broker said of ``start <= offset < stop``: its records, or that it is ``gone``.
+    """The broker's response about ``start <= offset < stop``: the records, or that they are
+    ``gone``.
 
-    What ``data`` misses was ``filtered`` out by the broker, or else is lost. Where the broker
-    filters, it may hold records from ``stop`` on, and some of them twice.
+    Offsets missing from ``data`` were ``filtered`` out by the broker, otherwise they are lost. If
+    the broker filters, ``data`` may hold records from ``stop`` on, and some records twice.
     """
 
     start: int
@@ -65,7 +66,7 @@ class Span:
 
 
 class Place(NamedTuple):
-    """A pull: ``rows`` are asked for at ``start``, and it should move on by ``expected``."""
+    """A pull of ``rows`` messages at ``start``, expected to advance by ``expected`` offsets."""
 
     start: int
     expected: int
@@ -74,8 +75,9 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Pace:
-    """What the answers to a task have shown so far: by how many offsets one moves on, how many may
-    be in flight, how large they are, and who gave them."""
+    """Statistics of a task's responses so far: the offsets by which a response advances
+    (``stride``), the number of pulls that may be in flight, the size of responses, and the brokers
+    that answered."""
 
     stride: int = 0
     window: int = 1
@@ -84,10 +86,11 @@ class Pace:
 
 
 class Flight:
-    """The pulls in flight between ``at`` and ``stop``; decides, and neither sends nor waits.
+    """Plans the pulls in flight between ``at`` and ``stop``; it does no I/O.
 
-    Of a broker that filters, each pull begins a bit before the one in front of it should end, and
-    what both give is given twice. Of others each asks for as much as it should get.
+    If the broker filters, each pull begins a little before the expected end of the one before it,
+    and the overlap is returned twice. Otherwise each pull requests exactly the messages it is
+    expected to return.
     """
 
     def __init__(self, pace: Pace, at: int, stop: int, *, filtered: bool) -> None:
@@ -102,11 +105,11 @@ class Flight:
 
     @property
     def in_flight(self) -> int:
-        """Pulls whose answers have not been seen."""
+        """Number of pulls without a response yet."""
         return len(self._pending)
 
     def due(self) -> list[Place]:
-        """The pulls to send now: some at a time, once half of the others are answered."""
+        """Return the pulls to send now: a group at a time, once half of the window is free."""
         pace = self._pace
         room = pace.window - len(self._pending)
         if room < pace.window // 2:
@@ -126,16 +129,20 @@ class Flight:
         return Place(start, expected, PULL_ROWS if self._filtered or wants_more else expected)
 
     def landed(self, answer: Response) -> tuple[Span | None, bool]:
-        """What the answer to the oldest pull gives, None when it is not for this way to understand;
-        and whether the next one follows on it."""
+        """Process the response to the oldest pull.
+
+        Return its span, or None if the response needs pull.py; and whether the next pull starts
+        where this one ended.
+        """
         pace, place = self._pace, self._pending.popleft()
         looked = answer.code in LOOKED if self._filtered else answer.code == ResponseCode.SUCCESS
         moves = onward(answer) - place.start if looked else 0
         if moves <= 0:
-            # The careful way finds out what is wrong.
+            # The single pull of pull.py determines the cause.
             pace.window = WINDOW_MIN if self.found else 1
             return None, False
         self.found = True
+        # Decreases slowly, so that one small response does not raise the limit ``within`` below.
         pace.answer_bytes = max(len(answer.body), pace.answer_bytes * 7 // 8)
         if moves < place.expected:
             pace.stride = stride_after(moves, answer, filtered=self._filtered)
@@ -153,9 +160,11 @@ class Flight:
 
 
 def spans_ahead(asker: Asker, pace: Pace, at: int, stop: int) -> Iterator[Span]:
-    """What is between two offsets, one span an answer, as far as answers follow on one another;
-    nothing when it is not known what to expect. An answer that comes late, or a connection that
-    breaks, ends it too."""
+    """Yield one span for each response, as long as each starts where the one before ended.
+
+    Yield nothing if the size of a response cannot be predicted yet. A timeout or a broken
+    connection ends the sequence too.
+    """
     if not pace.stride or pace.window < WINDOW_MIN or not asker.knows_whom(pace.answered):
         return
     flight = Flight(pace, at, stop, filtered=asker.filters)
@@ -176,18 +185,18 @@ def spans_ahead(asker: Asker, pace: Pace, at: int, stop: int) -> Iterator[Span]:
 
 
 def stride_after(moves: int, answer: Response, *, filtered: bool) -> int:
-    """By how many offsets the next answers will move on at least, most likely, after one that moved
-    on by ``moves`` and could have held more."""
+    """Return the number of offsets by which the next responses will probably advance at least,
+    after one that advanced by ``moves`` and had room for more."""
     return sure_of(moves) if filtered or len(answer.body) > LARGE_BYTES else moves
 
 
 def sure_of(moves: int) -> int:
-    """A number of offsets that varies by a quarter, at its least."""
+    """Return a lower bound for a number of offsets that varies by a quarter."""
     return max(moves * 3 // 4, 1)
 
 
 def before(records: bytes, stop: int) -> bytes:
-    """The records in front of the queue offset ``stop``."""
+    """Return the records before the queue offset ``stop``."""
     for at, _ in iter_sizes(records):
         if _queue_offset(records, at)[0] >= stop:
             return records[:at]

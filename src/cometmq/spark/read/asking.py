@@ -1,13 +1,13 @@
-"""Who of a broker name's copies is asked for messages, and whose word counts.
+"""Selects the broker to pull from among the copies of a queue, and decides when a response counts.
 
-Messages may come from any copy: a stored record is the same everywhere. That there is nothing at an
-offset only the master may say. A slave follows it, so one that has less than was planned is late
-and no loss, and the master is asked instead. A broker that is away or busy is asked again after a
-pause, since a restart of it takes seconds and a task that fails ends the whole query on a local
-Spark.
+Messages may come from any copy, because a stored record is the same on all of them. Only the master
+can report that there is nothing at an offset. A slave that has less than was planned lags its
+master, which is no loss, and the master is asked instead. A broker that is away or busy is asked
+again after a pause: a restart takes seconds, and on a local Spark a failed task ends the whole
+query.
 
-A pull (code 11) commits nothing and belongs to a group that brokers make by themselves and leave
-out of their lists of consumers.
+A pull (code 11) commits nothing. It uses a group that brokers create on their own and omit from
+their lists of consumers.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Holder:
 
 
 def holders(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[Holder]:
-    """Who has a queue's messages, in the order to ask: its master first; or the slaves first, each
-    queue starting at another of them.
+    """Return the brokers of a queue in the order to ask: the master first, or the slaves first.
+    With slaves first, queues start at different slaves to spread the load.
 
-    Raises RouteNotFound, NotConnected when its broker is not in the route.
+    Raises RouteNotFound, and NotConnected if the broker is not in the route.
     """
     known = cluster.brokers(queue, access, fresh=fresh)
     found = [Holder(address, broker_id == cluster.MASTER_ID) for broker_id, address in known]
@@ -83,7 +83,7 @@ def holders(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list
 
 
 class Ahead:
-    """Pulls sent ahead of their answers, over one connection. Nothing is asked twice."""
+    """Pipelined pulls over one connection. A pull is never repeated."""
 
     def __init__(
         self, wire: Wire, header: Callable[[int, int], PullMessage], timeout_ms: int
@@ -93,22 +93,23 @@ class Ahead:
         self._timeout_ms = timeout_ms
 
     def ask(self, places: Iterable[tuple[int, int]]) -> None:
-        """Send pulls, each of an offset and a number of messages. Raises NotConnected,
+        """Send pulls, each given by an offset and a number of messages. Raises NotConnected,
         RequestTimedOut."""
         calls = [(_PULL, self._header(*place)) for place in places]
         if calls:
             self._wire.ask(calls, self._timeout_ms)
 
     def answer(self) -> Response:
-        """The answer to the oldest pull. Raises NotConnected, RequestTimedOut."""
+        """Return the response to the oldest pull. Raises NotConnected, RequestTimedOut."""
         return self._wire.answer(self._timeout_ms)
 
 
 class Asker:
-    """Asks for the messages of one queue, staying with the copy that answered last.
+    """Requests the messages of one queue, preferring the copy that answered last.
 
-    ``filters`` is whether the broker is asked to filter; it ends when one cannot, and then its
-    answers hold everything. Queue entries of delayed messages hold times where others hold tags.
+    ``filters`` says whether the broker is asked to filter. It becomes false when the broker cannot
+    filter, and then its responses hold all messages. The queue of delayed messages is never
+    filtered: its entries hold times in place of tag hashes.
     """
 
     def __init__(
@@ -127,12 +128,12 @@ class Asker:
 
     @property
     def address(self) -> str:
-        """The copy that answered last; empty before any did."""
+        """Address of the copy that answered last; empty before the first response."""
         return "" if self._last is None else self._last.address
 
     def knows_whom(self, answered: Collection[str]) -> bool:
-        """Whether some copy has answered, or the one to ask first is among those that ``answered``
-        for other queues."""
+        """Return whether a copy has answered, or the first one to ask is among those that
+        ``answered`` for other queues."""
         if self._last is None and answered:
             try:
                 first = holders(self._queue, self._access)[0]
@@ -142,16 +143,17 @@ class Asker:
         return self._last is not None
 
     def ask(self, at: int, rows: int) -> Response:
-        """An answer about the offset ``at``: messages, or a word of the master that there are none.
+        """Return a response about the offset ``at``: messages, or the master's report that there
+        are none.
 
-        Raises NotConnected or RequestTimedOut when nobody gives one, BrokerRefused.
+        Raises NotConnected or RequestTimedOut if no copy answers, BrokerRefused.
         """
         return self._ask(self._header(at, rows))
 
     @contextmanager
     def ahead(self) -> Iterator[Ahead]:
-        """For pulls in flight with the copy that answered last. Raises NotConnected, as what it
-        gives does."""
+        """Provide pipelined pulls from the copy that answered last. The context manager and the
+        methods of :class:`Ahead` raise NotConnected."""
         assert self._last is not None
         with held(self._last.address, self._access) as wire:
             yield Ahead(wire, self._header, self._access.request_timeout_ms)
@@ -189,7 +191,7 @@ class Asker:
             try:
                 known = holders(self._queue, self._access, fresh=pause_ms > 0)
             except (NotConnected, RouteNotFound) as error:
-                # A broker that restarts is out of the route for a while, or its name server is.
+                # A broker that restarts, or its name server, is missing from the route for a while.
                 failure = error
                 continue
             for holder in known:
@@ -218,8 +220,8 @@ class Asker:
         )
 
     def _try(self, holder: Holder, header: PullMessage) -> Response | ClientError:
-        """The copy's answer, or the failure that another try or another copy may mend; others are
-        raised."""
+        """Return the copy's response, or the failure if another attempt or another copy may
+        succeed. Raise other failures."""
         try:
             answer = call(holder.address, _PULL, header, self._access)
             if header.expression_type != TAG and _is_beyond(answer):
@@ -236,14 +238,15 @@ class Asker:
             return answer
         refused = refusal(holder.address, _PULL, answer)
         if answer.code == ResponseCode.SYSTEM_BUSY or not holder.is_master:
-            # A young slave does not even know the topics of its master.
+            # A slave that has just started may not know the topics of its master yet.
             log.warning("pull_refused queue=%s error=%r", self._queue, str(refused))
             return refused
         raise refused
 
 
 def pauses_ms(outage_ms: int | None) -> Iterator[int]:
-    """The pauses before rounds, as many as fill ``outage_ms``; None is half a minute."""
+    """Yield the pauses before rounds until they add up to ``outage_ms``; None stands for half a
+    minute."""
     if outage_ms is None:
         yield from PAUSES_MS
         return
@@ -256,12 +259,12 @@ def pauses_ms(outage_ms: int | None) -> Iterator[int]:
 
 
 def onward(answer: Response) -> int:
-    """The offset that an answer says to go on with."""
+    """Return the offset at which a response says to continue."""
     return int(answer.ext["nextBeginOffset"])
 
 
 def _settles(answer: Response, header: PullMessage, holder: Holder) -> bool:
-    """Whether another copy need not be asked."""
+    """Return whether the response is final, so that no other copy need be asked."""
     moves = onward(answer) > header.queue_offset
     if answer.code == ResponseCode.SUCCESS and moves:
         return True
@@ -272,7 +275,7 @@ def _settles(answer: Response, header: PullMessage, holder: Holder) -> bool:
 
 
 def _is_beyond(answer: Response) -> bool:
-    """Whether a broker refused an expression that was read without fault here."""
+    """Return whether a broker rejected an expression that was parsed without error here."""
     if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
         return True
     return answer.code == ResponseCode.SYSTEM_ERROR and _CANNOT_FILTER in (answer.remark or "")

@@ -1,7 +1,7 @@
 """``spark.read``: every message between two points, planned once.
 
-Spark makes the reader in a planning process, asks it for partitions there, and sends it pickled to
-the tasks; so it holds values only.
+Spark creates the reader in a planning process, asks it for partitions there, and sends it pickled
+to the tasks. So it holds only plain values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class TopicReader(DataSourceReader):
         return rest
 
     def partitions(self) -> list[InputPartition]:
-        """One partition a task. Raises RouteNotFound, NotConnected, BadOption, DataLoss."""
+        """Return one partition per task. Raises RouteNotFound, NotConnected, BadOption,
+        DataLoss."""
         keep_loaded()
         return outlast(self._plan, self._options.outage, BATCH_OUTAGE_MS)
 
@@ -64,7 +65,8 @@ class TopicReader(DataSourceReader):
         start = resolve(starting, queues, options.access)
         end = end_of(ending, queues, options.access, options)
         if isinstance(starting.point, AtGroup):
-            # The group read further than the queue reaches: its topic was made anew.
+            # The group's offset is beyond the end of the queue: its topic was deleted and
+            # recreated.
             for queue in backward(start, end):
                 report_loss(queue, end[queue], start[queue], options)
         else:
@@ -77,7 +79,7 @@ class TopicReader(DataSourceReader):
         return planned(todo, options, rows_min=TASK_ROWS_MAX)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task. Raises DataLoss and what the wire raises."""
+        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
         keep_loaded()
         parts = ranges_of(partition)
         cluster.prefetch((part.queue.topic for part in parts), self._options.access)

@@ -1,8 +1,9 @@
-"""Messages that cannot be read: an error, a row with the reason in it, or a line in a file aside.
+"""Handles unreadable messages: an error, a row with the reason, or a line in a quarantine file.
 
-Which checks are made depends on what is asked for: a body that nobody reads is not unpacked, CRCs
-cost as much as half of the decoding and are compared on request. Texts that other clients read by
-guessing fail no query, and are told where bad rows are let through or put aside.
+The requested columns decide which checks are made. A body that is not requested is not
+decompressed. CRCs take half as long as decoding and are checked only on request. Texts for which
+other clients guess a reading fail no query; they are reported in the modes that keep or set aside
+bad rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TEXTS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties", CORR
 
 
 class Mode(Enum):
-    """What becomes of a message that cannot be read."""
+    """Handling of a message that cannot be read."""
 
     FAILFAST = "FAILFAST"
     PERMISSIVE = "PERMISSIVE"
@@ -47,7 +48,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """``path`` is the folder of the files of what is put aside."""
+    """Options for unreadable messages. ``path`` is the folder of the quarantine files."""
 
     mode: Mode = Mode.FAILFAST
     check_crc: bool = False
@@ -55,8 +56,8 @@ class Dirty:
 
 
 class DirtyRow(CometError):
-    """The message at ``queue_offset`` cannot be read; ``reason`` says why. ``topic`` is empty where
-    even that cannot be read."""
+    """Raised if the message at ``queue_offset`` cannot be read, for ``reason``. ``topic`` is empty
+    if even that cannot be read."""
 
     def __init__(
         self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str
@@ -74,7 +75,7 @@ class DirtyRow(CometError):
 
 
 def parse(given: Given) -> Dirty:
-    """Read the options about messages that cannot be read. Raises BadOption."""
+    """Parse the options about unreadable messages. Raises BadOption."""
     check_crc = get(given, "checkCrc", boolean, False)
     if "badRecordsPath" in given:
         if "mode" in given:
@@ -87,10 +88,10 @@ def parse(given: Given) -> Dirty:
 def read_block(
     data: bytes, broker_name: str, dirty: Dirty, starts: Ints | None = None, *, topic: str = ""
 ) -> tuple[Block, dict[int, str]]:
-    """The records that begin at ``starts`` (None: of a block of nothing but records), and what is
-    wrong with some, by where they begin.
+    """Return the records that begin at ``starts``, and the problems by position of the record.
 
-    Raises DirtyRow where that is an error, BadRecord where not even their sizes can be followed.
+    ``starts`` None stands for all of a block that holds only records. Raises DirtyRow if the mode
+    makes problems errors, BadRecord if not even the records' sizes can be followed.
     """
     try:
         return Block(data, broker_name, starts), {}
@@ -112,9 +113,9 @@ def clean(
     *,
     topic: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a block from :func:`read_block`, with what the mode says of bad ones.
+    """Yield the rows of a block from :func:`read_block`, with bad ones handled as the mode says.
 
-    Raises DirtyRow where bad rows are errors.
+    Raises DirtyRow if the mode makes bad rows errors.
     """
     if not len(block):
         return
@@ -147,7 +148,7 @@ def clean(
 
 
 def _batch_rows(block: Block) -> int:
-    """How many rows of about this block's size make a batch."""
+    """Return the number of rows of a batch of BATCH_BYTES, by the mean size in this block."""
     sizes = block.number("size_bytes")
     return max(1, len(sizes) * BATCH_BYTES // max(1, int(sizes.sum())))
 

@@ -1,8 +1,8 @@
-"""How far the queues of a stream reach, asked again and again: queues come, brokers go away.
+"""Repeated lookup of the ends of a stream's queues, while queues are added and brokers go away.
 
-What Spark's loop may ask a hundred times a second is asked more gently here: routes are read anew
-every DISCOVERY_MS, and after a round that found nothing the next one waits, so that asking takes at
-most a fifth of the time however many queues there are.
+Spark's loop may ask a hundred times a second. To spare the brokers, routes are read again only
+every DISCOVERY_MS. After a round that found nothing, the next one is delayed, so that lookups take
+at most a fifth of the time, regardless of the number of queues.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _pause: Final = Event()
 
 
 class Discovery:
-    """Asks for the ends of a stream's queues, and bears outages for a while."""
+    """Looks up the ends of a stream's queues, and tolerates outages for a limited time."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -65,11 +65,11 @@ class Discovery:
         self._rest_until_ms = 0
 
     def ends(self, known: Iterable[MessageQueue] = ()) -> Ends:
-        """How far each queue reaches, without those whose broker cannot be asked now. ``known``
-        are the queues that the query has read: their brokers have to be there.
+        """Return the end of each queue, without the queues of brokers that are away.
 
-        Raises the last failure when some broker or name server is away for too long (OUTAGE_MS
-        unless the options say otherwise), or a topic that the user named is.
+        ``known`` are the queues that the query has read; their brokers must be present. Raises the
+        last failure if a broker or name server is away too long (OUTAGE_MS unless the options say
+        otherwise), or if a topic that the user named is missing.
         """
         _pause.wait(max(0, self._rest_until_ms - _clock.monotonic_ms()) / 1000)
         began_ms = _clock.monotonic_ms()
@@ -95,15 +95,16 @@ class Discovery:
         return Ends(found, frozenset(copies))
 
     def has_news(self) -> None:
-        """The last round found something to read: the next one need not wait."""
+        """Record that the last round found something to read, so that the next one starts without
+        delay."""
         self._rest_until_ms = 0
 
     def is_away(self, queue: MessageQueue) -> bool:
-        """Whether the last round could not ask the broker of a queue."""
+        """Return whether the last round could not ask the queue's broker."""
         return self._away is None or queue.broker_name in self._away
 
     def _look(self, known: Iterable[MessageQueue], now_ms: int) -> ClientError | None:
-        """Read the routes when it is time; gives what is wrong with them."""
+        """Read the routes if they are due. Return the failure, or None."""
         if self._found_ms is not None and now_ms - self._found_ms < DISCOVERY_MS:
             return None
         access = self._options.access
@@ -121,7 +122,8 @@ class Discovery:
                 return failure
         if not found.unknown:
             return None
-        # Deleted, or not there yet. Who goes on without lost messages goes on without these too.
+        # The topic was deleted or does not exist yet. With failOnDataLoss=false the query continues
+        # without it.
         self._found_ms = None
         if self._options.fail_on_data_loss:
             return cluster.unknown(found.unknown[0], access)
@@ -129,7 +131,8 @@ class Discovery:
         return None
 
     def _weighed(self, error: ClientError) -> ClientError | None:
-        """The failure that a broker's absence is; None where the user goes on without it."""
+        """Return the failure to raise for an absent broker, or None if the user chose to go on
+        without it."""
         if self._options.outage.rule is not MissingBroker.WARN:
             return error
         now_ms = _clock.monotonic_ms()
@@ -139,7 +142,8 @@ class Discovery:
         return None
 
     def _bear(self, failure: ClientError | None) -> None:
-        """Let a restart of a broker pass, and a real outage stop the query."""
+        """Tolerate the failure for a while, so that a restart passes and a longer outage stops the
+        query."""
         now_ms = _clock.monotonic_ms()
         if failure is None:
             self._away_since_ms = self._told_ms = None

@@ -1,8 +1,8 @@
-"""Which messages a read wants by what they hold: tags, or an SQL92 expression.
+"""Message filters of a read: tags, or an SQL92 expression.
 
-A broker is asked to filter, and what it gives is checked here again: it compares the hashes of
-tags, and one that does not know SQL92 gives everything. So a read means the same whoever filters,
-and a store directory, where nobody does, is read with the same words.
+The broker is asked to filter, and its result is filtered again here: it compares only the hashes of
+tags, and a broker without SQL92 returns everything. A read therefore means the same wherever the
+filter runs, and reads of a store directory accept the same options.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ EVERYTHING: Final = tags.parse(None)
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """``sql`` is an expression that can be read; with one there are no tags to compare.
-    ``matches_none`` is set where no tag is left that could match."""
+    """The filter of a read.
+
+    ``sql`` is an expression that has been parsed successfully; with one, ``tags`` is not used.
+    ``matches_none`` is set if no tag is left that could match.
+    """
 
     tags: TagFilter = EVERYTHING
     sql: str | None = None
@@ -44,21 +47,22 @@ class RowFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Whether nothing is filtered."""
+        """True if every message matches."""
         return self.sql is None and self.tags.matches_all and not self.matches_none
 
     @property
     def expression_type(self) -> str:
-        """What a broker is told of the expression."""
+        """Type of the expression, as sent to a broker."""
         return TAG if self.sql is None else SQL92
 
     @property
     def expression(self) -> str:
-        """What a broker is asked for."""
+        """The expression, as sent to a broker."""
         return self.tags.expression if self.sql is None else self.sql
 
     def narrowed(self, wanted: Iterable[str]) -> RowFilter:
-        """Only those of the tags that are ``wanted`` too; all of them where none was named."""
+        """Return the filter limited to those of its tags that are also ``wanted``. A filter without
+        tags takes all of ``wanted``."""
         both = set(wanted) if self.tags.matches_all else self.tags.tags & set(wanted)
         if self.matches_none or not both:
             return replace(self, tags=EVERYTHING, matches_none=True)
@@ -66,8 +70,8 @@ class RowFilter:
         return replace(self, tags=TagFilter(" || ".join(sorted(both)), frozenset(both), codes))
 
     def choose(self, block: Block, *, beside: Collection[int] = ()) -> None:
-        """Leave only the rows of a block that match, and those that begin ``beside`` them: nobody
-        can say what those hold."""
+        """Keep only the rows of a block that match, and the rows that begin at a position in
+        ``beside``: those could not be read, so that the filter cannot decide on them."""
         if self.matches_all:
             return
         if self.matches_none:
@@ -82,7 +86,7 @@ class RowFilter:
 
 
 def parse(given: Given) -> RowFilter:
-    """Read the options that filter. Raises BadOption."""
+    """Parse the filter options. Raises BadOption."""
     kind = get(given, "filterType", one_of("tags", SQL92), "tags")
     if "sqlFilter" in given:
         for name in ("filter", "filterType"):

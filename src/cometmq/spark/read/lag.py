@@ -1,7 +1,7 @@
-"""Reports how far a query has come under a consumer group, so that tools show its lag.
+"""Commits the progress of a query as offsets of a consumer group, so that tools show its lag.
 
-The checkpoint alone decides where a query goes on; a report that fails is logged and made up for by
-the next one.
+Only the checkpoint decides where a query continues. A failed commit is logged; the next one covers
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LagReport:
-    """The offsets that brokers hold for a group, kept at the end of the last finished batch."""
+    """Keeps the committed offsets of a group at the end of the last finished batch."""
 
     def __init__(self, group: str, access: Access) -> None:
         self._group = group
@@ -29,11 +29,11 @@ class LagReport:
         self._told: dict[MessageQueue, int] = {}
 
     def report(self, reached: Offsets) -> None:
-        """Commit what has changed since the last report."""
+        """Commit the offsets that changed since the last report."""
         changed = {q: at for q, at in reached.items() if self._told.get(q) != at}
         if not changed:
             return
-        # A broker that is away must not keep the others' lag from being seen.
+        # One request per broker: a broker that is away must not prevent commits on the others.
         for name in sorted({queue.broker_name for queue in changed}):
             self._report({q: at for q, at in changed.items() if q.broker_name == name})
 
@@ -47,8 +47,10 @@ class LagReport:
         self._told |= changed
 
     def _make(self, changed: Offsets) -> None:
-        """See to it that the group exists, on brokers that are new to it; a broker may not allow
-        that, and take its offsets all the same."""
+        """Create the group on brokers where this query has not reported yet.
+
+        A broker may refuse that and still accept offsets of the group.
+        """
         known = {queue.broker_name for queue in self._told}
         strange = [queue for queue in changed if queue.broker_name not in known]
         if not strange:

@@ -1,4 +1,4 @@
-"""How much one micro-batch takes: what options and Spark's read limits say together."""
+"""The size of one micro-batch: combines the options with Spark's read limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """At most ``rows_max`` messages and about ``bytes_max``; none before there are ``rows_min``,
-    unless the last batch is ``delay_ms`` ago."""
+    """Limits of a micro-batch: at most ``rows_max`` messages and about ``bytes_max`` bytes. A batch
+    with fewer than ``rows_min`` messages waits until the last one is ``delay_ms`` ago."""
 
     rows_max: int | None = None
     bytes_max: int | None = None
@@ -34,7 +34,7 @@ class Caps:
 
 
 def parse(given: Given) -> Caps:
-    """Read the options that limit a micro-batch. Raises BadOption."""
+    """Parse the options that limit a micro-batch. Raises BadOption."""
     caps = Caps(
         rows_max=get(given, "maxOffsetsPerTrigger", positive, None),
         bytes_max=get(given, "maxBytesPerTrigger", positive, None),
@@ -49,8 +49,10 @@ def parse(given: Given) -> Caps:
 
 
 def default_limit(caps: Caps) -> ReadLimit:
-    """What Spark is to ask for. It knows no limit of several parts, so the one that is named stands
-    for all of them: see :func:`under`."""
+    """Return the limit that Spark passes with each request.
+
+    Spark has no limit with several parts, so one of them stands for all: see :func:`under`.
+    """
     if caps.rows_max is not None:
         return ReadMaxRows(caps.rows_max)
     if caps.bytes_max is not None:
@@ -61,8 +63,11 @@ def default_limit(caps: Caps) -> ReadLimit:
 
 
 def under(limit: ReadLimit, caps: Caps) -> Caps:
-    """What holds when Spark asks with ``limit``: the options, and the limit's own number in the
-    place of theirs. Everything there is means just that, whatever the options say."""
+    """Return the limits that apply when Spark asks with ``limit``.
+
+    They are those of the options, with the number of ``limit`` in place of theirs. ReadAllAvailable
+    removes all limits.
+    """
     match limit:
         case ReadAllAvailable():
             return Caps()
@@ -72,11 +77,12 @@ def under(limit: ReadLimit, caps: Caps) -> Caps:
             return replace(caps, bytes_max=limit.max_bytes)
         case ReadMinRows():
             return replace(caps, rows_min=limit.min_rows)
-    return caps  # files, which there are none of
+    return caps  # ReadMaxFiles does not apply: there are no files
 
 
 def is_enough(caps: Caps, rows: int, since_last_ms: int | None) -> bool:
-    """Whether ``rows`` messages make a batch; ``since_last_ms`` None before the first one."""
+    """Return whether ``rows`` messages are enough for a batch. ``since_last_ms`` is None before the
+    first one."""
     if caps.rows_min is None or rows >= caps.rows_min:
         return True
     return since_last_ms is None or since_last_ms >= caps.delay_ms

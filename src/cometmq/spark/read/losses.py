@@ -1,13 +1,14 @@
-"""Messages that should be read and are gone: an error, or a line in a report.
+"""Handles lost messages, which a read should return and no broker has any more: an error, or a line
+in a report.
 
-A report is a folder that the driver and all executors share. Every process appends to a file of its
-own there, ``losses-HOST-PID.jsonl``, one line a loss:
+A report is a folder that the driver and all executors share. Every process appends to its own file,
+``losses-HOST-PID.jsonl``, one line per loss:
 
     {"at_ms": 1772600767089, "topic": "orders", "broker": "broker-a", "queue": 3,
      "first": 120, "last": 457, "messages": 338}
 
-A task that Spark runs twice reports twice. What cannot be written fails the query: a loss that
-nobody is told of is worse than one that stops.
+A task that Spark runs twice reports twice. If the report cannot be written, the query fails,
+because an unreported loss is worse than a stopped query.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _clock: Final = SystemClock()
 
 
 class LossRule(Protocol):
-    """What a user said of losses: to fail, or to go on and write them down in a folder."""
+    """The user's choice about losses: fail, or continue and report them to a folder."""
 
     @property
     def fail_on_data_loss(self) -> bool: ...
@@ -43,7 +44,7 @@ class LossRule(Protocol):
 
 
 class DataLoss(CometError):
-    """Messages ``start <= offset < stop`` of ``queue`` should be read and are gone."""
+    """Raised if messages ``start <= offset < stop`` of ``queue`` should be read and are gone."""
 
     def __init__(self, queue: MessageQueue, start: int, stop: int) -> None:
         self.queue = queue
@@ -57,9 +58,9 @@ class DataLoss(CometError):
 
 
 def report_loss(queue: MessageQueue, start: int, stop: int, rule: LossRule) -> None:
-    """Raise DataLoss; or log it, and write it down, where the user chose to go on.
+    """Raise DataLoss, or log and report the loss if the user chose to continue.
 
-    Raises OSError when the report cannot be written.
+    Raises OSError if the report cannot be written.
     """
     if rule.fail_on_data_loss:
         raise DataLoss(queue, start, stop)
@@ -69,8 +70,8 @@ def report_loss(queue: MessageQueue, start: int, stop: int, rule: LossRule) -> N
 
 
 def report_beyond(option: str, queue: MessageQueue, end: int, named: int, rule: LossRule) -> None:
-    """Raise BadOption where an ``option`` names an offset beyond the ``end`` of a queue; or report
-    what lies between as lost, where the user chose to go on."""
+    """Raise BadOption because an ``option`` names an offset beyond the ``end`` of a queue. If the
+    user chose to continue, report the offsets in between as lost instead."""
     if rule.fail_on_data_loss:
         raise BadOption(
             option,
@@ -82,7 +83,7 @@ def report_beyond(option: str, queue: MessageQueue, end: int, named: int, rule: 
 
 
 def line(queue: MessageQueue, start: int, stop: int, at_ms: int) -> str:
-    """A loss as the report has it."""
+    """Return a loss as a line of the report."""
     return json.dumps(
         {
             "at_ms": at_ms,

@@ -1,16 +1,17 @@
-"""Offsets of queues as Spark's checkpoint holds them.
+"""Offsets of queues in the form of Spark's checkpoint.
 
-    {"v": 1, "q": {"broker-a|TopicX|0": 123, ...}}                     where a batch ends
-    {"v": 1, "q": {...}, "first": true}                                where a new query starts
-    {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      an end with some of its start
-    {"v": 1, "q": {...}, "to": {"broker-a|TopicX|0": 999, ...}}        an end with what is behind it
+    {"v": 1, "q": {"broker-a|TopicX|0": 123, ...}}                     the end of a batch
+    {"v": 1, "q": {...}, "first": true}                                the start of a new query
+    {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      an end with part of its start
+    {"v": 1, "q": {...}, "to": {"broker-a|TopicX|0": 999, ...}}        an end with later messages
 
 An offset is the next message to read. Keys are sorted, because Spark compares offsets as text.
-Spark keeps only ends, so an end carries with it what its batch's start does not tell: all of it for
-a first batch, since a query killed in that would otherwise begin at what "latest" means after the
-restart; and the oldest offset of each queue that a query meets on its way. Where a limit left
-messages for later, the end carries how far the queue reached: the lag of a broker that goes away is
-known by that, also after a restart. Releases before this one do not look at it. A topic may hold a
+
+Spark keeps only ends. So an end has in ``from`` the part of its batch's start that the end before
+does not have. For a first batch that is all of it: after a kill and restart, "latest" would mean a
+later point. For later batches it is the oldest offset of each queue that the query newly found.
+Where a limit left messages for later, ``to`` has the end of the queue: it keeps the lag of a broker
+that goes away known, also after a restart. Earlier releases ignore ``to``. A topic may contain a
 ``|``, a broker name and a queue id do not.
 """
 
@@ -29,14 +30,17 @@ Offsets = Mapping[MessageQueue, int]
 
 
 class BadOffset(ValueError):
-    """A checkpoint's offset cannot be read by this release."""
+    """Raised if this release cannot read an offset in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A point of a stream. ``is_first`` marks a new query's start; ``origin`` is where the batch
-    that ends here starts, in those queues where the end before does not say it; ``reached`` how far
-    queues reached then, where that is further."""
+    """A point of a stream.
+
+    ``is_first`` marks a new query's start. ``origin`` is the start of the batch that ends here, for
+    those queues that the end before does not have. ``reached`` is the end of those queues that had
+    more messages.
+    """
 
     queues: Offsets
     is_first: bool = False
@@ -44,7 +48,7 @@ class StreamOffset:
     reached: Offsets | None = field(default=None)
 
     def to_json(self) -> dict[str, object]:
-        """What Spark writes into its checkpoint."""
+        """Return the JSON object that Spark writes into its checkpoint."""
         found: dict[str, object] = {"v": VERSION, "q": _to_keys(self.queues)}
         if self.is_first:
             found["first"] = True
@@ -56,7 +60,7 @@ class StreamOffset:
 
 
 def from_json(found: Mapping[str, object]) -> StreamOffset:
-    """Read what :meth:`StreamOffset.to_json` gave. Raises BadOffset."""
+    """Parse the result of :meth:`StreamOffset.to_json`. Raises BadOffset."""
     version = found.get("v")
     if version != VERSION:
         raise BadOffset(f"offset version {version!r} in the checkpoint; this release reads 1")
@@ -70,12 +74,12 @@ def from_json(found: Mapping[str, object]) -> StreamOffset:
 
 
 def key_of(queue: MessageQueue) -> str:
-    """The text of a queue: broker, topic, id."""
+    """Return the text of a queue: broker, topic, id."""
     return f"{queue.broker_name}|{queue.topic}|{queue.queue_id}"
 
 
 def queue_of(key: str) -> MessageQueue:
-    """The queue of a text. Raises BadOffset."""
+    """Parse the text of a queue. Raises BadOffset."""
     broker_name, _, rest = key.partition("|")
     topic, _, queue_id = rest.rpartition("|")
     if not (topic and queue_id.isascii() and queue_id.isdigit()):

@@ -1,6 +1,6 @@
-"""The options of the source, read and checked once; an error names the option.
+"""The options of the source, parsed and checked once. An error names the option.
 
-Each theme reads its own: topics, points, limits, filters, access.
+The modules for topics, points, limits, filters and access each parse their own options.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ALIASES: Final = access.ALIASES | topics.ALIASES
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything a read needs to know. ``starting`` None means the default of its kind of read:
-    earliest for a batch, latest for a stream."""
+    """All options of a read. ``starting`` None means the default of the kind of read: earliest for
+    a batch, latest for a stream."""
 
     access: Access
     topics: topics.Choice
@@ -60,7 +60,7 @@ class ReadOptions:
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
-    """Read the options of ``spark.read`` or ``spark.readStream``. Raises BadOption."""
+    """Parse the options of ``spark.read`` or ``spark.readStream``. Raises BadOption."""
     given = by_name(options, KNOWN, ALIASES)
     read = ReadOptions(
         access=access.parse(given),
@@ -88,7 +88,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
 
 
 def for_stream(options: ReadOptions) -> ReadOptions:
-    """The options of a stream, which has no end. Raises BadOption when one is given."""
+    """Return the options of a stream, which has no end. Raises BadOption if one is given."""
     if options.ending is not None:
         problem = "a stream has no end; use spark.read, or the trigger availableNow"
         raise BadOption(options.ending.option, problem)

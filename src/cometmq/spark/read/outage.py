@@ -1,11 +1,11 @@
-"""Which brokers a read counts on, and what becomes of it while one of them is away.
+"""Detects brokers that are away, and applies the user's choice about them to a read.
 
-A name server forgets a broker that goes away, and with it the queues that the broker has: what is
-left of a route looks whole. So a read remembers by other means who belongs to it: the checkpoint of
-a stream names the broker of each queue, options name brokers, an ordered topic's configuration
-does, another name server may still know one, and every plan writes down whom it saw
-(remembered.py). Such a broker is away unless its master is
-registered; then the topic is what has left it.
+A name server forgets a broker that goes away, together with its queues, and the remaining route
+looks complete. A read therefore learns the expected brokers from other sources: the checkpoint of a
+stream names the broker of each queue, options name brokers, so does the configuration of an ordered
+topic, another name server may still know a broker, and every plan records the brokers it saw
+(remembered.py). An expected broker counts as away unless its master is registered; if it is
+registered, the topic was removed from it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _pause: Final = Event()
 
 
 class MissingBroker(Enum):
-    """What to do about a broker that is away."""
+    """Handling of a broker that is away."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -60,8 +60,9 @@ class MissingBroker(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """``brokers`` hold queues of what is read, whatever the route says; when none are named, what
-    the folder ``memory`` says counts. ``timeout_ms`` None is the default of the kind of read."""
+    """Options for outages. ``brokers`` hold queues of the read, whatever the route says. If none
+    are named, the folder ``memory`` says which brokers are expected. ``timeout_ms`` None is the
+    default of the kind of read."""
 
     rule: MissingBroker = MissingBroker.WAIT
     timeout_ms: int | None = None
@@ -70,8 +71,8 @@ class Outage:
 
 
 class BrokerMissing(NotConnected):
-    """``broker_name`` holds messages that should be read, and no name server that was asked knows
-    where it is."""
+    """Raised if ``broker_name`` holds messages to read, and none of the name servers asked knows
+    its address."""
 
     def __init__(self, broker_name: str, reason: str, access: Access) -> None:
         self.broker_name = broker_name
@@ -83,8 +84,7 @@ class BrokerMissing(NotConnected):
 
 
 def parse(given: Given) -> Outage:
-    """Read the options that say which brokers there are and what an outage means. Raises
-    BadOption."""
+    """Parse the options that name brokers and say how to handle an outage. Raises BadOption."""
     memory = get(given, "knownBrokers", some_text, default_folder() or "none")
     return Outage(
         MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
@@ -94,7 +94,7 @@ def parse(given: Given) -> Outage:
     )
 
 
-# ------------------------------------------------------------------------------- who is missing
+# ----------------------------------------------------------------------------- missing brokers
 
 
 def missing(
@@ -103,15 +103,16 @@ def missing(
     known: Iterable[MessageQueue] = (),
     others: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The brokers that are away, and how they are known: by options, by the route, since a query
-    has read their queues ``known``, or as the ``others`` say. Raises NameServersAway,
-    BrokerRefused.
+    """Return the brokers that are away, each with the reason why it is expected.
+
+    Brokers are expected by options, by the route, because a query has read their queues ``known``,
+    or by the reasons in ``others``. Raises NameServersAway, BrokerRefused.
     """
     there = frozenset().union(*found.brokers.values()) if found.brokers else frozenset()
     reasons = {
         name: why for name, why in {**found.absent, **_named(options)}.items() if name not in there
     }
-    # Who names all brokers has told that others are out of service.
+    # If the option names brokers, it lists all of them: others were taken out of service.
     named = options.outage.brokers
     for queue in known:
         if named and queue.broker_name not in named:
@@ -128,7 +129,7 @@ def missing(
 
 
 def _named(options: ReadOptions) -> dict[str, str]:
-    """The brokers that options name."""
+    """Return the brokers that options name, each with the option as the reason."""
     found: dict[str, str] = {}
     if isinstance(options.topics, Assigned):
         found |= {q.broker_name: "option 'assign' names it" for q in options.topics.queues}
@@ -140,8 +141,8 @@ def _named(options: ReadOptions) -> dict[str, str]:
 
 
 def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
-    """Brokers that only other name servers than the first know: one that has just started knows
-    few."""
+    """Return brokers that are known only to name servers after the first: one that has just started
+    knows few brokers."""
     there: dict[str, str] = {}
     for address in options.access.nameservers[1:]:
         timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
@@ -158,12 +159,12 @@ def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
     return there
 
 
-# -------------------------------------------------------------------------- what a plan waits for
+# ------------------------------------------------------------------------- waiting in a plan
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The queues of a plan; ``without`` are the brokers that it goes on without."""
+    """The queues of a plan. ``without`` are the brokers that it leaves out."""
 
     queues: list[MessageQueue]
     without: frozenset[str] = frozenset()
@@ -172,12 +173,12 @@ class Gathered:
 def gather(
     options: ReadOptions, known: Iterable[MessageQueue] = (), *, must_exist: bool = True
 ) -> Gathered:
-    """The queues of a plan, with all of their brokers there, but for those that the user goes on
-    without. ``known`` are queues that the query has read.
+    """Return the queues of a plan, with all expected brokers present except those that the user
+    allows to be missing.
 
-    Raises BrokerMissing, NotConnected or RequestTimedOut for a broker that is away, NameServersAway
-    when no name server answers; and where the topics ``must_exist`` what :func:`topics.check`
-    raises.
+    ``known`` are queues that the query has read. Raises BrokerMissing, NotConnected or
+    RequestTimedOut for a broker that is away, NameServersAway if no name server answers, and with
+    ``must_exist`` the errors of :func:`topics.check`.
     """
     found = topics.find(options.topics, options.access)
     memory = Memory(options.outage.memory, options.access)
@@ -201,7 +202,7 @@ def gather(
 
 
 def _remember(memory: Memory, options: ReadOptions, found: Found, away: Mapping[str, str]) -> None:
-    """Let the plans to come know who holds queues."""
+    """Record the brokers that hold queues, for later plans."""
     there: dict[str, set[str]] = {}
     for queue in found.queues:
         if queue.broker_name not in away:
@@ -215,7 +216,7 @@ def _remember(memory: Memory, options: ReadOptions, found: Found, away: Mapping[
 
 
 def _silent(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
-    """The brokers that are in the route and do not answer."""
+    """Return the brokers that are in the route and do not answer."""
     found = set()
     for name in sorted({queue.broker_name for queue in queues}):
         try:
@@ -227,10 +228,10 @@ def _silent(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
 
 
 def outlast(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
-    """What ``attempt`` gives, tried again while a broker is away and the user wants to wait.
+    """Call ``attempt`` until it returns while a broker is away and the user wants to wait.
 
-    Raises what it raised last: NotConnected and RequestTimedOut after the time is over, others at
-    once.
+    Return its result. Raises its last error: NotConnected and RequestTimedOut after the time is up,
+    others at once.
     """
     began_ms = _clock.monotonic_ms()
     timeout_ms = default_ms if outage.timeout_ms is None else outage.timeout_ms
@@ -248,7 +249,7 @@ def outlast(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
 
 
 def unnamed(named: Named, without: Collection[str]) -> Named:
-    """``named`` without what it says of brokers that a read goes on without."""
+    """Return ``named`` without the queues of brokers that a read leaves out."""
     point = named.point
     if not without or not isinstance(point, (AtOffsets, AtTimes)):
         return named

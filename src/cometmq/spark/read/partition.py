@@ -1,4 +1,4 @@
-"""What Spark carries from the plan to a task."""
+"""The partition that Spark carries from the plan to a task."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class QueueRanges(InputPartition):
 
 
 def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
-    """The ranges of a task; Spark sends a partition of nothing where a plan gave no task."""
+    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
+    QueueRanges."""
     return partition.value if isinstance(partition, QueueRanges) else ()
 
 
 def planned(
     todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
 ) -> list[InputPartition]:
-    """Ranges shared among tasks as the options want it, put together up to ``rows_min``."""
+    """Return the partitions of a plan: ranges split as the options say, and joined up to
+    ``rows_min`` messages."""
     parts = tasks(
         todo,
         tasks_min=options.min_partitions,

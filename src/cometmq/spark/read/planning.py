@@ -1,4 +1,5 @@
-"""Which messages a batch takes and how its tasks share them. Pure: offsets in, ranges out."""
+"""Ranges of offsets: limits the size of a batch and shares its messages among tasks. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -36,26 +37,28 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What lies between two points, queue by queue; a queue that ``start`` has not starts at 0."""
+    """Return the messages between two points, one range per queue. A queue missing in ``start``
+    starts at 0."""
     found = (Range(queue, start.get(queue, 0), stop) for queue, stop in end.items())
     return sorted(part for part in found if part.stop > part.start)
 
 
 def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
-    """Queues that end before they start: their newest messages are gone."""
+    """Return the queues that end before they start: their newest messages are gone."""
     return sorted(queue for queue, offset in start.items() if end.get(queue, offset) < offset)
 
 
 def advance(start: Offsets, newer: Offsets) -> dict[MessageQueue, int]:
-    """The furthest point after ``start``; a queue that cannot be asked now keeps its offset."""
+    """Return ``start`` advanced to ``newer``. A queue missing in ``newer`` keeps its offset."""
     return {**start, **newer}
 
 
 def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
-    """``end`` drawn in, so that about ``rows_max`` messages lie between.
+    """Return ``end`` reduced so that about ``rows_max`` messages remain.
 
-    Every queue with messages gives at least one, so that none starves: with more such queues than
-    ``rows_max`` that many are taken. The rest is shared in proportion to what each has.
+    Every queue with messages keeps at least one, so that none starves; with more such queues than
+    ``rows_max``, that many messages are taken. The rest is shared in proportion to the size of each
+    range.
     """
     todo = ranges(start, end)
     total = sum(map(len, todo))
@@ -64,6 +67,7 @@ def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
     spare = max(rows_max - len(todo), 0)
     waiting = total - len(todo)
     parts = [divmod((len(part) - 1) * spare, waiting) if waiting else (0, 0) for part in todo]
+    # The largest remainders are rounded up, so that the parts add up to exactly ``spare``.
     left = spare - sum(whole for whole, _ in parts)
     order = sorted(range(len(todo)), key=lambda at: (-parts[at][1], at))
     extra = set(order[:left])
@@ -80,9 +84,9 @@ def tasks(
     rows_max: int = TASK_ROWS_MAX,
     rows_min: int = TASK_ROWS_MIN,
 ) -> list[tuple[Range, ...]]:
-    """Share ranges among tasks: long ones are cut, short ones put together.
+    """Share ranges among tasks: split long ones, join short ones.
 
-    ``tasks_min`` is how many tasks are wanted at least, where there are that many messages.
+    ``tasks_min`` is the minimum number of tasks, if there are that many messages.
     """
     whole = list(todo)
     total = sum(map(len, whole))
@@ -94,14 +98,14 @@ def tasks(
 
 
 def split(part: Range, rows_max: int) -> list[Range]:
-    """Even pieces of at most ``rows_max`` messages."""
+    """Split a range into even pieces of at most ``rows_max`` messages."""
     count = -(-len(part) // rows_max)
     borders = [part.start + len(part) * at // count for at in range(count + 1)]
     return [Range(part.queue, borders[at], borders[at + 1]) for at in range(count)]
 
 
 def join(pieces: Sequence[Range], rows_max: int) -> list[tuple[Range, ...]]:
-    """Neighbours put together while they have at most ``rows_max`` messages, and are few."""
+    """Join neighbouring ranges up to ``rows_max`` messages and TASK_RANGES_MAX ranges."""
     found: list[list[Range]] = []
     rows = 0
     for piece in pieces:

@@ -1,4 +1,5 @@
-"""Points in queues as options name them: an edge, offsets, times, what a group committed."""
+"""Points in queues as options name them: an edge, offsets, times, or a group's committed
+offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ OPTIONS: Final = (
 
 
 class Edge(Enum):
-    """One of both ends of a queue."""
+    """The beginning or the end of a queue."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -33,7 +34,8 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Offsets of queues, -2 the earliest and -1 the latest; other queues are at ``otherwise``."""
+    """Offsets of queues; -2 is the earliest and -1 the latest. Other queues are at
+    ``otherwise``."""
 
     by_queue: Mapping[MessageQueue, int]
     otherwise: Edge
@@ -41,9 +43,11 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first message stored at a moment (ms since the epoch) or later: one for all queues, or
-    one each, with other queues at ``otherwise``. A queue without such a message is at its end, or
-    an error where ``is_strict``."""
+    """The first message stored at a moment (ms since the epoch) or later.
+
+    There is one moment for all queues, or one per queue with the other queues at ``otherwise``. A
+    queue without such a message is at its end, or an error if ``is_strict``.
+    """
 
     everywhere_ms: int | None = None
     by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
@@ -53,7 +57,7 @@ class AtTimes:
 
 @dataclass(frozen=True, slots=True)
 class AtGroup:
-    """What a consumer group committed; queues without that are at ``otherwise``."""
+    """The committed offsets of a consumer group. Queues without one are at ``otherwise``."""
 
     group: str
     otherwise: Edge
@@ -64,14 +68,14 @@ Point = Edge | AtOffsets | AtTimes | AtGroup
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A point, and the option that named it, for errors."""
+    """A point and the option that named it, for error messages."""
 
     option: str
     point: Point
 
 
 def starting(given: Given) -> Named | None:
-    """Where a read starts, None when no option says it. Raises BadOption."""
+    """Return the point where a read starts, or None if no option names it. Raises BadOption."""
     found = _named(given, "starting", Edge.EARLIEST)
     if STRATEGY in given and (found is None or not isinstance(found.point, AtTimes)):
         raise BadOption(STRATEGY, "needs startingTimestamp or startingOffsetsByTimestamp")
@@ -81,12 +85,12 @@ def starting(given: Given) -> Named | None:
 
 
 def ending(given: Given) -> Named | None:
-    """Where a batch ends, None when no option says it. Raises BadOption."""
+    """Return the point where a batch ends, or None if no option names it. Raises BadOption."""
     return _named(given, "ending", Edge.LATEST)
 
 
 def in_order(start: Named | None, end: Named | None) -> None:
-    """Check what can be checked without asking anybody. Raises BadOption."""
+    """Check the order of two points as far as possible without a broker. Raises BadOption."""
     if start is None or end is None:
         return
     first, last = start.point, end.point
@@ -137,7 +141,7 @@ def _group(given: Given) -> AtGroup:
 
 
 def by_queue(text: str, read: Callable[[int | str], int]) -> dict[MessageQueue, int]:
-    """Numbers of queues, from JSON like ``{"topic": {"broker": {"0": 123}}}``. Raises
+    """Parse numbers per queue from JSON like ``{"topic": {"broker": {"0": 123}}}``. Raises
     ValueError."""
     try:
         found = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, int | str]]])
@@ -153,7 +157,7 @@ def by_queue(text: str, read: Callable[[int | str], int]) -> dict[MessageQueue, 
 
 
 def queue(topic: str, broker: str, queue_id: str) -> MessageQueue:
-    """A queue whose id is text. Raises ValueError."""
+    """Return the queue with an id given as text. Raises ValueError."""
     if not (queue_id.isascii() and queue_id.isdigit()):
         raise ValueError(f"{queue_id!r} of {topic} on {broker} is no queue id")
     return MessageQueue(topic, broker, int(queue_id))
@@ -170,8 +174,8 @@ def _moments(text: str) -> dict[MessageQueue, int]:
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since the epoch of a number of them, or of an ISO 8601 time (UTC unless it
-    says otherwise). Raises ValueError."""
+    """Parse a time into milliseconds since the epoch: a number of them, or an ISO 8601 time (UTC
+    unless it says otherwise). Raises ValueError."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:

@@ -1,4 +1,4 @@
-"""Turns a point that a user named (an edge, offsets, times, a group) into offsets of queues."""
+"""Resolves a point that a user named (an edge, offsets, times, a group) to offsets of queues."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _EDGES: Final = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}
 
 
 def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vector:
-    """The offset of each queue at a point.
+    """Return the offset of each queue at a point.
 
-    Raises BadOption when the point names a queue that does not exist, or a moment that must lie in
-    a queue and does not; and what :func:`reach.ends` raises.
+    Raises BadOption if the point names a queue that does not exist, or a moment that must have a
+    message and has none; and the errors of :func:`reach.ends`.
     """
     point = named.point
     match point:
@@ -56,11 +56,11 @@ def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vec
 
 
 def end_of(named: Named, queues: Sequence[MessageQueue], access: Access, rule: LossRule) -> Vector:
-    """The offset of each queue at the point where a read ends, none of them beyond its queue's end.
-    What a slave tells of an end is no word against an offset: it may be late.
+    """Return the offset of each queue at the point where a read ends, at most the end of the queue.
 
-    Raises as :func:`resolve`, and BadOption for an offset beyond the end, unless the ``rule`` says
-    to go on.
+    An end reported by a slave does not limit an offset, because the slave may lag. Raises the
+    errors of :func:`resolve`, and BadOption for an offset beyond the end unless ``rule`` says to
+    continue.
     """
     found = resolve(named, queues, access)
     if isinstance(named.point, AtOffsets):
@@ -73,7 +73,8 @@ def end_of(named: Named, queues: Sequence[MessageQueue], access: Access, rule: L
 
 
 def check_order(start: Vector, end: Vector, option: str) -> None:
-    """Refuse a start after the end; ``option`` named the start. Raises BadOption."""
+    """Reject a start after the end. ``option`` is the one that named the start. Raises
+    BadOption."""
     for queue in sorted(start):
         if queue in end and start[queue] > end[queue]:
             raise BadOption(
@@ -97,7 +98,7 @@ def _rest(
     access: Access,
     edge_of: Callable[[MessageQueue], Edge],
 ) -> Vector:
-    """The queues that are not found yet, each at its edge."""
+    """Return the offsets of the queues missing in ``found``, each at its edge."""
     rest: Vector = {}
     for edge in Edge:
         rest |= _at_edge(edge, [q for q in queues if q not in found and edge_of(q) is edge], access)
@@ -132,8 +133,11 @@ def _at_times(
 def at_moments(
     moments: Mapping[MessageQueue, int], newest: Mapping[MessageQueue, int], access: Access
 ) -> Vector:
-    """The first message stored at each queue's moment (ms) or later, before the ends of
-    ``newest``; such an end where there is none. Raises what :func:`reach.ends` raises."""
+    """Return the offset of the first message stored at each queue's moment (ms) or later.
+
+    If there is none before the end in ``newest``, return that end. Raises the errors of
+    :func:`reach.ends`.
+    """
     oldest, near = reach.earliest(moments, access), reach.near_times(moments, access)
     return together(
         {

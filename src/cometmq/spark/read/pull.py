@@ -1,4 +1,5 @@
-"""Reads a range of one queue over the network: stored bytes, and what of the range is gone."""
+"""Reads a range of one queue over the network: the stored bytes, and which of its offsets are
+gone."""
 
 from __future__ import annotations
 
@@ -28,16 +29,16 @@ BLOCK_ROWS: Final = 20_000
 
 
 class QueuePuller:
-    """Pulls from one queue, at the pace that other queues of the task have shown."""
+    """Pulls from one queue, starting with the pace learned from other queues of the task."""
 
     def __init__(self, queue: MessageQueue, options: ReadOptions, pace: Pace | None = None) -> None:
         self._asker = Asker(queue, options.access, options.row_filter, options.outage.timeout_ms)
         self._pace = Pace() if pace is None else pace
 
     def spans(self, part: Range) -> Iterator[Span]:
-        """The whole range in order, in spans of a good size to decode.
+        """Yield the whole range in order, in spans of a suitable size for decoding.
 
-        Raises NotConnected or RequestTimedOut when no broker answers, BrokerRefused.
+        Raises NotConnected or RequestTimedOut if no broker answers, BrokerRefused.
         """
         start = part.start
         bodies: list[bytes] = []
@@ -60,7 +61,7 @@ class QueuePuller:
             start = span.stop
 
     def _walk(self, part: Range) -> Iterator[Span]:
-        """The range in order, one span an answer."""
+        """Yield the range in order, one span per response."""
         at = part.start
         while at < part.stop:
             begun = at
@@ -73,7 +74,7 @@ class QueuePuller:
                 yield span
 
     def _next(self, at: int, stop: int) -> Span:
-        """One pull alone, whatever its answer is."""
+        """Send a single pull and return its span, whatever the response is."""
         answer = self._asker.ask(at, min(stop - at, PULL_ROWS))
         filtered = self._asker.filters
         beyond = onward(answer)
@@ -84,5 +85,5 @@ class QueuePuller:
                 pace.window = WINDOW_MIN
                 pace.answered.add(self._asker.address)
             return Span(at, min(beyond, stop), answer.body, filtered=filtered)
-        # Moved: the oldest message is younger, or the newest one older, than the offset.
+        # The offset is outside the queue: the oldest message is later, or the newest one earlier.
         return Span(at, min(beyond, stop) if beyond > at else stop, gone=True)

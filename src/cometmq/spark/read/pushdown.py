@@ -1,18 +1,19 @@
-"""Filters that Spark pushes down to a batch read: which of them spare messages, and how.
+"""Filters that Spark pushes down to a batch read: selects those that reduce the messages to read.
 
-Columns of a queue (topic, broker_name, queue_id) leave out whole queues, bounds of queue_offset and
-store_timestamp cut the ranges of the others, tags are compared by the broker. What is taken here
-exactly Spark need not look at again; the rest is returned to it, also what only spares some:
+Filters on the columns of a queue (topic, broker_name, queue_id) skip whole queues. Bounds of
+queue_offset and store_timestamp cut the ranges of the other queues. The broker compares tags.
+Filters that are applied exactly here are not evaluated again by Spark. All others are returned to
+Spark, also those that only skip some messages:
 
-- topic, because a record that cannot be read has none;
-- store_timestamp, because a broker whose clock was set back stores out of order: as far as
-  CLOCK_SLACK_MS that costs no row, since ranges are cut that much wider;
+- topic, because an unreadable record has none;
+- store_timestamp, because a broker whose clock was set back stores out of order: ranges are wider
+  by CLOCK_SLACK_MS, so that up to this shift no row is missed;
 - keys and everything else.
 
-Off unless the user asks for it: Spark 4.3 keeps the plan of the last pushed filters for a DataFrame
-as a whole, and a later query of it that pushes nothing gets those rows.
+Off unless the user enables it: Spark 4.3 caches the plan of the last pushed filters for a whole
+DataFrame, and a later query of it that pushes nothing gets those rows.
 
-Pure: filters in, bounds out.
+Pure functions: filters in, bounds out.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ AtTime = Callable[[int, Sequence["MessageQueue"]], Mapping["MessageQueue", int]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The whole numbers ``low <= value < high``; None is no bound."""
+    """The whole numbers ``low <= value < high``; None means no bound."""
 
     low: int | None = None
     high: int | None = None
 
     def within(self, other: Bounds) -> Bounds:
-        """What lies in both."""
+        """Return the intersection of both."""
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
@@ -75,7 +76,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the filters leave: of queues, of offsets, of store times in milliseconds, of rows."""
+    """The part of a read that the filters leave: queues, offsets, store times in milliseconds,
+    rows."""
 
     row_filter: RowFilter = field(default_factory=RowFilter)
     of_queues: tuple[Filter, ...] = ()
@@ -83,9 +85,9 @@ class Pushed:
     store_ms: Bounds = Bounds()
 
     def cut(self, start: Offsets, end: Offsets, at_time: AtTime) -> tuple[Offsets, Offsets]:
-        """The queues that are wanted at all, from where to where.
+        """Return the start and the end of each queue that passes the filters.
 
-        ``at_time`` gives the first offset of each queue that was stored at a time (ms) or later.
+        ``at_time`` returns for each queue the first offset stored at a time (ms) or later.
         """
         queues = [queue for queue in end if all(_takes(one, queue) for one in self.of_queues)]
         if self.row_filter.matches_none:
@@ -105,7 +107,7 @@ class Pushed:
 
 
 def split(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pushed, list[Filter]]:
-    """What of the filters is used here, and those that Spark must still look at."""
+    """Return the filters that are applied here, and those that Spark must still evaluate."""
     pushed = Pushed(row_filter)
     rest: list[Filter] = []
     for one in filters:
@@ -116,11 +118,12 @@ def split(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pushed, lis
 
 
 class Push:
-    """What Spark calls as ``reader.pushFilters``, made to be an attribute of a reader.
+    """A callable attribute ``pushFilters`` for a reader.
 
-    Spark refuses a reader whose class overrides pushFilters while the session has
-    ``spark.sql.python.filterPushdown.enabled`` off, as it is by default. It looks at the function
-    of the method; so this has the base class's, and is called nevertheless where the switch is on.
+    Spark refuses a reader whose class overrides pushFilters while
+    ``spark.sql.python.filterPushdown.enabled`` is off, which is the default of a session. It
+    inspects the method's ``__func__``. This object has the base class's function there, and is
+    still called if the setting is on.
     """
 
     def __init__(self, take: Callable[[Iterable[Filter]], list[Filter]]) -> None:
@@ -128,7 +131,7 @@ class Push:
         self._take = take
 
     def __call__(self, filters: Iterable[Filter]) -> Iterable[Filter]:
-        """Gives back what Spark must still look at."""
+        """Return the filters that Spark must still evaluate."""
         return self._take(filters)
 
 
@@ -161,11 +164,11 @@ def _column(one: Filter) -> str:
 
 
 def _can_take(one: Filter, kind: type) -> bool:
-    """Whether a filter over a column of this kind can be decided here."""
+    """Return whether a filter on a column of this type can be applied here."""
     if isinstance(one, Not):
         return _can_take(one.child, kind)
     values = one.value if isinstance(one, In) else (getattr(one, "value", None),)
-    # True is an int of Python's, and null equals nothing: such comparisons are Spark's.
+    # A bool is an int in Python, and null equals nothing: Spark makes such comparisons.
     return type(one) in _VERDICTS and all(type(each) is kind for each in values)
 
 
@@ -191,9 +194,9 @@ _VERDICTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 
 
 def _bounds(one: Filter, read: Callable[[object], tuple[int, int] | None]) -> tuple[Bounds, bool]:
-    """The bounds that a filter sets, and whether it says nothing more.
+    """Return the bounds that a filter sets, and whether they express the whole filter.
 
-    ``read`` gives the last whole number up to a value, and the first from it on.
+    ``read`` returns the last whole number up to a value and the first one from it on.
     """
     if isinstance(one, In):
         places = [read(value) for value in one.value]
@@ -232,7 +235,8 @@ def _milliseconds(value: object) -> tuple[int, int] | None:
 
 
 def _tags(one: Filter) -> tuple[str, ...] | None:
-    """The tags that a filter allows, where all of them can be asked of a broker."""
+    """Return the tags that a filter allows, or None unless a broker can be asked for all of
+    them."""
     if isinstance(one, In):
         values = one.value
     elif isinstance(one, (EqualTo, EqualNullSafe)):
@@ -246,8 +250,8 @@ def _tags(one: Filter) -> tuple[str, ...] | None:
 
 
 def _can_be_asked(tag: object) -> bool:
-    """Whether an expression can name the tag, and all agree on the tag's hash: that of text which
-    replaces broken bytes differs."""
+    """Return whether an expression can name the tag and all parties compute the same hash of it.
+    Hashes differ for text with replaced broken bytes."""
     return (
         isinstance(tag, str)
         and tag != "*"

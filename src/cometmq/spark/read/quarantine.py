@@ -1,11 +1,12 @@
-"""Files of messages that a read put aside, one file a task that met any.
+"""Quarantine files: the messages that a read set aside, one file per task that had any.
 
     {"topic": "orders", "broker": "broker-a", "queue": 3, "offset": 120,
      "reason": "body CRC differs from the stored 0x1a2b3c4d", "record": "AAAB..."}
 
-A line a message; ``record`` is the stored record in base64, as the broker gave it. The folder has
-to be one that all executors share. A file appears whole when its task has read everything, under a
-name that its ranges make: a task that Spark runs again replaces it, and counts once.
+Each line is one message; ``record`` is the stored record in base64, as the broker returned it. All
+executors must share the folder. A file appears complete, once its task has read everything, under a
+name derived from its ranges. A task that Spark runs again therefore replaces its file, and counts
+once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Quarantine:
-    """The file of one task, begun with its first message."""
+    """The file of one task, created with its first message."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +42,7 @@ class Quarantine:
         reason: str,
         raw: bytes,
     ) -> None:
-        """Put a message aside. Raises OSError."""
+        """Append a message. Raises OSError."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._draft.open("w", encoding="utf-8")
@@ -56,13 +57,13 @@ class Quarantine:
         self._file.write(json.dumps(line) + "\n")
 
     def finish(self) -> None:
-        """Show the file, if there is anything in it."""
+        """Publish the file, if it has any message."""
         if self._file is not None:
             self._file.close()
             self._draft.replace(self._path)
 
     def drop(self) -> None:
-        """Forget the file: the task is not through."""
+        """Delete the draft: the task did not finish."""
         if self._file is not None:
             self._file.close()
             self._draft.unlink(missing_ok=True)
@@ -70,7 +71,8 @@ class Quarantine:
 
 @contextmanager
 def quarantine(folder: str | None, name: str) -> Iterator[Quarantine | None]:
-    """The file ``name`` of a task, shown once that is done; None without a folder or a name."""
+    """Provide the file ``name`` of a task and publish it at the end; None without a folder or a
+    name."""
     if folder is None or not name:
         yield None
         return
@@ -84,7 +86,7 @@ def quarantine(folder: str | None, name: str) -> Iterator[Quarantine | None]:
 
 
 def file_name(parts: Sequence[Range]) -> str:
-    """What the file of some ranges is called: their first one, and a sum over all."""
+    """Return the file name for some ranges: the first one, and a checksum over all."""
     if not parts:
         return ""
     first = parts[0]
@@ -94,5 +96,5 @@ def file_name(parts: Sequence[Range]) -> str:
 
 
 def safe_name(named: str, every: str) -> str:
-    """A file's name that begins with ``named`` and tells apart what ``every`` tells apart."""
+    """Return a file name that begins with ``named`` and differs for different texts ``every``."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', named)}-{zlib.crc32(every.encode()):08x}.jsonl"

@@ -1,8 +1,9 @@
-"""Which brokers held the queues of topics when these were read last, in a file of the driver's.
+"""A file on the driver with the brokers that held the queues of topics when they were last read.
 
-A batch has no checkpoint, and name servers forget who went away. So every plan writes down what it
-saw, for the plans after it: a small file for each set of name servers, replaced in one step. It is
-help and no truth: one that cannot be read or written is logged, and the read goes on without it.
+A batch has no checkpoint, and name servers forget brokers that went away. So every plan records the
+brokers it saw, for later plans, in a small file per set of name servers that is replaced
+atomically. The file is only a hint: if it cannot be read or written, that is logged, and the read
+goes on without it.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ _clock: Final = SystemClock()
 
 
 def default_folder() -> str | None:
-    """A folder of the user's own; None for one without a home."""
+    """Return a folder of the user's own, or None for a user without a home directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "cometmq", "spark") if os.path.isabs(cache) else None
 
 
 class Memory:
-    """What a folder says of the brokers behind some name servers; None remembers nothing."""
+    """The brokers recorded in a folder for one set of name servers. Without a folder it is
+    empty."""
 
     def __init__(self, folder: str | None, access: Access) -> None:
         self._path: Path | None = None
@@ -62,8 +64,8 @@ class Memory:
             self._path = Path(folder) / f"brokers-{name}.json"
 
     def absent(self, choice: Choice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
-        """Brokers that are not ``there`` (by topic) and held queues of a choice, and how that is
-        known."""
+        """Return brokers that held queues of a choice and are not in ``there`` (by topic), each
+        with the reason why it is expected."""
         found: dict[str, str] = {}
         for topic, brokers in self._chosen(choice).items():
             for name in brokers.keys() - there.get(topic, frozenset()):
@@ -75,7 +77,8 @@ class Memory:
         return found
 
     def keep(self, there: Mapping[str, Iterable[str]], gone: Mapping[str, Iterable[str]]) -> None:
-        """Write down that brokers hold topics, and that others, which are registered, do not."""
+        """Record that the brokers of ``there`` hold topics, and that the registered ones of
+        ``gone`` do not."""
         now_ms = _clock.wall_ms()
         seen = self._read()
         changed = False
@@ -91,12 +94,12 @@ class Memory:
             self._write(seen)
 
     def chosen(self, choice: Choice) -> dict[str, frozenset[str]]:
-        """The brokers that held queues of each topic of a choice."""
+        """Return the brokers that held queues of each topic of a choice."""
         return {topic: frozenset(brokers) for topic, brokers in self._chosen(choice).items()}
 
     def _chosen(self, choice: Choice) -> Seen:
         if isinstance(choice, Assigned):
-            return {}  # they name their brokers
+            return {}  # assigned queues name their brokers
         seen = self._read()
         if isinstance(choice, Pattern):
             names = matching(choice, seen, frozenset())

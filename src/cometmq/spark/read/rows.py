@@ -1,4 +1,5 @@
-"""A task's ranges to Arrow batches: exactly the messages of each range, or a report of the loss."""
+"""Converts a task's ranges to Arrow batches: exactly the messages of each range, or a report of the
+loss."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 def batches(
     parts: Sequence[Range], options: ReadOptions, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the ranges, in the order of each queue.
+    """Yield the rows of the ranges, in the order of each queue.
 
-    Raises DataLoss, DirtyRow, and what the wire raises.
+    Raises DataLoss, DirtyRow, and the errors of requests to brokers.
     """
     with quarantine(options.dirty.path, file_name(parts)) as aside:
         pace = Pace()
@@ -72,7 +73,8 @@ def _drop_repeats(block: Block) -> None:
 
 
 def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -> None:
-    """Queue offsets are dense, so without a filter each one missing is a message lost."""
+    """Report missing offsets as lost. Queue offsets are dense, so without a filter each gap is a
+    loss."""
     if len(block) == span.stop - span.start:
         return
     edges = np.concatenate(([span.start - 1], np.sort(block.queue_offsets), [span.stop]))

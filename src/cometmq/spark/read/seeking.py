@@ -1,7 +1,7 @@
-"""The search for a moment in many queues at once. Pure: it says where to look, and is told.
+"""Search for a moment in many queues at once, as generators that do no I/O themselves.
 
-Brokers of 4.x only come near a moment, so each of their guesses is made exact by looking at the
-messages around it. All queues take their steps together, which makes one exchange of each step.
+Brokers of 4.x return only an approximate offset, so each result is refined by looking at messages
+around it. All queues advance together, with one exchange per step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Search = Generator[int, int, int]
 
 
 def first_at_or_after(low: int, high: int, hint: int, moment_ms: int) -> Search:
-    """The first offset in ``low..high`` whose store time is ``moment_ms`` or later; ``high`` when
-    all are earlier.
+    """Search the first offset in ``low..high`` whose store time is ``moment_ms`` or later. Return
+    ``high`` if all are earlier.
 
-    Store times of ``low <= offset < high`` never fall. ``hint`` is a guess: the search gallops away
-    from it, so a good one costs three looks.
+    Store times of ``low <= offset < high`` must not decrease. ``hint`` is a guess: the search
+    gallops away from it, so a good one takes three looks.
     """
     before, after = low - 1, high  # before is too early, after is not
     step = 1
@@ -41,7 +41,8 @@ def first_at_or_after(low: int, high: int, hint: int, moment_ms: int) -> Search:
 def together(
     searches: Mapping[K, Search], look: Callable[[Mapping[K, int]], Mapping[K, int]]
 ) -> dict[K, int]:
-    """Run searches side by side; ``look`` gives the store times of one offset each."""
+    """Run searches side by side and return their results. ``look`` returns the store time of one
+    offset per search."""
     found: dict[K, int] = {}
     wanted: dict[K, int] = {}
 

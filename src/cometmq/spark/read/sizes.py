@@ -1,8 +1,7 @@
-"""How large messages are, guessed from some of them: a broker tells offsets, never bytes.
+"""Estimate of message sizes from a sample: a broker reports offsets, not bytes.
 
-The guess is made anew for every micro-batch from the first messages that it would take, in the
-queues that give most: what is read next is what was looked at. A batch is off by as much as the
-rest of it differs.
+Each micro-batch estimates from the first messages that it would take, in the longest ranges, so the
+sample is part of the batch. The size of a batch is off by as much as its other messages differ.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ ROWS: Final = 32
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
-    """How many messages of ranges have about ``bytes_max`` together; None when nobody can tell,
-    since all that were looked at are gone.
+    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
+    sampled messages are gone.
 
     Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
     """

@@ -1,8 +1,8 @@
 """``spark.readStream``: micro-batches from one offset of every queue to the next.
 
-The checkpoint alone says what was read; what a consumer group is told serves the eyes. The driver's
-side lives in one Python process as long as the query; tasks get the reader pickled and use only its
-options. Offsets: see offsets.py.
+Only the checkpoint records what was read; offsets committed for a consumer group are for
+monitoring. The driver's side lives in one Python process for as long as the query. Tasks receive
+the reader pickled and use only its options. Format of offsets: see offsets.py.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Json:
-        """Where a new query starts. Spark asks more than once and must hear the same."""
+        """Return the offset where a new query starts. Spark asks more than once and must get the
+        same one."""
         if self._initial is None:
             start = outlast(self._first, self._options.outage, discovery.OUTAGE_MS)
             self._initial = StreamOffset(start, is_first=True).to_json()
@@ -79,13 +80,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The caps of the options."""
+        """Return the limits of the options."""
         return limits.default_limit(self._options.caps)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what "available" means; messages that come later wait for the next start.
+        """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
+        start.
 
-        Raises what :func:`gather` and :func:`reach.ends` raise.
+        Raises the errors of :func:`gather` and :func:`reach.ends`.
         """
         self._frozen = self._freeze(())
         self._is_whole = False
@@ -101,8 +103,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return outlast(ends, options.outage, discovery.OUTAGE_MS)
 
     def _whole(self, frozen: Ends, known: Offsets) -> Ends:
-        """What "available" means with the queues that only the checkpoint names: at the first
-        batch, since nobody tells of the checkpoint before."""
+        """Return the fixed ends, completed by the queues that only the checkpoint names.
+
+        This happens at the first batch, because Spark does not pass the checkpoint earlier.
+        """
         rest = [queue for queue in known if queue not in frozen.by_queue]
         if self._is_whole or not rest:
             self._is_whole = True
@@ -113,15 +117,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Ends({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """The end of the next batch, equal to ``start`` when there is nothing to read.
+        """Return the end of the next batch, which equals ``start`` if there is nothing to read.
 
-        Raises DataLoss when a queue ends before ``start``.
+        Raises DataLoss if a queue ends before ``start``.
         """
         known = from_json(start)
         if not self._told:
             self._told.update(known.reached or {})
         if self._lag is not None and not known.is_first:
-            # Spark asks for a batch's end when the batch before is finished.
+            # Spark asks for the end of a batch once the batch before it is finished.
             self._lag.report(known.queues)
         if self._frozen is None:
             ends = self._discovery.ends(known.queues)
@@ -134,13 +138,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin, self._capped(begin, furthest, limits.under(limit, self._options.caps))
 
         if self._frozen is not None:
-            # An end that is the start ends the query, with what was available left unread.
+            # Returning the start would end the query with available messages unread.
             begin, end = outlast(bounds, self._options.outage, discovery.OUTAGE_MS)
         else:
             try:
                 begin, end = bounds()
             except AWAY:
-                return start  # a broker that has just gone away: discovery bears that
+                return start  # a broker has just gone away: discovery handles that
         if end is None or end == known.queues:
             return start
         self._batch_ms = _clock.monotonic_ms()
@@ -150,25 +154,25 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(end, origin=origin or None, reached=reached or None).to_json()
 
     def reportLatestOffset(self) -> Json | None:
-        """How far the queues reach, for Spark's progress report."""
+        """Return the ends of the queues, for Spark's progress report."""
         return self._newest
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """The tasks of a batch; also of one that ran before and is run again."""
+        """Return the tasks of a batch, also of one that is run again after a restart."""
         stop = from_json(end)
         begin = {**from_json(start).queues, **(stop.origin or {})}
         return planned(ranges(begin, stop.queues), self._options)
 
     def commit(self, end: Json) -> None:
-        """Nothing: Spark calls this a batch late, and not for the last one."""
+        """Do nothing: Spark calls this one batch late, and not for the last batch."""
 
     def stop(self) -> None:
-        """Nothing: Spark does not always call it."""
+        """Do nothing: Spark does not always call this."""
 
     # -------------------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task. Raises DataLoss and what the wire raises."""
+        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
         keep_loaded()
         parts = ranges_of(partition)
         cluster.prefetch((part.queue.topic for part in parts), self._options.access)
@@ -177,8 +181,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------- what to read next
 
     def _reaching(self, known: Offsets, ends: Ends) -> Offsets:
-        """How far queues reach as far as anybody knows: of those whose broker is away what it told
-        last, so that what waits there does not look read."""
+        """Return the ends of the queues as far as known. If a broker is away, use the last end it
+        reported, so that messages waiting there do not look read."""
         self._told |= ends.by_queue
         unasked = (queue for queue in known if queue not in ends.by_queue)
         away = (queue for queue in unasked if self._is_away(queue))
@@ -192,10 +196,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(
         self, known: Offsets, ends: Ends
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Where a batch of everything would start and end."""
+        """Return the start and the end of a batch without limits."""
         told = dict(ends.by_queue)
         for queue in ends.copies & known.keys():
-            # A slave may be behind, which is no loss: its master has the rest.
+            # A slave may lag, which is no loss: its master has the rest.
             told[queue] = max(told[queue], known[queue])
         new = [queue for queue, end in told.items() if queue not in known and end > 0]
         oldest = reach.earliest(new, self._options.access)
@@ -205,12 +209,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin, advance(begin, {q: end for q, end in told.items() if q in begin})
 
     def _capped(self, begin: Offsets, end: Offsets, caps: Caps) -> Offsets | None:
-        """``end`` drawn in to what a batch may take; None when there is not enough yet."""
+        """Return ``end`` reduced to the limits of a batch, or None if there are too few messages
+        yet."""
         todo = ranges(begin, end)
         rows = sum(map(len, todo))
         if rows == 0:
             return end
-        # What is lost is passed over at once, so that it is reported once.
+        # A loss is passed at once, without waiting for more messages, so that it is reported only
+        # once.
         may_wait = self._frozen is None and not backward(begin, end)
         if may_wait and not limits.is_enough(caps, rows, self._since_batch_ms()):
             return None

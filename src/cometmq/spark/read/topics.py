@@ -1,4 +1,4 @@
-"""Which queues a read covers: topics by name, topics by a pattern, or queues one by one."""
+"""The queues that a read covers: topics by name, topics by a pattern, or single queues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Topics whose whole name matches. Those of the system, of retries and of dead letters are left
+    """Topics whose whole name matches. System topics, retry topics and dead-letter queues are left
     out unless ``has_system_topics``."""
 
     expression: str
@@ -43,7 +43,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Queues one by one; no other ever joins."""
+    """Single queues; no other queue is ever added."""
 
     queues: frozenset[MessageQueue]
 
@@ -53,9 +53,11 @@ Choice = Topics | Pattern | Assigned
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Queues in order, and those topics of a choice that the name servers do not know. ``brokers``
-    are those with an address in the route of each topic, ``absent`` those that a route names
-    without one, and how."""
+    """The queues of a choice in order, and those of its topics that the name servers do not know.
+
+    ``brokers`` are the brokers with an address in the route of each topic. ``absent`` are brokers
+    that a route names without an address, each with the reason why it is expected.
+    """
 
     queues: list[MessageQueue]
     unknown: list[str]
@@ -64,7 +66,7 @@ class Found:
 
 
 def parse(given: Given) -> Choice:
-    """What options choose. Raises BadOption."""
+    """Return the choice that the options make. Raises BadOption."""
     option = only_one(given, ("topic", "subscribePattern", "assign"))
     if "includeSystemTopics" in given and option != "subscribePattern":
         raise BadOption("includeSystemTopics", "needs subscribePattern")
@@ -79,16 +81,16 @@ def parse(given: Given) -> Choice:
 
 
 def find(choice: Choice, access: Access) -> Found:
-    """The queues of a choice, as the name servers have them at this moment.
+    """Return the queues of a choice, as the name servers currently know them.
 
-    Raises NotConnected when no name server answers, BrokerRefused.
+    Raises NotConnected if no name server answers, BrokerRefused.
     """
     topics = _topics(choice, access)
     known = cluster.routes(topics, access, age_max_ms=0)
     queues = cluster.queues_of(known)
     if isinstance(choice, Assigned):
         queues = [queue for queue in queues if queue in choice.queues]
-    # What a pattern found a moment ago may be gone by now; nobody named it.
+    # A topic that a pattern matched a moment ago may be gone; the user did not name it.
     unknown = [] if isinstance(choice, Pattern) else [name for name in topics if name not in known]
     there = {
         topic: frozenset(data.broker_name for data in route.broker_datas if data.broker_addrs)
@@ -98,9 +100,9 @@ def find(choice: Choice, access: Access) -> Found:
 
 
 def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
-    """The queues of a choice, all of which must be there.
+    """Return the queues of a choice, all of which must exist.
 
-    Raises what :func:`check` and :func:`find` raise.
+    Raises the errors of :func:`check` and :func:`find`.
     """
     found = find(choice, access)
     check(found, choice, access)
@@ -108,7 +110,7 @@ def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
 
 
 def check(found: Found, choice: Choice, access: Access, *, without: Collection[str] = ()) -> None:
-    """See to it that all of a choice is there, but for queues of the brokers ``without``.
+    """Check that all of a choice exists, except for queues of the brokers ``without``.
 
     Raises RouteNotFound for a topic, BadOption for an assigned queue that does not exist.
     """
@@ -125,8 +127,8 @@ def check(found: Found, choice: Choice, access: Access, *, without: Collection[s
 
 
 def matching(pattern: Pattern, known: Iterable[str], of_cluster: frozenset[str]) -> list[str]:
-    """The topics of ``known`` that match; ``of_cluster`` are names of clusters and brokers, which
-    are topics of the system."""
+    """Return the topics of ``known`` that match. ``of_cluster`` are the names of clusters and
+    brokers, which are also names of system topics."""
     expression = re.compile(pattern.expression)
     return sorted(
         name
@@ -137,7 +139,7 @@ def matching(pattern: Pattern, known: Iterable[str], of_cluster: frozenset[str])
 
 
 def _absent(known: Mapping[str, TopicRoute], there: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Brokers that a route names and has no address of: as holders of queues, or in the
+    """Return the brokers that a route names without an address: as holders of queues, or in the
     configuration of an ordered topic (``broker-a:4;broker-b:4``)."""
     found: dict[str, str] = {}
     for topic, route in known.items():

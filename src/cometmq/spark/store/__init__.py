@@ -1,1 +1,1 @@
-"""Reads of store directories, a Java broker's or CometMQ's, without any broker."""
+"""Reads of store directories of a Java broker or CometMQ, without a running broker."""

@@ -1,4 +1,4 @@
-"""``spark.read`` with option ``store``: messages straight from the files of stores."""
+"""``spark.read`` with option ``store``: messages read directly from the files of stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StoreParts(InputPartition):
-    """What one task reads."""
+    """The parts that one task reads."""
 
     def __init__(self, parts: tuple[Part, ...]) -> None:
         super().__init__(parts)
@@ -33,13 +33,13 @@ class StoreReader(DataSourceReader):
         self._names = names
 
     def partitions(self) -> list[InputPartition]:
-        """One partition a task. Raises NoStore, BadOption, DataLoss, OSError."""
+        """Return one partition per task. Raises NoStore, BadOption, DataLoss, OSError."""
         keep_loaded()
         return [StoreParts(parts) for parts in plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task. Raises what rows.batches raises."""
+        """Yield the rows of one task. Raises the errors of rows.batches."""
         keep_loaded()
-        # Spark sends a partition of nothing where a plan gave no task.
+        # If the plan has no task, Spark sends a partition that is no StoreParts.
         parts = partition.value if isinstance(partition, StoreParts) else ()
         return batches(parts, self._options, self._names)

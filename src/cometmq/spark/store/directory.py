@@ -1,7 +1,7 @@
-"""What a store directory holds: its log files, its queues, and where the log ends.
+"""The contents of a store directory: its log files, its queues, and the end of the log.
 
-Nothing is locked or written, so a broker may run meanwhile; files that it deletes between two looks
-are as if they had never been there. Layout: store/layout.py.
+Nothing is locked or written, so a broker may run at the same time. A file that it deletes between
+two lookups is treated as if it had never existed. Layout: store/layout.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
 
 
 class NoStore(CometError):
-    """``path`` is no store directory."""
+    """Raised if ``path`` is no store directory."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -45,12 +45,12 @@ class LogFile:
 
     @property
     def stop(self) -> int:
-        """The physical offset behind its last byte."""
+        """The physical offset after its last byte."""
         return self.base + self.size_bytes
 
 
 class _Positions(msgspec.Struct):
-    """The part of our position files that says how far queue files are complete."""
+    """The fields of CometMQ's position files that say how far queue files are complete."""
 
     written: int = 0
     complete: int = -1
@@ -58,18 +58,18 @@ class _Positions(msgspec.Struct):
 
 
 def opened(path: str) -> FileIO:
-    """A file to read from by :func:`read_at`; close it. Raises OSError."""
+    """Open a file for :func:`read_at`; the caller closes it. Raises OSError."""
     return FileIO(path)
 
 
 def read_at(handle: FileIO, size: int, at: int) -> bytes:
-    """Up to ``size`` bytes from byte ``at`` of a file. Raises OSError."""
+    """Read up to ``size`` bytes from byte ``at`` of a file. Raises OSError."""
     handle.seek(at)
     return handle.read(size)
 
 
 def log_files(root: str) -> list[LogFile]:
-    """The files of the commit log, in order. Raises NoStore."""
+    """Return the files of the commit log, in order. Raises NoStore."""
     folder = os.path.join(root, "commitlog")
     try:
         names = sorted(os.listdir(folder))
@@ -88,12 +88,12 @@ def log_files(root: str) -> list[LogFile]:
 
 
 def has_queues(root: str) -> bool:
-    """Whether there are queues at all, or only a log."""
+    """Return whether the store has queues, or only a log."""
     return os.path.isdir(os.path.join(root, "consumequeue"))
 
 
 def queue_names(root: str) -> list[tuple[str, int]]:
-    """Topic and id of every queue, in order."""
+    """Return topic and id of every queue, in order."""
     found: list[tuple[str, int]] = []
     top = os.path.join(root, "consumequeue")
     for topic in sorted(_names(top)):
@@ -110,8 +110,10 @@ def _names(path: str) -> list[str]:
 
 
 def noted_complete(root: str) -> int | None:
-    """Up to which physical offset CometMQ says that queue files are complete; None when it never
-    ran here. What it said may be old, and then less than is true."""
+    """Return the physical offset up to which queue files are complete by CometMQ's own record.
+
+    Return None if CometMQ never ran here. An outdated record is lower than the true offset.
+    """
     found: list[_Positions] = []
     for name in _POSITIONS:
         try:
@@ -126,10 +128,10 @@ def noted_complete(root: str) -> int | None:
 
 
 def log_end(files: list[LogFile], hint: int = -1) -> int:
-    """The physical offset behind the last record of a log.
+    """Return the physical offset after the last record of a log.
 
-    ``hint`` is where a record surely begins or ends, as queues know it: then not all of the last
-    file is read, and only some megabytes behind the last record. Raises OSError.
+    ``hint`` is the start or the end of a record, as known from the queues. With it, only some
+    megabytes after the last record are read instead of the whole last file. Raises OSError.
     """
     for file in reversed(files):
         start = hint if file.base <= hint <= file.stop else file.base
@@ -140,8 +142,11 @@ def log_end(files: list[LogFile], hint: int = -1) -> int:
 
 
 def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
-    """Follow the chain of sizes from ``start`` to where no record comes within ``further_bytes``:
-    most of a new file is zeros, and reading them takes longer than all the rest."""
+    """Follow the chain of sizes from ``start`` to where no further record begins within
+    ``further_bytes``.
+
+    The limit matters because most of a new file is zeros, and reading them would dominate.
+    """
     position = start
     with opened(file.path) as handle:
         while True:
@@ -151,7 +156,7 @@ def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
             )
             if further < 0:
                 return position
-            # Damage: whoever reads the records in between will find it.
+            # Damage in between: it is handled when the records are read.
             position = further
 
 
@@ -167,7 +172,7 @@ def _follow(handle: FileIO, file: LogFile, position: int) -> int:
         size = PREFIX.unpack_from(data)[0]
         if not len(data) < size <= min(_RECORD_BYTES_MAX, file.stop - position):
             break
-        # Longer than a piece: it is there when the whole of it can be decoded.
+        # Longer than one read: it counts if it can be decoded as a whole.
         if not _is_whole(read_at(handle, size, position - file.base)):
             break
         position += size
@@ -175,19 +180,23 @@ def _follow(handle: FileIO, file: LogFile, position: int) -> int:
 
 
 def find_record(handle: FileIO, file: LogFile, start: int, stop: int) -> int:
-    """The first place from ``start`` on, before ``stop``, where a record of this file begins, or
-    -1. A record says where it is, so any place in the middle of others does to start from."""
+    """Return the first position in ``start <= position < stop`` where a record of this file begins,
+    or -1.
+
+    A record contains its own physical offset, so the search can start anywhere inside other
+    records.
+    """
     position = start
     while position < stop:
         try:
             data_at = handle.seek(position - file.base, os.SEEK_DATA) + file.base
         except OSError:
-            # Nothing but a hole follows.
+            # Only a hole follows.
             return -1
-        # Behind a hole, a record's first bytes may be zeros: sizes begin with some.
+        # The record may begin in the hole before the data, since sizes begin with zero bytes.
         position = max(position, data_at - FIXED_BYTES)
         data = read_at(handle, _PIECE_BYTES, position - file.base)
-        # Most of a new file is zeros, which are compared ten times faster than searched.
+        # Most of a new file is zeros; comparing them is ten times faster than searching.
         found = -1 if _ZEROS.startswith(data) else next_record(data, position, 0, len(data))
         if found >= 0:
             return position + found if position + found < stop else -1

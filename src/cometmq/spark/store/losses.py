@@ -1,4 +1,4 @@
-"""What goes wrong with a store's files while they are read: deleted meanwhile, or damaged."""
+"""Errors in a store's files during a read: deleted in the meantime, or damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LogGone(CometError):
-    """A part of the log (physical offsets) was deleted between the plan and the task."""
+    """Raised if a part of the log (physical offsets) was deleted between the plan and the task."""
 
     def __init__(self, path: str, start: int, stop: int) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class LogGone(CometError):
 
 
 class DamagedLog(CometError):
-    """What stands at physical offset ``offset`` of a log file is no record."""
+    """Raised if the bytes at physical offset ``offset`` of a log file are no record."""
 
     def __init__(self, path: str, offset: int, problem: str) -> None:
         self.path = path
@@ -43,15 +43,17 @@ class DamagedLog(CometError):
 
 
 def report_gone(part: LogPart, options: StoreOptions) -> None:
-    """Raise LogGone, or log it where the user chose to go on."""
+    """Raise LogGone, or log it if the user chose to continue."""
     if options.fail_on_data_loss:
         raise LogGone(part.file.path, part.start, part.stop)
     log.warning("log_gone path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
 
 
 def report_damage(part: LogPart, damage: Damage, options: StoreOptions) -> None:
-    """Raise DamagedLog, or log it where bad records are let through: nobody can say whose records
-    stood there, so there is no row for them."""
+    """Raise DamagedLog, or log it if the mode allows bad records.
+
+    The damaged bytes yield no rows, because their topic and queue are unknown.
+    """
     if options.dirty.mode is Mode.FAILFAST:
         raise DamagedLog(part.file.path, damage.start, damage.problem)
     log.warning(

@@ -1,7 +1,7 @@
-"""The options of a read from store directories, read and checked once; an error names the option.
+"""The options of a read from store directories, parsed and checked once. An error names the option.
 
-They mean what they mean for a read over the network; those that say how a cluster is reached, or
-when a stream takes what, are unknown here.
+They mean the same as in a read over the network. Options for connecting to a cluster or for the
+progress of a stream are unknown here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ALL: Final = Pattern(".*")
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A store directory, and the name of the broker whose it is."""
+    """A store directory, and the name of its broker."""
 
     path: str
     broker_name: str
@@ -66,8 +66,8 @@ class StoreRoot:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Everything a read of store directories needs to know. ``only_queued`` leaves out what is in
-    the log and in no queue."""
+    """All options of a read of store directories. ``only_queued`` leaves out records that are in
+    the log but in no queue."""
 
     roots: tuple[StoreRoot, ...]
     choice: Choice
@@ -83,7 +83,7 @@ class StoreOptions:
 
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
-    """Read the options of ``spark.read`` with a ``store``. Raises BadOption."""
+    """Parse the options of ``spark.read`` with a ``store``. Raises BadOption."""
     given = by_name(options, KNOWN, topics.ALIASES)
     paths = required(given, "store", names)
     starting, ending = points.starting(given), points.ending(given)
@@ -120,7 +120,7 @@ def _roots(paths: tuple[str, ...], given: tuple[str, ...] | None) -> tuple[Store
 
 
 def broker_of(path: str) -> str:
-    """The broker's name by the path of its store: the last folder not called ``store``. No file of
-    a store says it."""
+    """Return the broker's name derived from the path of its store: the last folder not called
+    ``store``. No file of a store contains the name."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.basename(folder) or name if name == "store" else name

@@ -1,4 +1,4 @@
-"""The records of a part of the log, some megabytes at a time."""
+"""The records of a part of the log, read some megabytes at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD_BYTES_MAX: Final = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are no record: from ``start`` on, and where the next record begins."""
+    """Bytes that are no record: from ``start`` to ``stop``, where the next record begins."""
 
     start: int
     stop: int
@@ -35,14 +35,14 @@ class Damage:
 
 
 def blocks(part: LogPart) -> Iterator[Block | Damage]:
-    """The records that begin in a part, in order, and what is none between them.
+    """Yield the records that begin in a part, in order, and the damage between them.
 
-    Raises FileNotFoundError before the first when the file is gone, OSError.
+    Raises FileNotFoundError before the first block if the file is gone, OSError.
     """
     with opened(part.file.path) as handle:
         position = part.start
         if position > part.file.base:
-            # The part before ends with the record that begins before this one.
+            # The previous part ends with the record that extends into this one.
             position = find_record(handle, part.file, position, part.stop)
         while 0 <= position < part.stop:
             found, following = _next(handle, part, position)
@@ -52,7 +52,8 @@ def blocks(part: LogPart) -> Iterator[Block | Damage]:
 
 
 def _next(handle: FileIO, part: LogPart, position: int) -> tuple[Block | Damage | None, int]:
-    """The records from ``position`` on that are read at once, and where to go on (-1: nowhere)."""
+    """Read the records from ``position`` on. Return them, and the position to continue at (-1:
+    none)."""
     file = part.file
     data = read_at(handle, min(PIECE_BYTES, file.stop - position), position - file.base)
     if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
@@ -86,7 +87,7 @@ def _damage(handle: FileIO, part: LogPart, position: int, problem: str) -> tuple
 
 
 def _long(data: bytes, position: int) -> int:
-    """The size of a record that may be longer than what was read; 0 when it is none."""
+    """Return the size of a record that may be longer than ``data``; 0 if it is no record."""
     if len(data) < FIXED_BYTES or problem_at(data, 0, position):
         return 0
     size: int = PREFIX.unpack_from(data)[0]

@@ -1,4 +1,4 @@
-"""How a read of store directories is shared among tasks: parts of the log, or ranges of queues."""
+"""Parts that tasks read of store directories: parts of the log, or ranges of queues."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ costs more than reading on, and much less than reading all."""
 class LogPart:
     """The records of a log file that begin at ``start <= physical offset < stop``.
 
-    Below ``dispatched`` a record must be in its queue to count; behind it, queues may not have it
-    yet.
+    Below ``dispatched`` a record counts only if it is in its queue. After it, the queues may not
+    have it yet.
     """
 
     root: StoreRoot
@@ -34,13 +34,13 @@ class LogPart:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of log to read."""
+        """Bytes of the log to read."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
-    """The messages ``start <= offset < stop`` of a queue; of about ``record_bytes`` each."""
+    """The messages ``start <= offset < stop`` of a queue, of about ``record_bytes`` each."""
 
     root: StoreRoot
     topic: str
@@ -51,7 +51,7 @@ class QueuePart:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of log to read."""
+        """Bytes of the log to read."""
         return (self.stop - self.start) * self.record_bytes
 
 
@@ -68,9 +68,9 @@ def log_parts(
     dispatched: int,
     bytes_max: int,
 ) -> list[LogPart]:
-    """The log from ``start`` to ``stop`` in parts of at most ``bytes_max``, never over two files.
+    """Split the log from ``start`` to ``stop`` into parts of at most ``bytes_max`` within one file.
 
-    Borders are any bytes: a task begins with the first record behind its own.
+    Borders may be at any byte: a task begins with the first record after its border.
     """
     found: list[LogPart] = []
     for file in files:
@@ -82,7 +82,7 @@ def log_parts(
 
 
 def queue_parts(part: QueuePart, bytes_max: int) -> list[QueuePart]:
-    """A range of a queue in even pieces of at most ``bytes_max``."""
+    """Split a range of a queue into even pieces of at most ``bytes_max``."""
     rows = part.stop - part.start
     count = min(rows, -(-part.size_bytes // bytes_max))
     borders = [part.start + rows * at // count for at in range(count + 1)] if count else []
@@ -93,7 +93,7 @@ def queue_parts(part: QueuePart, bytes_max: int) -> list[QueuePart]:
 
 
 def join(parts: Sequence[Part], bytes_max: int) -> list[tuple[Part, ...]]:
-    """Neighbours put together in one task while they have at most ``bytes_max``."""
+    """Join neighbouring parts in one task up to ``bytes_max``."""
     found: list[list[Part]] = []
     size = 0
     for part in parts:

@@ -1,4 +1,5 @@
-"""The files of one queue of a store directory: its bounds, its entries, an offset by time."""
+"""Files of one consume queue in a store directory: its bounds, its entries, and a search for
+offsets."""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ class Entry:
 
     @property
     def is_record(self) -> bool:
-        """Whether it ever held a record."""
+        """True if the entry refers to a record."""
         return 0 < self.size_bytes < HOLE_SIZE
 
 
 class QueueFiles:
-    """The files of a queue, as they are when this is made. A queue without files holds nothing."""
+    """The files of a queue, as listed at creation. A queue without files is empty."""
 
     def __init__(self, root: str, topic: str, queue_id: int) -> None:
         self._folder = os.path.join(root, "consumequeue", topic, str(queue_id))
@@ -63,11 +64,11 @@ class QueueFiles:
 
     @property
     def exists(self) -> bool:
-        """Whether the queue has any file."""
+        """True if the queue has any file."""
         return bool(self._files)
 
     def stop(self) -> int:
-        """The offset behind the last entry."""
+        """Return the offset after the last entry."""
         for first, path, count in reversed(self._files):
             with opened(path) as handle:
                 low, high = 0, count
@@ -82,7 +83,8 @@ class QueueFiles:
         return self._files[0][0] if self._files else 0
 
     def start(self, physical_min: int, stop: int) -> int:
-        """The first offset whose record lies at ``physical_min`` or behind; ``stop`` when none."""
+        """Return the first offset whose record is at ``physical_min`` or later; ``stop`` if there
+        is none."""
         low = min(self._files[0][0], stop) if self._files else stop
         high = stop
         while low < high:
@@ -95,7 +97,7 @@ class QueueFiles:
         return low
 
     def entry(self, offset: int) -> Entry:
-        """One entry; an empty one where there is none. Raises OSError."""
+        """Return one entry, or an empty one if there is none. Raises OSError."""
         for first, path, count in self._files:
             if first <= offset < first + count:
                 with opened(path) as handle:
@@ -103,7 +105,7 @@ class QueueFiles:
         return Entry(0, 0, 0)
 
     def entries(self, start: int, stop: int) -> Entries:
-        """The entries of a range; zeros where there are none. Raises OSError."""
+        """Return the entries of a range, with zeros for missing ones. Raises OSError."""
         found: Entries = np.zeros(stop - start, ENTRY)
         for first, path, count in self._files:
             low, high = max(start, first), min(stop, first + count)

@@ -1,4 +1,4 @@
-"""A task's parts to Arrow batches."""
+"""Converts the parts of a task to Arrow batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GAP_BYTES: Final = 16 << 10
 def batches(
     parts: Sequence[Part], options: StoreOptions, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in the order of the log or of their queue.
+    """Yield the rows of a task, in the order of the log or of their queue.
 
     Raises LogGone, DataLoss, DamagedLog, DirtyRow, OSError.
     """
@@ -54,7 +54,7 @@ def _read_part(part: Part, options: StoreOptions) -> Iterator[Read]:
 
 
 def _file_name(parts: Sequence[Part]) -> str:
-    """What the file is called of messages that the task of some parts puts aside."""
+    """Return the name of the quarantine file of a task, derived from its parts."""
     if not parts:
         return ""
     first = parts[0]
@@ -85,8 +85,8 @@ def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
     _report_gone(part, np.flatnonzero(~held), options)
     tag_filter = options.row_filter.tags
     if not tag_filter.matches_all and part.topic != SCHEDULE_TOPIC:
-        # A tag's hash stands in the entry (with delayed messages a time does), so most of what is
-        # not wanted is not even read.
+        # Entries hold the hash of the tag (in the queue of delayed messages, a time), so most
+        # unwanted records need not be read.
         held &= np.isin(entries["tag_code"], np.array(sorted(tag_filter.codes), np.int64))
     rows = np.flatnonzero(held)
     for chosen in _runs(physical[rows], sizes[rows], files):
@@ -103,7 +103,7 @@ def _report_gone(part: QueuePart, gone: Ints, options: StoreOptions) -> None:
 
 
 def _runs(physical: Ints, sizes: Ints, files: list[LogFile]) -> Iterator[slice]:
-    """Neighbouring rows that are decoded together: some megabytes of one log file."""
+    """Yield slices of neighbouring rows to decode together: some megabytes of one log file."""
     at = 0
     while at < len(physical):
         file = _file_of(int(physical[at]), files)
@@ -158,7 +158,7 @@ def _block(
 
 
 def _read(file: LogFile, physical: Ints, sizes: Ints) -> tuple[bytes, Ints]:
-    """The bytes of records of one file, and where each begins in them."""
+    """Read records of one file. Return the bytes, and the position of each record in them."""
     ends = physical + sizes
     edges = np.flatnonzero(physical[1:] - ends[:-1] > _GAP_BYTES) + 1
     firsts = np.concatenate(([0], edges))

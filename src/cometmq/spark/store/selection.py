@@ -1,4 +1,4 @@
-"""Which records of a log a read wants: topics, queues, offsets, times, tags."""
+"""Selects the records of a log that a read wants: by topic, queue, offset, time and filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOWHERE: Final = (1 << 63) - 1
 
 
 class Selection:
-    """Chooses rows of the blocks of one part."""
+    """Selects rows in the blocks of one part."""
 
     def __init__(self, part: LogPart, options: StoreOptions) -> None:
         self._part = part
@@ -31,7 +31,7 @@ class Selection:
         self._first: dict[tuple[str, int], int] = {}
 
     def choose(self, block: Block) -> None:
-        """Leave only the wanted rows."""
+        """Keep only the wanted rows."""
         if self._options.only_queued:
             block.choose(block.number("sys_flag") & _UNQUEUED == 0)
         if not len(block):
@@ -64,7 +64,7 @@ class Selection:
         block.choose(rows)
 
     def _first_of(self, topic: str, queue_id: int) -> int:
-        """The physical offset from which on records of a queue count."""
+        """Return the physical offset from which records of a queue count."""
         key = (topic, queue_id)
         if key not in self._first:
             self._first[key] = self._look(topic, queue_id)
@@ -81,18 +81,18 @@ class Selection:
         first = files.start(0, stop)
         if first == stop:
             return self._part.dispatched
-        # Records before a queue's first are of a topic that was deleted and made anew.
+        # Records before a queue's first entry belong to a deleted topic of the same name.
         return files.entry(first).physical
 
 
 def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
-    """Which values are in the half-open bounds that ``index`` gives each."""
+    """Return which values lie in the half-open bounds at their ``index``."""
     lows, highs = np.array(bounds, np.int64).T
     found: Flags = (values >= lows[index]) & (values < highs[index])
     return found
 
 
 def _kinds(values: Ints) -> tuple[list[int], Ints]:
-    """The different values, and which of them each row has."""
+    """Return the distinct values, and the index of each row's value among them."""
     encoded = pa.array(values).dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()

@@ -1,9 +1,9 @@
-"""One look at a store before it is read: which of its queues are wanted, up to where, and how.
+"""Survey of a store before a read: selects the queues, their ends, and the way to read them.
 
-A broker may run meanwhile. What a read gives is what the queues held, and the log held behind them,
-at the moment of the look: queue entries are written in the order of the log but for the last
-moments, so up to a place some megabytes before the newest entry queues are believed, and from there
-on the log itself.
+A broker may run at the same time. A read returns what the queues held at the time of the survey,
+and the log after their entries. Queue entries are written in the order of the log except for the
+last moments. So queues are trusted up to some megabytes before the newest entry, and from there on
+the log is read.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _HEAD_BYTES: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """``newest`` is a border of records at or before the end of the log, -1 when none is known;
-    below ``dispatched`` all queues are complete."""
+    """``newest`` is the end of a record at or before the end of the log, -1 if none is known. Below
+    ``dispatched`` all queues are complete."""
 
     newest: int
     dispatched: int
 
 
 def is_wanted(choice: Choice, broker_name: str, topic: str, queue_id: int | None = None) -> bool:
-    """Whether a read wants a topic, or a queue of it."""
+    """Return whether a read wants a topic, or one queue of it."""
     match choice:
         case Topics():
             return topic in choice.names
@@ -73,7 +73,7 @@ def is_wanted(choice: Choice, broker_name: str, topic: str, queue_id: int | None
 
 
 def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
-    """What each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
+    """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
     parts: list[Part] = []
     for root in options.roots:
         parts += _Survey(root, options).parts()
@@ -92,7 +92,7 @@ def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
 
 
 class _Survey:
-    """Looks at one store."""
+    """Surveys one store."""
 
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
         self._root = root
@@ -102,7 +102,7 @@ class _Survey:
         self._queues: dict[Key, QueueFiles] = {}
 
     def parts(self) -> list[Part]:
-        """The parts of a read, uncut."""
+        """Return the parts of a read, before splitting."""
         root, options = self._root, self._options
         names = queue_names(root.path)
         believes_queues = options.only_queued and has_queues(root.path)
@@ -142,7 +142,7 @@ class _Survey:
             entry = files.entry(stop - 1) if stop else None
             if entry is None or not entry.is_record or entry.physical < newest:
                 continue
-            # After a crash, queues may know of records that the log has lost.
+            # After a crash, queues may refer to records that the log has lost.
             if self._is_record(entry.physical, entry.size_bytes):
                 newest = entry.physical + entry.size_bytes
         noted = noted_complete(self._root.path)
@@ -168,15 +168,19 @@ class _Survey:
         return b""
 
     def _store_ms(self, physical: int) -> int | None:
-        """The store time of the record there; None when there is none."""
+        """Return the store time of the record at a physical offset, or None if there is no
+        record."""
         head = self._head(physical)
         if len(head) < FIXED_BYTES or problem_at(head, 0, physical):
             return None
         return store_ms_of(head)
 
     def _within_queues(self, windows: Windows, ends: Ends, end: int) -> Windows:
-        """Windows that end where their queues do, at the latest. Raises BadOption for one that is
-        named to end behind, unless losses are passed over, or to start behind its end."""
+        """Return the windows limited to the ends of their queues.
+
+        Raises BadOption for a window that an option ends after its queue, unless losses are
+        ignored, or starts after its end.
+        """
         named = {key: self._end_named(window) for key, window in windows.by_queue.items()}
         beyond = [key for key, offset in named.items() if offset > self._bounds(key)[1]]
         reached = self._reached(beyond, ends, end)
@@ -195,16 +199,17 @@ class _Survey:
         return replace(windows, by_queue=found)
 
     def _end_named(self, window: Window) -> int:
-        """The furthest offset that a window names."""
+        """Return the furthest offset that a window names."""
         return max(window.start, window.stop if window.stop < END else 0)
 
     def _reached(self, keys: list[Key], ends: Ends, end: int) -> dict[Key, int]:
-        """Where queues end, by their entries and by what the log has that is in no queue yet."""
+        """Return the ends of queues, by their entries and by records in the log that are in no
+        queue yet."""
         found = {key: self._bounds(key)[1] for key in keys}
         for part in self._log(ends.dispatched, end, Windows(), -1) if keys else ():
             for block in blocks(part):
                 if isinstance(block, Damage):
-                    continue  # whoever reads it tells
+                    continue  # damage is reported when it is read
                 names, codes = block.topic_codes()
                 ids, places = block.number("queue_id"), block.number("physical_offset")
                 for topic, queue_id in keys:
@@ -216,12 +221,13 @@ class _Survey:
         return found
 
     def _first_place(self, topic: str, queue_id: int) -> int:
-        """Where the log has a queue's first message; what is before is of a topic of before."""
+        """Return the physical offset of a queue's first entry, 0 for an empty queue. Earlier
+        records belong to a deleted topic of the same name."""
         first, stop = self._bounds((topic, queue_id))
         return self._files_of((topic, queue_id)).entry(first).physical if first < stop else 0
 
     def _report_gone(self, windows: Windows) -> None:
-        """Tell of messages that were named by their offsets and are gone."""
+        """Report messages that were named by their offsets and are gone."""
         for (topic, queue_id), window in windows.by_queue.items():
             if window.start < 0:
                 continue
@@ -232,7 +238,8 @@ class _Survey:
                 report_loss(queue, window.start, gone, self._options)
 
     def _first_at(self, windows: Windows) -> int:
-        """Where the log has to be read from: files whose records are all too old are left out."""
+        """Return the physical offset where reading starts. Files with only older records are
+        skipped."""
         from_ms = windows.otherwise.from_ms
         first = self._log_start
         if windows.by_queue or from_ms <= 0:
@@ -249,8 +256,10 @@ class _Survey:
     def _by_entries(
         self, wanted: list[Key], windows: Windows, dispatched: int, end: int
     ) -> list[Part] | None:
-        """Ranges of queues, and the log behind what queues have; None when it is better to read
-        all of the log."""
+        """Return ranges of queues, and the part of the log after what queues have.
+
+        Return None if it is better to read the whole log.
+        """
         log_bytes = end - self._log_start
         found: list[QueuePart] = []
         rest: dict[Key, Window] = {}
@@ -285,7 +294,7 @@ class _Survey:
     def _first_since(self, files: QueueFiles, low: int, high: int, moment_ms: int) -> int:
         def store_ms(offset: int) -> int:
             found = self._store_ms(files.entry(offset).physical)
-            # What cannot be read is found by whoever reads it.
+            # An unreadable record is reported when it is read.
             return moment_ms if found is None else found
 
         return low + bisect_left(range(low, high), moment_ms, key=store_ms)

@@ -1,6 +1,6 @@
-"""Which messages of each queue a read wants: the points that options name, for one store.
+"""The messages of each queue that a read wants: the points of the options, applied to one store.
 
-Pure but for ``bounds``, which looks how far a queue reaches.
+Pure functions except for ``bounds``, which looks up a queue's files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Key = tuple[str, int]
 class Window:
     """Messages with ``start <= queue offset < stop`` and ``from_ms <= store time < until_ms``.
 
-    A ``start`` of -1 is wherever a queue begins."""
+    A ``start`` of -1 is the beginning of the queue.
+    """
 
     start: int = -1
     stop: int = END
@@ -38,18 +39,18 @@ OPEN: Final = Window()
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The window of each queue; ``otherwise`` of those that have none of their own."""
+    """The window of each queue. ``otherwise`` is for queues without one of their own."""
 
     otherwise: Window = OPEN
     by_queue: dict[Key, Window] = field(default_factory=dict)
 
     def of(self, topic: str, queue_id: int) -> Window:
-        """The window of a queue."""
+        """Return the window of a queue."""
         return self.by_queue.get((topic, queue_id), self.otherwise)
 
     @property
     def are_open(self) -> bool:
-        """Whether nothing is left out."""
+        """True if no message is left out."""
         return self.otherwise == OPEN and not self.by_queue
 
 
@@ -64,7 +65,8 @@ def resolve(
     queues: Iterable[Key],
     bounds: Bounds,
 ) -> Windows:
-    """The windows of one broker's queues. Raises BadOption for a queue that does not exist."""
+    """Return the windows of one broker's queues. Raises BadOption for a queue that does not
+    exist."""
     otherwise = replace(_unknown_start(starting), **_unknown_stop(ending))
     if _is_global(starting) and _is_global(ending):
         return Windows(otherwise)
@@ -79,7 +81,7 @@ def resolve(
 
 
 def _is_global(named: Named | None) -> bool:
-    """Whether a point says the same of queues that exist and of those that come up later."""
+    """Return whether a point is the same for existing queues and for those that are added later."""
     point = None if named is None else named.point
     if isinstance(point, AtTimes):
         return point.everywhere_ms is not None
@@ -87,7 +89,7 @@ def _is_global(named: Named | None) -> bool:
 
 
 def _unknown_start(named: Named | None) -> Window:
-    """Where a queue begins that nobody knew when the read was planned: with its first message."""
+    """Return the window of a queue unknown to the plan: it starts with its first message."""
     if named is not None and isinstance(named.point, AtTimes):
         return Window(from_ms=named.point.everywhere_ms or -END)
     return OPEN
@@ -109,7 +111,7 @@ def _check(named: Named | None, broker_name: str, known: set[Key]) -> None:
 
 
 def check_brokers(named: Named | None, brokers: Iterable[str]) -> None:
-    """Refuse a point that names a broker whose store is not read. Raises BadOption."""
+    """Reject a point that names a broker whose store is not read. Raises BadOption."""
     if named is None or not isinstance(named.point, (AtOffsets, AtTimes)):
         return
     known = set(brokers)
@@ -153,7 +155,7 @@ def _narrowed(
 
 def _at_edge(window: Window, edge: Edge, key: Key, bounds: Bounds, *, is_start: bool) -> Window:
     if (edge is Edge.EARLIEST) == is_start:
-        # From the first message on; up to the last.
+        # From the first message on, or up to the last.
         return window if is_start else replace(window, stop=bounds(key)[1])
     start, stop = bounds(key)
     return replace(window, start=stop) if is_start else replace(window, stop=start)

@@ -1,1 +1,1 @@
-"""Tables that micro-batches are written to, each batch once."""
+"""Tables that micro-batches are written to, each batch exactly once."""

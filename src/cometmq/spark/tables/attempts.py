@@ -1,10 +1,10 @@
-"""The files that executors write for a try at a batch, before the table counts them.
+"""Data files that executors write in an attempt at a batch, before the table includes them.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet
 
-Every attempt has a folder of its own, so that two drivers that both take themselves for the living
-one cannot touch each other's files. What an attempt left that was not the one to count is removed
-after the query's next batch, when nothing can make it count any more.
+Every attempt has its own folder, so that two drivers, each of which takes itself for the active
+one, cannot touch each other's files. The files of failed attempts are removed after the query's
+next batch, when they can no longer be committed.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ if TYPE_CHECKING:
 
 DATA: Final = "data"
 _ATTEMPT: Final = re.compile(r"batch=(\d+)-(.+)-[0-9a-f]{8}")
-#: Spark's own default, INT96, is read by few others and has no statistics.
+#: Few other readers support INT96, Spark's default, and it has no statistics.
 _TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 class Attempts:
-    """The attempts of one sink in this process, and what earlier processes' may have left."""
+    """The attempts of one sink in this process; removes what attempts of earlier processes left."""
 
     def __init__(self) -> None:
         self._settled: set[str] = set()
         self._unsure: set[str] = set()
 
     def begin(self, mark: Mark) -> str:
-        """A new attempt's name."""
+        """Return the name of a new attempt."""
         if mark.query not in self._settled:
             self._unsure.add(mark.query)
         self._settled.discard(mark.query)
         return f"batch={mark.batch:08}-{mark.query}-{uuid.uuid4().hex[:8]}"
 
     def settle(self, folder: Folder, mark: Mark, is_dead: Callable[[str, int], bool]) -> None:
-        """The batch counts: remove the query's attempts of which ``is_dead`` says, by name and
-        batch, that they cannot. Looks only where something may have been left."""
+        """Remove the query's dead attempts after its batch was committed.
+
+        ``is_dead`` decides by name and batch whether an attempt can no longer be committed. The
+        folder is listed only if an attempt may have failed.
+        """
         if mark.query in self._unsure:
             for name in folder.names(DATA):
                 known = _ATTEMPT.fullmatch(name)
@@ -60,9 +63,9 @@ def write_files(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> list[StoredFile]:
-    """Have the executors write rows as Parquet; the files that the attempt has then.
+    """Have the executors write rows as Parquet, and return the files of the attempt.
 
-    A failed try of a task leaves none: Spark moves what a task wrote once the task is done.
+    Failed attempts of a task leave no files: Spark moves a task's files into place when it is done.
     """
     name = f"{DATA}/{attempt}"
     with _setting(rows.sparkSession, *_TIMESTAMPS):
@@ -74,7 +77,7 @@ def write_files(
 
 
 def attempt_of(file: str) -> str:
-    """The attempt that wrote a file of the table."""
+    """Return the attempt that wrote a file of the table."""
     return file.split("/")[1]
 
 

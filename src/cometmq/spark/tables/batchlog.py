@@ -1,11 +1,11 @@
-"""Which files belong to a table: one small JSON file for each batch, by query.
+"""Log of the files of a table: one small JSON file per batch, by query.
 
     _batches/QUERY/00000012.json       the files of batch 12
     _batches/QUERY/00000099.all.json   those of all batches up to 99
 
-A batch is in the table once its file is there, and a file appears in one step. Each query has a
-folder of its own, so any number of queries may add to a table and never get in each other's way.
-Every FOLD batches the files of all batches are written into one, and the single ones removed.
+A batch is in the table once its log file exists, and a log file appears atomically. Each query has
+its own folder, so any number of queries can append to a table without conflicts. Every FOLD
+batches, the log files of all batches are folded into one, and the single ones are removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class LogUnreadable(CometError):
-    """A file of the log holds no entry: the disk lost it. What it named is not known."""
+    """Raised if a file of the log was damaged on disk. The files that it listed are unknown."""
 
     def __init__(self, url: str, problem: str) -> None:
         self.url = url
@@ -38,14 +38,14 @@ class LogUnreadable(CometError):
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A file of the table, by its place in the table's folder."""
+    """A file of the table, by its path in the table's folder."""
 
     name: str
     size_bytes: int
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The files of a batch; none when it had no rows."""
+    """The files of a batch; empty if it had no rows."""
 
     number: int
     files: list[DataFile]
@@ -59,27 +59,28 @@ class BatchLog:
         self._fold = fold
 
     def last(self, query: str) -> int:
-        """The highest batch of a query, NO_BATCH before its first."""
+        """Return the highest batch of a query, NO_BATCH before its first."""
         return max((number for number, _, _ in self._entries(query)), default=NO_BATCH)
 
     def queries(self) -> list[str]:
-        """All queries that ever wrote."""
+        """Return all queries that ever wrote."""
         return self._folder.names(_ROOT)
 
     def batches(self, query: str) -> list[Batch]:
-        """All batches of a query, in order. Raises LogUnreadable."""
+        """Return all batches of a query, in order. Raises LogUnreadable."""
         for tries_left in reversed(range(_READ_TRIES)):
             try:
                 return self._batches(query)
             except FileNotFoundError:
-                # It was folded between the listing and the reading.
+                # It was folded between listing and reading.
                 if not tries_left:
                     raise
         raise AssertionError
 
     def files(self) -> list[DataFile]:
-        """The files of the table, those that were joined as what they were joined to."""
-        # Read first: a batch's file that is joined meanwhile then still counts, and is still there.
+        """Return the files of the table, with joined files in place of the ones they replace."""
+        # Read this first: a file that is joined in the meantime then still counts, and still
+        # exists.
         replaced = current(self._folder)
         gone = set(replaced.gone)
         stands = [DataFile(stand.name, stand.size_bytes) for stand in replaced.stands]
@@ -92,7 +93,7 @@ class BatchLog:
         ]
 
     def commit(self, mark: Mark, files: list[DataFile]) -> bool:
-        """Add a batch; False when it is there already."""
+        """Add a batch. Return False if it already exists."""
         data = msgspec.json.encode(Batch(mark.batch, files))
         if not self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.json", data):
             return False
@@ -108,7 +109,7 @@ class BatchLog:
             self._folder.remove(name)
 
     def _entries(self, query: str) -> list[tuple[int, bool, str]]:
-        """Number, whether it has all batches before it too, and name."""
+        """Return number, whether it includes all earlier batches, and name of each log file."""
         place = f"{_ROOT}/{query}"
         known = ((name, _NAME.fullmatch(name)) for name in self._folder.names(place))
         return sorted(

@@ -1,6 +1,6 @@
-"""Whether rows fit a table: the same columns of the same types.
+"""Compares rows with a table: the same columns with the same types.
 
-Whether a column may be null is not compared: Spark says of almost every column that it may.
+Nullability is not compared: Spark declares almost every column nullable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class ColumnsDiffer(CometError):
-    """Rows have other columns than the table; ``differences`` has one sentence for each."""
+    """Raised if rows have other columns than the table. ``differences`` has a sentence for each
+    difference."""
 
     def __init__(self, table: str, differences: list[str]) -> None:
         self.table = table
@@ -25,7 +26,7 @@ class ColumnsDiffer(CometError):
 
 
 def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
-    """The rows with the table's columns in the table's order. Raises ColumnsDiffer."""
+    """Return the rows with the table's columns in the table's order. Raises ColumnsDiffer."""
     found = differences(schema, rows.schema)
     if found:
         raise ColumnsDiffer(table, found)
@@ -35,7 +36,7 @@ def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
 
 
 def differences(table: StructType, rows: StructType) -> list[str]:
-    """What differs between a table's columns and those of rows, as sentences."""
+    """Return the differences between a table's columns and those of rows, as sentences."""
     wanted = {field.name: _comparable(field.dataType) for field in table}
     given = {field.name: _comparable(field.dataType) for field in rows}
     found = [f"column {name!r} is missing" for name in wanted if name not in given]
@@ -55,7 +56,7 @@ def _comparable(kind: DataType) -> str:
 
 
 def _without_nulls(value: object) -> object:
-    """A type's JSON without what it says of nulls and without comments."""
+    """Return a type's JSON without nullability and comments."""
     left_out = {"nullable", "containsNull", "valueContainsNull", "metadata"}
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if key not in left_out}

@@ -1,11 +1,11 @@
-"""A Delta table that micro-batches are appended to, with `deltalake` and without a jar.
+"""A Delta table that micro-batches are appended to, through `deltalake`, without a jar.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (attempts.py)
-    ROOT/_delta_log/                                    Delta's; the driver adds a commit a batch
+    ROOT/_delta_log/                                    Delta's; the driver adds a commit per batch
 
-A commit has the batch's files and Delta's own note of the transaction, (query id, batch), the same
-that Spark's Delta sink writes. Delta refuses the note's repeat, so the batch is in the table once,
-whoever else writes to it, compacts it or deletes from it meanwhile.
+A commit has the batch's files and Delta's transaction identifier (query id, batch), the same that
+Spark's Delta sink writes. Delta rejects a repeated identifier, so the batch is in the table once,
+even if others write to the table, compact it or delete from it at the same time.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT_TRIES: Final = 10
-#: Delta writes a partition's value as text; that of other types depends on a time zone or a format.
+#: Delta writes partition values as text. The text of other types depends on a time zone or a
+#: format.
 _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaLakeTable(TableSink):
-    """The Delta table at ``path``; it is made where it is missing.
+    """The Delta table at ``path``, created if it is missing.
 
-    ``path`` is what Spark writes to; ``storage_options`` are deltalake's, for the same place on an
-    object store (``s3a://`` is ``s3://`` there). ``partition_by`` are the columns of a new table,
-    and must be those of one that is there. ``options`` go to Spark's Parquet writer.
+    ``path`` is where Spark writes; ``storage_options`` are deltalake's, for the same place on an
+    object store (it calls ``s3a://`` ``s3://``). ``partition_by`` names the columns that partition
+    a new table; an existing table must have the same. ``options`` are passed to Spark's Parquet
+    writer.
     """
 
     def __init__(
@@ -68,8 +70,11 @@ class DeltaLakeTable(TableSink):
         return NO_BATCH if table is None else _last(table, query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Raises ColumnsDiffer, SettingsError for other partition columns than the table's, and
-        deltalake's errors."""
+        """Append a batch. Return False if the table has it.
+
+        Raises ColumnsDiffer, SettingsError if the table's partition columns differ, and deltalake's
+        errors.
+        """
         spark = rows.sparkSession
         table = self._current(spark) or self._make(spark, rows.schema)
         partition_by = self._checked_partitions(table)
@@ -91,8 +96,11 @@ class DeltaLakeTable(TableSink):
         return True
 
     def clean(self, spark: SparkSession, retention_hours: int = 168) -> list[str]:
-        """Delta's own vacuum: remove files that no version of that age or younger names, those that
-        crashed attempts left too; gives their names."""
+        """Run Delta's vacuum and return the names of the files it removed.
+
+        It removes files that no version younger than ``retention_hours`` refers to, including files
+        of crashed attempts.
+        """
         table = self._current(spark)
         if table is None:
             return []
@@ -126,7 +134,7 @@ class DeltaLakeTable(TableSink):
                     added, "append", columns, partition_by, commit_properties=properties
                 )
             except CommitFailedError as error:
-                # Another writer was faster: what it did decides whether ours still fits.
+                # Another writer was faster. Retry only if the table still has the same columns.
                 if not tries_left or _schema_of(self._fresh(spark)) != schema:
                     raise
                 log.info("commit_again table=%s batch=%d error=%s", self, mark.batch, error)
@@ -135,7 +143,7 @@ class DeltaLakeTable(TableSink):
         raise AssertionError
 
     def _current(self, spark: SparkSession) -> DeltaTable | None:
-        """The table as it is now; None where there is none."""
+        """Return the table in its latest version, or None if it does not exist."""
         from deltalake import DeltaTable
 
         if self._table is None:
@@ -176,7 +184,7 @@ class DeltaLakeTable(TableSink):
         return found
 
     def _uri(self, spark: SparkSession) -> str:
-        """What deltalake calls the table."""
+        """Return the URI of the table for deltalake."""
         folder = folder_at(self._path, spark)
         url = folder.url("").rstrip("/")
         if isinstance(folder, LocalFolder):
@@ -221,7 +229,7 @@ def _added(folder: Folder, file: StoredFile, partition_by: Sequence[str]) -> Add
 
 
 def partition_values(name: str, count: int) -> dict[str, str | None]:
-    """The values in the last folders of a file's name, as Spark wrote them."""
+    """Return the partition values in the last folders of a file's name, as Spark wrote them."""
     folders = name.split("/")[:-1][-count:] if count else []
     found: dict[str, str | None] = {}
     for folder in folders:

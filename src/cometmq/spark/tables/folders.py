@@ -1,4 +1,4 @@
-"""A folder on whatever file system Spark writes to, as the few calls that tables need.
+"""A folder on any file system that Spark can write to, with the few operations that tables need.
 
     LocalFolder    a path of this machine, or one that all machines mount
     HadoopFolder   any other URL that Spark knows (hdfs, s3a, abfs, ...), through its JVM
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StoredFile(NamedTuple):
-    """A file: its name within the folder, its size, when it was last written (wall clock)."""
+    """A file: its name within the folder, its size, and its modification time (wall clock)."""
 
     name: str
     size_bytes: int
@@ -26,29 +26,29 @@ class StoredFile(NamedTuple):
 
 
 class Folder(Protocol):
-    """What a table does with its folder; a name that is not there reads as empty or raises
-    FileNotFoundError where bytes are asked for."""
+    """Operations on the folder of a table. A missing folder lists as empty; reading a missing file
+    raises FileNotFoundError."""
 
     def url(self, name: str) -> str:
-        """What Spark calls a file or folder of this one."""
+        """Return Spark's URL of a file or folder in this one."""
 
     def names(self, name: str) -> list[str]:
-        """The plain names of what lies in a folder, sorted."""
+        """Return the plain names of the entries of a folder, sorted."""
 
     def files(self, name: str) -> list[StoredFile]:
-        """All files below a folder, at any depth, sorted by name."""
+        """Return all files below a folder, at any depth, sorted by name."""
 
     def read(self, name: str) -> bytes:
-        """A file's bytes."""
+        """Return a file's bytes."""
 
     def publish(self, name: str, data: bytes) -> bool:
-        """Make a file appear whole; False, and nothing done, when it is there already.
+        """Create a file atomically. Return False, and do nothing, if it already exists.
 
-        Two callers at the same moment may both be told True; one's file stays.
+        If two callers do this at the same moment, both may get True; the file of one of them stays.
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all in it."""
+        """Remove a file, or a folder with its contents."""
 
 
 class LocalFolder:
@@ -58,7 +58,7 @@ class LocalFolder:
         self._root = root.absolute()
 
     def url(self, name: str) -> str:
-        # Not percent-encoded: Spark takes a path as it stands, and escapes values in it itself.
+        # Not percent-encoded: Spark takes the path literally and escapes values in it itself.
         return f"file://{(self._root / name).as_posix()}"
 
     def names(self, name: str) -> list[str]:
@@ -96,7 +96,7 @@ class LocalFolder:
 
 
 class HadoopFolder:
-    """A folder of a file system that the JVM of a Spark session reaches."""
+    """A folder of a file system that the JVM of a Spark session can access."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm, conf = _hadoop(spark)
@@ -160,7 +160,8 @@ class HadoopFolder:
 
 
 def folder_at(path: str, spark: SparkSession | None = None) -> Folder:
-    """The folder that Spark means by a path or URL; without a session, a path of this machine."""
+    """Return the folder that Spark means by a path or URL. Without a session it is a path of this
+    machine."""
     if spark is None:
         return LocalFolder(Path(path.removeprefix("file://")))
     jvm, conf = _hadoop(spark)
@@ -177,5 +178,6 @@ def _hadoop(spark: SparkSession) -> tuple[Any, Any]:
 
 
 def _unfinished(name: str) -> str:
-    """A name beside a file that is none of its kind: readers pass over what begins so."""
+    """Return the name of a temporary file beside the target. Readers ignore names that begin like
+    it."""
     return f"._{name}.{uuid.uuid4().hex[:8]}"

@@ -1,7 +1,7 @@
-"""A table of Parquet files that micro-batches are appended to, each batch whole or not there.
+"""A table of Parquet files that micro-batches are appended to, each batch atomically.
 
 ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (attempts.py)
-ROOT/_batches/QUERY/00000012.json                   which files count (batchlog.py)
+ROOT/_batches/QUERY/00000012.json                   the files of the table (batchlog.py)
 ROOT/_schema.json                                   the columns, as Spark's JSON
 """
 
@@ -28,8 +28,8 @@ _SCHEMA: Final = "_schema.json"
 class ParquetTable(TableSink):
     """The table at ``path``, any path or URL that driver and executors share.
 
-    ``partition_by`` names columns that become folders. ``options`` go to Spark's Parquet writer
-    (``compression``, ``maxRecordsPerFile``, ...).
+    ``partition_by`` names columns that become folders. ``options`` are passed to Spark's Parquet
+    writer (``compression``, ``maxRecordsPerFile``, ...).
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class ParquetTable(TableSink):
         return BatchLog(folder_at(self._path, spark)).last(query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Raises ColumnsDiffer when the rows do not fit the table."""
+        """Append a batch. Return False if the table has it. Raises ColumnsDiffer if the rows do not
+        fit."""
         folder = folder_at(self._path, rows.sparkSession)
         rows = fitted(rows, _schema(folder, rows.schema), self._path)
         attempt = self._attempts.begin(mark)
@@ -69,12 +70,13 @@ class ParquetTable(TableSink):
         return True
 
     def files(self, spark: SparkSession | None = None) -> list[str]:
-        """The URLs of the table's files; without a session, of a table on this machine."""
+        """Return the URLs of the table's files. Without a session, the table is on this machine."""
         folder = folder_at(self._path, spark)
         return [folder.url(file.name) for file in BatchLog(folder).files()]
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The table as it is now: whole batches. Raises FileNotFoundError before the first."""
+        """Return the current rows of the table: whole batches. Raises FileNotFoundError before the
+        first."""
         folder = folder_at(self._path, spark)
         schema = schema_at(folder)
         files = self.files(spark)
@@ -84,8 +86,11 @@ class ParquetTable(TableSink):
         return reader.parquet(*files).select(*(f"`{name}`" for name in schema.names))
 
     def clean(self, spark: SparkSession | None = None) -> list[str]:
-        """Remove what crashed attempts of queries left that will not come back; gives the folders'
-        names. No query may be writing meanwhile."""
+        """Remove the files of crashed attempts of queries that will not run again.
+
+        Return the names of the removed folders. No query may be writing to the table at the same
+        time.
+        """
         folder = folder_at(self._path, spark)
         named = {attempt_of(file.name) for file in BatchLog(folder).files()}
         left = [name for name in folder.names(DATA) if name not in named]
@@ -95,7 +100,7 @@ class ParquetTable(TableSink):
 
 
 class _Named:
-    """The attempts that a query's log names; read when first asked."""
+    """The attempts named in a query's log, read on first use."""
 
     def __init__(self, log: BatchLog, query: str) -> None:
         self._log = log
@@ -110,7 +115,7 @@ class _Named:
 
 
 def _schema(folder: Folder, schema: StructType) -> StructType:
-    """The table's columns; those of the first rows are noted."""
+    """Return the table's columns. For a new table, store those of the first rows."""
     try:
         return schema_at(folder)
     except FileNotFoundError:
@@ -119,7 +124,8 @@ def _schema(folder: Folder, schema: StructType) -> StructType:
 
 
 def schema_at(folder: Folder) -> StructType:
-    """The columns of the table in a folder. Raises FileNotFoundError before its first batch."""
+    """Return the columns of the table in a folder. Raises FileNotFoundError before its first
+    batch."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(msgspec.json.decode(folder.read(_SCHEMA), type=dict[str, Any]))

@@ -1,7 +1,7 @@
-"""Spark's types in PostgreSQL, and rows as CSV that its COPY takes.
+r"""Maps Spark's types to PostgreSQL's, and rows to the CSV that its COPY reads.
 
-What CSV cannot hold is made text by Spark before: binary as ``\\x`` and hex digits, which bytea
-reads, and arrays, maps and structs as JSON.
+Spark first converts types that CSV cannot hold to text: binary to ``\x`` and hex digits, which
+bytea accepts, and arrays, maps and structs to JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _JSON: Final = ("array", "map", "struct")
 
 
 class TypeUnknown(CometError):
-    """A column has a type that PostgreSQL has no counterpart for."""
+    """Raised if a column has a type without a counterpart in PostgreSQL."""
 
     def __init__(self, column: str, kind: str) -> None:
         self.column = column
@@ -42,7 +42,7 @@ class TypeUnknown(CometError):
 
 
 def postgres_type(column: str, kind: DataType) -> str:
-    """The type of a new table's column. Raises TypeUnknown."""
+    """Return the type of a new table's column. Raises TypeUnknown."""
     name = kind.simpleString()
     if name in _PLAIN:
         return _PLAIN[name]
@@ -56,17 +56,17 @@ def postgres_type(column: str, kind: DataType) -> str:
 
 
 def postgres_types(schema: StructType) -> dict[str, str]:
-    """The columns of a new table. Raises TypeUnknown."""
+    """Return the columns of a new table with their types. Raises TypeUnknown."""
     return {field.name: postgres_type(field.name, field.dataType) for field in schema}
 
 
 def as_text(rows: DataFrame) -> DataFrame:
-    """The rows with columns that CSV can hold. Raises TypeUnknown."""
+    """Return the rows with columns that CSV can hold. Raises TypeUnknown."""
     return rows.select(*(_text(rows, name, kind) for name, kind in _kinds(rows).items()))
 
 
 def csv_of(batch: pa.RecordBatch) -> bytes:
-    """A batch's rows: null is nothing at all, an empty text is two quotes."""
+    """Return the rows of a batch as CSV. Null is an empty field, an empty text is two quotes."""
     import pyarrow.csv as csv
 
     target = io.BytesIO()

@@ -1,7 +1,7 @@
 """The executors' side of a PostgreSQL table: each task copies its rows into a staging table.
 
-Spark's writer of Python data sources brings Arrow batches to the tasks and, of each task, the word
-of the one attempt that counts back to the driver.
+A Python data source is used as the writer, because it passes Arrow batches to the tasks and returns
+to the driver one message per task, that of the attempt that counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: Spark shows no option whose name has this word in it: the conninfo may hold a password.
+#: Spark hides the value of an option whose name contains this word. The conninfo may have a
+#: password.
 _PLAN: Final = "secret_plan"
 _ANSWER: Final = "answer"
 _FORMAT: Final = "cometmq_postgres_staging"
@@ -31,7 +32,8 @@ _FORMAT: Final = "cometmq_postgres_staging"
 
 @dataclass(frozen=True, slots=True)
 class StagingSource:
-    """Where tasks copy to: the staging table, its columns, and that of the attempt's id."""
+    """Target of the tasks' copies: the staging table, its columns, and the column for the attempt's
+    id."""
 
     conninfo: str
     schema: str
@@ -42,14 +44,14 @@ class StagingSource:
 
 @dataclass
 class Copied(WriterCommitMessage):
-    """An attempt's id and how many rows it copied."""
+    """An attempt's id and the number of rows it copied."""
 
     task: str
     rows: int
 
 
 class StagingFormat(DataSource):
-    """The data source that only this module names."""
+    """A private data source for this module."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,28 +64,29 @@ class StagingFormat(DataSource):
 
 
 class StagingWriter(DataSourceArrowWriter):
-    """Copies on the executors; on the driver, hands over what the tasks told."""
+    """Copies on the executors; on the driver, passes on the tasks' results."""
 
     def __init__(self, source: StagingSource, answer: Path) -> None:
         self._source = source
         self._answer = answer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
-        """One attempt of a task. Raises psycopg.Error; then nothing of it is there."""
+        """Copy the rows of one attempt of a task. If it raises psycopg.Error, nothing is copied."""
         task = str(uuid.uuid4())
         return Copied(task, copy(self._source, task, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver's machine, in a process of Spark's."""
+        """Write the ids and row counts to a file. Spark calls this in a process on the driver's
+        machine."""
         told = {each.task: each.rows for each in messages if isinstance(each, Copied)}
         self._answer.write_text(json.dumps(told), encoding="utf-8")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: rows of attempts that nobody names go with the staging table."""
+        """Do nothing: rows of failed attempts are dropped with the staging table."""
 
 
 def copy(source: StagingSource, task: str, batches: Iterator[pa.RecordBatch]) -> int:
-    """Copy batches in one transaction; how many rows they had."""
+    """Copy batches in one transaction and return the number of rows."""
     import psycopg
     from psycopg import sql
 
@@ -106,7 +109,8 @@ def copy(source: StagingSource, task: str, batches: Iterator[pa.RecordBatch]) ->
 
 
 def staged(rows: DataFrame, source: StagingSource) -> dict[str, int]:
-    """Have the executors copy rows; how many each attempt that counts copied, by its id."""
+    """Have the executors copy rows. Return the number of rows per attempt that counts, by its
+    id."""
     spark = rows.sparkSession
     spark.dataSource.register(StagingFormat)
     with tempfile.TemporaryDirectory(prefix="cometmq-copied-") as folder:

@@ -1,4 +1,4 @@
-"""The SQL that puts staged rows into a PostgreSQL table, and which of them count."""
+"""The SQL that merges staged rows into a PostgreSQL table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TASK: Final = "_cometmq_task"
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How rows meet those of the table: by ``keys``, or appended when there are none.
+    """How rows are merged into the table: by ``keys``, or appended if there are none.
 
-    Of rows with the same key in a batch the one with the highest ``newest_by`` counts, and it
-    replaces only a row whose ``newest_by`` is not higher. Rows whose boolean column ``deleted`` is
-    true delete; that column is not in the table.
+    Among rows of a batch with the same key, the one with the highest ``newest_by`` counts. It
+    replaces an existing row only if that row's ``newest_by`` is not higher. Rows whose boolean
+    column ``deleted`` is true delete; that column is not in the table.
 
-    Raises SettingsError for what does not go together.
+    Raises SettingsError for an invalid combination.
     """
 
     keys: tuple[str, ...] = ()
@@ -40,7 +40,10 @@ class Merge:
 def statements(
     merge: Merge, target: sql.Composable, staging: sql.Composable, columns: Sequence[str]
 ) -> list[sql.Composed]:
-    """What puts the staged rows of some tasks (the one value of each) into the table."""
+    """Return the statements that merge the staged rows into the table.
+
+    Each takes one parameter: the list of the task attempts that count.
+    """
     from psycopg import sql
 
     kept = [name for name in columns if name != merge.deleted]
@@ -75,14 +78,14 @@ def statements(
 
 
 def names(columns: Sequence[str]) -> sql.Composed:
-    """Columns, quoted, with commas."""
+    """Return the column names quoted and separated by commas."""
     from psycopg import sql
 
     return sql.SQL(", ").join(sql.Identifier(name) for name in columns)
 
 
 def _newest(merge: Merge, staging: sql.Composable, columns: Sequence[str]) -> sql.Composed:
-    """The rows of the tasks; one a key, where an order says which."""
+    """Return the subquery for the rows of the tasks, with one row per key if an order is given."""
     from psycopg import sql
 
     rows = sql.SQL("(SELECT {columns} FROM {staging} WHERE {task} = ANY(%s))")
@@ -102,7 +105,7 @@ def _newest(merge: Merge, staging: sql.Composable, columns: Sequence[str]) -> sq
 
 
 def _equal(between: str, columns: Sequence[str], left: str, right: str) -> sql.Composed:
-    """``left.name = right.name`` for each column; without a left, its name alone."""
+    """Return ``left.name = right.name`` for each column; without a left, the name alone."""
     from psycopg import sql
 
     words = (
@@ -115,7 +118,7 @@ def _equal(between: str, columns: Sequence[str], left: str, right: str) -> sql.C
 
 
 def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
-    """Whether a row of the table is not newer than one that comes."""
+    """Return the condition that the row of the table is not newer than the incoming one."""
     from psycopg import sql
 
     if not columns:

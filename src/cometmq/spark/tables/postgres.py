@@ -1,17 +1,18 @@
 """A PostgreSQL table that micro-batches are appended to, or merged into by key.
 
-A batch goes in three steps, and what is not done after a failure is done by the batch's next try:
+A batch is written in three steps. After a failure, the batch's next attempt starts again:
 
-1. The driver makes an unlogged staging table with a name of its own.
-2. Each task copies its rows there in one transaction, marked with the attempt's own id, and tells
-   the id and the count. Tasks that fail leave nothing; those that run twice, by a retry or as
-   speculation, leave rows of an id that nobody names.
-3. One transaction notes the batch in ``cometmq_batches``, puts the named rows into the table and
-   drops the staging table. A batch that is noted already changes nothing; a count that is not that
-   of the tasks (the server crashed and emptied the unlogged table) undoes all.
+1. The driver creates an unlogged staging table with a unique name.
+2. Each task copies its rows there in one transaction, marked with the attempt's id, and reports the
+   id and the count. Failed tasks leave no rows. Tasks that run twice, by a retry or by speculation,
+   leave rows of an id that is not reported.
+3. One transaction records the batch in ``cometmq_batches``, merges the rows with reported ids into
+   the table and drops the staging table. If the batch is already recorded, nothing changes. If the
+   count differs from that of the tasks (the server crashed and emptied the unlogged table), the
+   transaction is rolled back.
 
-So readers see whole batches, and the driver sees one line a task. Staging tables of a try that was
-killed are dropped by the query's next batch, or by :meth:`PostgresTable.clean`.
+So readers see whole batches, and the driver receives one line per task. Staging tables of a killed
+attempt are dropped by the query's next batch, or by :meth:`PostgresTable.clean`.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ log = logging.getLogger(__name__)
 
 BATCHES: Final = "cometmq_batches"
 STAGING: Final = "cometmq_staging"
-#: A task of a driver that was thought dead may still copy into a table that is to be dropped.
+#: A task of a driver that was presumed dead may still be copying into a table that is to be
+#: dropped.
 _DROP_WAIT_MS: Final = 1_000
 
 
 class MergeFailed(CometError):
-    """The rows of a batch could not be put into the table; nothing was changed."""
+    """Raised if the rows of a batch could not be merged into the table; nothing was changed."""
 
 
 class PostgresTable(TableSink):
     """The table ``table`` (also ``schema.table``) of the database that ``conninfo`` names.
 
-    ``conninfo`` is what libpq takes, and must reach the database from every executor. It may leave
-    the password to ``PGPASSWORD`` or a password file there. The table is made where it is missing,
-    with ``keys`` as its primary key; one that is there must have a unique index on them.
+    ``conninfo`` is a libpq connection string, and must work on every executor. The password may
+    instead come from ``PGPASSWORD`` or a password file there. The table is created if it is
+    missing, with ``keys`` as its primary key. An existing table must have a unique index on them.
 
-    ``keys``, ``newest_by`` and ``deleted`` are :class:`Merge`'s. Raises SettingsError for names
-    that do not go together.
+    ``keys``, ``newest_by`` and ``deleted`` are those of :class:`Merge`. Raises SettingsError for an
+    invalid combination.
     """
 
     def __init__(
@@ -88,7 +90,10 @@ class PostgresTable(TableSink):
         return NO_BATCH if row is None else int(row[0])
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Raises TypeUnknown, MergeFailed, psycopg.Error, and Spark's errors of tasks."""
+        """Merge a batch. Return False if the table has it.
+
+        Raises TypeUnknown, MergeFailed, psycopg.Error, and Spark's errors of tasks.
+        """
         columns = rows.columns
         staging = self._staging_name(mark)
         with self._connect() as connection:
@@ -105,8 +110,10 @@ class PostgresTable(TableSink):
                 self._drop(connection, staging)
 
     def clean(self) -> list[str]:
-        """Drop the staging tables of this table's queries; gives their names. No query may be
-        writing to the table meanwhile."""
+        """Drop the staging tables of this table's queries and return their names.
+
+        No query may be writing to the table at the same time.
+        """
         with self._connect() as connection:
             return self._drop_staging(connection, None)
 
@@ -181,7 +188,8 @@ class PostgresTable(TableSink):
     def _make_staging(
         self, connection: psycopg.Connection[Any], staging: str, rows: DataFrame
     ) -> None:
-        """Columns have the types of the target's, so that COPY reads them as these."""
+        """Create a staging table with the types of the target's columns, so that COPY parses values
+        alike."""
         from psycopg import sql
 
         deleted = self._merge.deleted
@@ -195,7 +203,7 @@ class PostgresTable(TableSink):
         connection.execute(create.format(self._identifier(staging), chosen, target))
 
     def _drop_staging(self, connection: psycopg.Connection[Any], query: str | None) -> list[str]:
-        """Drop what earlier tries of a query left, or those of all."""
+        """Drop the staging tables of a query's earlier attempts, or those of all queries."""
         from psycopg import sql
 
         prefix = self._prefix(query)
@@ -208,7 +216,7 @@ class PostgresTable(TableSink):
         return [name for (name,) in found if self._drop(connection, name)]
 
     def _drop(self, connection: psycopg.Connection[Any], staging: str) -> bool:
-        """Whether the table could be dropped: one that somebody writes to is left."""
+        """Drop a staging table. Return False if it is in use and therefore kept."""
         from psycopg import errors, sql
 
         drop = sql.SQL("DROP TABLE IF EXISTS {}").format(self._identifier(staging))
@@ -224,7 +232,8 @@ class PostgresTable(TableSink):
     # ------------------------------------------------------------------ names
 
     def _prefix(self, query: str | None) -> str:
-        """How the names of staging tables begin: of this table, and of a query."""
+        """Return the prefix of the names of staging tables: of this table, or of one of its
+        queries."""
         words = f"{STAGING}_{_digest(self._full)}_"
         return words if query is None else f"{words}{_digest(query)}_"
 
@@ -251,7 +260,8 @@ def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:
 
 
 def _create(connection: psycopg.Connection[Any], create: sql.Composed) -> None:
-    """IF NOT EXISTS is no lock: of two at the same moment one fails, and the table is there."""
+    """Create a table that may exist. IF NOT EXISTS takes no lock: when two sessions create it at
+    the same moment one fails, and the table exists."""
     from psycopg import errors
 
     with suppress(errors.UniqueViolation, errors.DuplicateTable):

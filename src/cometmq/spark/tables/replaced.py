@@ -1,11 +1,11 @@
-"""Which files of a Parquet table others stand in for: what joining small files leaves.
+"""Log of the files of a Parquet table that were replaced by joining small files.
 
-    _replaced/00000003.json      after the third time: the files that no longer count, and those
-                                 that hold their rows now
+    _replaced/00000003.json      after the third exchange: the files that were replaced, and the
+                                 files that hold their rows
 
-Batches only ever add files (batchlog.py), so queries go on writing meanwhile: files are exchanged
-in one step, when a file of this log appears, and the newest one counts. Files that were replaced
-stay until the next time, for those who read them.
+Batches only add files (batchlog.py), so queries can write at the same time. Files are exchanged
+atomically when a file of this log appears; the newest one counts. Replaced files are kept until the
+next exchange, for readers that still use them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _ROOT: Final = "_replaced"
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """A file that stands in for others, by its place in the table's folder."""
+    """A file that replaces others, by its path in the table's folder."""
 
     name: str
     size_bytes: int
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """``gone`` are files of batches that do not count, ``stands`` those that do instead of them;
-    ``number`` is how often files were exchanged."""
+    """``gone`` are replaced files of batches, ``stands`` the files that replace them. ``number`` is
+    the number of exchanges."""
 
     number: int = 0
     gone: list[str] = []
@@ -37,7 +37,7 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 def current(folder: Folder) -> Replaced:
-    """What holds now."""
+    """Return the current state."""
     names = [name for name in folder.names(_ROOT) if name.endswith(".json")]
     if not names:
         return Replaced()
@@ -45,8 +45,8 @@ def current(folder: Folder) -> Replaced:
 
 
 def exchange(folder: Folder, before: Replaced, gone: list[str], stands: list[Stand]) -> bool:
-    """Let ``stands`` count in the place of ``gone``; False when somebody else exchanged files since
-    ``before`` was read."""
+    """Replace the files ``gone`` by ``stands``. Return False if another process exchanged files
+    since ``before`` was read."""
     dropped = set(gone)
     kept = [stand for stand in before.stands if stand.name not in dropped]
     found = Replaced(before.number + 1, sorted({*before.gone, *gone}), [*kept, *stands])

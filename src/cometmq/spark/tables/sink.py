@@ -1,11 +1,11 @@
-"""A micro-batch is applied once: the one rule that every kind of table shares.
+"""The rule that all kinds of tables share: a micro-batch is applied exactly once.
 
-Spark gives a micro-batch again, with the same number, when it does not know whether it was done:
-the driver died, or a task failed late. A table notes the query and the number of each batch in the
-same step that makes the batch's rows visible. So a batch that comes again is known by its number,
-and neither can the note be there without the rows nor the rows without the note.
+Spark repeats a micro-batch, with the same number, if it does not know whether it was done: the
+driver died, or a task failed late. A table records the query and the number of each batch in the
+same step that makes the batch's rows visible. So a repeated batch is recognized by its number, and
+there is never a record without rows or rows without a record.
 
-A kind of table is a :class:`TableSink`: it says which batch it has last, and writes one.
+A kind of table is a :class:`TableSink`: it returns its last batch, and writes one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 class Mark(NamedTuple):
-    """Which micro-batch of which query; a query's id lives as long as its checkpoint."""
+    """A micro-batch of a query. A query's id lives as long as its checkpoint."""
 
     query: str
     batch: int
@@ -35,24 +35,24 @@ class TableSink(ABC):
 
     @abstractmethod
     def last(self, spark: SparkSession, query: str) -> int:
-        """The highest batch of a query that the table holds, NO_BATCH before its first."""
+        """Return the highest batch of a query in the table, NO_BATCH before its first."""
 
     @abstractmethod
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Make rows and mark visible in one step; nothing of both when this raises.
+        """Make rows and mark visible in one step, or neither if this raises.
 
-        False when it turned out that the table has the batch already: another driver of the same
-        checkpoint, which was thought dead, was faster. Then nothing is changed.
+        Return False, and change nothing, if the table turns out to have the batch already, because
+        another driver of the same checkpoint, which was presumed dead, was faster.
         """
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """What ``foreachBatch`` calls."""
+        """Write a micro-batch; called by ``foreachBatch``."""
         spark = rows.sparkSession
         query = spark.sparkContext.getLocalProperty(_QUERY_ID) or ""
         self.apply(rows, Mark(query, batch))
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
-        """Write a batch unless the table has it; whether it was written."""
+        """Write a batch unless the table has it. Return whether it was written."""
         if mark.batch <= self.last(rows.sparkSession, mark.query):
             log.info("batch_known table=%s query=%s batch=%d", self, *mark)
             return False

@@ -1,14 +1,15 @@
-"""Versions of a table of Parquet files, each complete, of which the newest counts.
+"""Versions of a table of Parquet files, each complete; the newest is the current one.
 
-    ROOT/manifests/00000012.json      which version of each bucket belongs to version 12
+    ROOT/manifests/00000012.json      the version of each bucket that belongs to version 12
     ROOT/versions/00000012/bucket=3/  the Parquet files of the buckets that version 12 rewrote
 
-A version is its manifest: files are written first, then the manifest under another name, which is
-renamed. A kill before that leaves files that nobody names, and the next attempt writes over them. A
-reader takes the newest manifest that it can read; one that is torn (power loss) is passed over.
-The two newest versions are kept, so a reader has until the next but one to finish.
+A version is its manifest. The data files are written first, then the manifest under a temporary
+name, which is renamed. A kill before that leaves files that no manifest refers to; the next attempt
+overwrites them. A reader takes the newest manifest that it can read and skips a torn one (power
+loss). The two newest versions are kept, so a reader must finish before the second commit after its
+version.
 
-The directory lies on a file system that the driver and all executors share.
+The directory must be on a file system that the driver and all executors share.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KEPT: Final = 2
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A version of a table: ``buckets`` says which version wrote each bucket.
+    """A version of a table. ``buckets`` maps each bucket to the version that wrote it.
 
     ``query`` and ``batch`` are the stream and micro-batch that made it; ``counts`` are running
     totals by name.
@@ -43,14 +44,14 @@ EMPTY: Final = Manifest(0, "", -1, {}, {})
 
 
 class SnapshotTable:
-    """The table under ``root``; one process writes, any number read."""
+    """The table under ``root``. One process writes, any number read."""
 
     def __init__(self, root: Path) -> None:
         self._manifests = root / "manifests"
         self._versions = root / "versions"
 
     def current(self) -> Manifest:
-        """The newest version that can be read; EMPTY before the first."""
+        """Return the newest readable version, or EMPTY before the first."""
         for path in sorted(self._manifests.glob("*.json"), reverse=True):
             try:
                 return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -59,11 +60,12 @@ class SnapshotTable:
         return EMPTY
 
     def folder(self, version: int) -> Path:
-        """Where a version's buckets are written, one folder ``bucket=N`` each."""
+        """Return the folder where a version's buckets are written, as one folder ``bucket=N``
+        each."""
         return self._versions / f"{version:08}"
 
     def paths(self, manifest: Manifest, buckets: list[int] | None = None) -> list[str]:
-        """The folders that hold some buckets of a version (None for all)."""
+        """Return the folders with some buckets of a version (None for all)."""
         wanted = sorted(manifest.buckets) if buckets is None else buckets
         return [
             str(self.folder(manifest.buckets[bucket]) / f"bucket={bucket}")
@@ -72,7 +74,7 @@ class SnapshotTable:
         ]
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version the current one, then remove what no kept version names."""
+        """Make a version the current one, then remove what no kept version refers to."""
         self._manifests.mkdir(parents=True, exist_ok=True)
         path = self._manifests / f"{manifest.version:08}.json"
         unfinished = path.with_suffix(".tmp")

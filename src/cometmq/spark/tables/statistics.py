@@ -1,8 +1,7 @@
-"""What Delta keeps of a data file: its rows, and per column the least, the greatest, the nulls.
+"""Delta's statistics of a data file: the row count, and per column the minimum, maximum and nulls.
 
-All is in the Parquet file's own footer, so a file costs one small read. Columns inside others are
-left out, and values of which a bound would not be exact: floats (NaN has no place in the order) and
-long texts.
+All are in the Parquet file's footer, so a file takes one small read. Nested columns are left out,
+and so are values without an exact bound: floats (NaN has no place in the order) and long texts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 
 
 def statistics_of(path: str) -> str:
-    """Delta's JSON for a file of this machine. Raises OSError, pyarrow.ArrowInvalid."""
+    """Return Delta's statistics JSON for a file on this machine. Raises OSError,
+    pyarrow.ArrowInvalid."""
     import pyarrow.parquet as pq
 
     return _of_footer(pq.read_metadata(path))
@@ -50,9 +50,9 @@ def _of_footer(footer: pq.FileMetaData) -> str:
 
 
 def _bound(value: Any, *, up: bool) -> Any:
-    """A value as Delta's JSON has it; None when it cannot be a bound."""
+    """Return a value in the form of Delta's JSON, or None if it cannot be a bound."""
     if isinstance(value, datetime.datetime):
-        # Milliseconds, so the upper bound is the next one.
+        # Delta's timestamps have milliseconds, so the upper bound is rounded up.
         below = value.replace(microsecond=value.microsecond // 1000 * 1000)
         shown = below + _MS if up and below != value else below
         text = shown.replace(tzinfo=None).isoformat(timespec="milliseconds")

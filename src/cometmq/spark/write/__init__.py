@@ -1,1 +1,1 @@
-"""Frames to topics: `df.write` and `writeStream` with format("rocketmq"), each row once."""
+"""Writes frames to topics: `df.write` and `writeStream` with format("rocketmq"), each row once."""

@@ -1,7 +1,8 @@
-"""Which columns a frame may have to be written to topics, and what each becomes.
+"""Columns of a frame that is written to topics, and what each one sets in the message.
 
-The names are the source's, so that a frame that was read can be written back. Columns of the source
-that a producer has no say in (where and when the message was stored) are taken and left out.
+The names are those of the source, so that a frame that was read can be written back. Columns of the
+source that a producer cannot set (such as the queue and the time of storing) are accepted and
+ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``types`` are those of Spark's names for them that it may have."""
+    """A column that can be written. ``types`` are the types it may have, by Spark's names."""
 
     name: str
     types: tuple[str, ...]
@@ -47,9 +48,9 @@ PLACE: Final = ("broker_name", "queue_id", "queue_offset")
 
 
 def check(frame: StructType, topic: str | None) -> None:
-    """Raises BadSchema for a frame that cannot be written, with the column and what to do.
+    """Raise BadSchema if a frame cannot be written, naming the column and the remedy.
 
-    ``topic`` is what option topic says.
+    ``topic`` is the value of the option topic.
     """
     names = [field.name for field in frame.fields]
     for field in frame.fields:

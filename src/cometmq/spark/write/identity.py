@@ -1,17 +1,17 @@
-"""Ids of rows: the same row of the same micro-batch gets the same id, however often it is written.
+"""Ids of rows: a row of a micro-batch gets the same id however often it is written.
 
-An id is a hash of where a row comes from and of what it holds:
+An id is a hash of the row's origin and content. The origin is:
 
-- a row that was read from a topic comes from that topic, broker, queue and offset;
-- another row of a stream comes from query, micro-batch and task;
-- another row of a batch write comes from that write and its task.
+- for a row that was read from a topic: the topic, broker, queue and offset;
+- for another row of a stream: the query, micro-batch and task;
+- for another row of a batch write: that write and its task.
 
-What a row holds is in it so that two different rows never share an id, whatever a job makes of one
-message. Rows that are equal in all of that are counted within their task. So the order of a task's
-rows does not matter, only which rows it has.
+The content is part of the hash so that two different rows never share an id, even if a job makes
+several rows of one message. Rows equal in origin and content are numbered within their task. An id
+therefore depends on the rows of a task, not on their order.
 
-It has the form of a client's unique key, under a loopback address (127.x.y.z), so that tools that
-take it for an offset id turn to nobody else, and with a time at the beginning of the month.
+An id has the form of a client's unique key with a loopback address (127.x.y.z), so that tools that
+parse it as an offset id do not contact another host, and with a time at the beginning of the month.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ EPOCH_ROWS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the rows of a task come from: ``run`` is a query's id or one write's own."""
+    """The origin of the rows of a task. ``run`` is a query's id or an id of one write."""
 
     run: str
     batch: int
     task: int
 
     def seed(self) -> bytes:
-        """What the ids of rows without a place begin with."""
+        """Return the prefix that is hashed into the ids of rows without a place."""
         return f"{self.run}|{self.batch}|{self.task}|".encode()
 
 
 def place_seed(topic: str, broker: str, queue_id: int, offset: int) -> bytes:
-    """What the ids of a row that was read begin with."""
+    """Return the prefix that is hashed into the id of a row that was read from a topic."""
     return f"{topic}|{broker}|{queue_id}|{offset}|".encode()
 
 
 class Ids:
-    """Makes the ids of one task's rows, in their order."""
+    """Generates the ids of one task's rows, in their order."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin.seed()
@@ -57,7 +57,7 @@ class Ids:
         self.copy: Callable[[], blake2b] = self._base.copy
 
     def of_row(self, content: bytes) -> str:
-        """The id of a row that no topic had before."""
+        """Return the id of a row that was not read from a topic."""
         if self._rows and self._rows % EPOCH_ROWS == 0:
             self._seen.clear()
             self._base.update(b"|")
@@ -67,8 +67,8 @@ class Ids:
         return _counted(digest, self._seen)
 
     def of_place(self, seed: bytes, content: bytes) -> str:
-        """The id of a row that was read at the place in ``seed``; rows made of one message follow
-        each other."""
+        """Return the id of a row that was read at the place in ``seed``. Rows made of the same
+        message must follow each other."""
         if seed != self._place:
             self._place = seed
             self._of_place.clear()

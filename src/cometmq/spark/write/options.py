@@ -1,4 +1,4 @@
-"""The options of the sink, read and checked once; an error names the option."""
+"""The options of the sink, parsed and checked once. An error names the option."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ RETRY_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything a write needs to know.
+    """All options of a write.
 
-    ``topic`` None takes each row's own. ``query`` and ``batch`` are given where a micro-batch is
-    written by a batch write; ids are made of them, as they are of a stream's own.
+    With ``topic`` None, each row names its topic. ``query`` and ``batch`` are given if a
+    micro-batch is written by a batch write; ids are derived from them, as from a stream's own.
     """
 
     access: Access
@@ -47,7 +47,7 @@ class WriteOptions:
 
 
 def parse(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of ``df.write`` or ``writeStream``. Raises BadOption."""
+    """Parse the options of ``df.write`` or ``writeStream``. Raises BadOption."""
     given = by_name(options, KNOWN, access.ALIASES)
     return WriteOptions(
         access=access.parse(given),
@@ -63,7 +63,7 @@ def parse(options: Mapping[str, str]) -> WriteOptions:
 
 
 def appending(options: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
-    """The options of a write that adds to topics. Raises BadOption for one that replaces."""
+    """Return the options of a write that appends to topics. Raises BadOption for an overwrite."""
     if overwrite:
         raise BadOption("mode", "a topic cannot be written over: use append")
     return parse(options)

@@ -1,11 +1,11 @@
-"""Requests of one task on their way to brokers: several at once, one a queue, each until done.
+"""Pipeline of one task's send requests: several at once, one per queue, each retried until stored.
 
-A request that failed is sent again, to the same queue, until an answer says that it is stored, or
-the time for it is up. Nothing of a queue overtakes: the next request for it leaves when the one
-before is done. So rows keep their order in a queue over any failure.
+A failed request is sent again to the same queue until a response says that it is stored, or its
+time is up. Requests of a queue never overtake each other: the next one is sent when the one before
+is done. So rows keep their order in a queue despite failures.
 
-The next rows are encoded while brokers work: ``send`` only waits when the queue, or the bound of
-what is under way, says so.
+The next rows are encoded while brokers work. ``send`` waits only if the queue is busy or too many
+requests are in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IN_FLIGHT_MAX: Final = 32
 PAUSES_MS: Final = (0, 100, 200, 500, 1_000, 2_000)
 """Before the first attempts; later ones follow in the last of these."""
 
-#: Stored, and less safe than the broker's policy promises: another attempt asks for the promise.
+#: Stored, but with less safety than the broker's policy promises; a retry may fulfil it.
 _UNSAFE: Final = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -54,7 +54,7 @@ _pause: Final = Event()
 
 
 class SendFailed(CometError):
-    """``rows`` rows for ``topic`` could not be stored, for the reason in ``cause``."""
+    """Raised if ``rows`` rows for ``topic`` could not be stored, for the reason in ``cause``."""
 
     def __init__(self, topic: str, rows: int, cause: CometError) -> None:
         self.topic = topic
@@ -64,7 +64,7 @@ class SendFailed(CometError):
 
 
 class Pending:
-    """A request for one queue that is not done. ``call`` has the queue in its header."""
+    """An unfinished request for one queue. The header in ``call`` names the queue."""
 
     __slots__ = ("call", "posted_ms", "queue", "rows")
 
@@ -76,7 +76,7 @@ class Pending:
 
 
 class _Line(Wire):
-    """A connection on which requests wait for their answers."""
+    """A connection with requests that wait for their responses."""
 
     def __init__(self, address: str, options: WriteOptions) -> None:
         super().__init__(address, options.access)
@@ -85,14 +85,14 @@ class _Line(Wire):
         self.waiting: dict[int, Pending] = {}
 
     def post(self, pending: Pending) -> None:
-        """Send. Raises OSError."""
+        """Send a request. Raises OSError."""
         self._number += 1
         self.waiting[self._number] = pending
         pending.posted_ms = _clock.monotonic_ms()
         self._send([pending.call], self._number, pending.posted_ms + self._timeout_ms)
 
     def take(self) -> list[tuple[Pending, Response]]:
-        """Some answers, at least one. Raises OSError and ProtocolError."""
+        """Return at least one response, with its request. Raises OSError and ProtocolError."""
         oldest_ms = min(pending.posted_ms for pending in self.waiting.values())
         answers: dict[int, Response] = {}
         while not answers:
@@ -101,7 +101,7 @@ class _Line(Wire):
 
 
 class Pipeline:
-    """The requests of one task. Whoever uses it ends with :meth:`finish` or :meth:`close`."""
+    """The requests of one task. The caller ends with :meth:`finish` or :meth:`close`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -110,7 +110,7 @@ class Pipeline:
         self.retries = 0
 
     def send(self, pending: Pending) -> None:
-        """Send once what went to the same queue before is done. Raises SendFailed."""
+        """Send a request once the one before it for the same queue is done. Raises SendFailed."""
         while (line := self._busy.get(pending.queue)) is not None:
             self._take(line)
         while len(self._busy) >= IN_FLIGHT_MAX:
@@ -127,13 +127,13 @@ class Pipeline:
             self._broken(line, error)
 
     def finish(self) -> None:
-        """Wait until everything is stored. Raises SendFailed."""
+        """Wait until all requests are stored. Raises SendFailed."""
         while self._busy:
             self._take(next(iter(self._busy.values())))
         self.close()
 
     def close(self) -> None:
-        """Close the connections, whatever is under way on them."""
+        """Close the connections without waiting for open requests."""
         for line in self._lines.values():
             line.close()
         self._lines.clear()
@@ -151,7 +151,8 @@ class Pipeline:
                 self._again(pending, self._refusal(line.address, pending, answer))
 
     def _broken(self, line: _Line, error: Exception) -> None:
-        """Nobody knows what was stored of what waits on a line: all of it is sent again."""
+        """Send all requests that wait on a broken connection again: it is unknown which were
+        stored."""
         line.close()
         self._lines.pop(line.address, None)
         waiting, line.waiting = list(line.waiting.values()), {}
@@ -183,7 +184,8 @@ class Pipeline:
             error = self._refusal(self._address(pending.queue, fresh=False), pending, answer)
 
     def _once(self, pending: Pending) -> Response:
-        """One request on a connection of its own: others may wait for answers on theirs."""
+        """Send one request on a separate connection, since others may wait for responses on
+        theirs."""
         address = self._address(pending.queue, fresh=True)
         wire = Wire(address, self._options.access)
         try:

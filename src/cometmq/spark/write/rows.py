@@ -1,7 +1,7 @@
-"""From rows to messages: properties, ids, limits. Pure; an error names the row.
+"""Converts rows to messages: properties, ids, limits. Pure functions; an error names the row.
 
-A row's content, of which its id is made, is its topic, its flag, its body and its property text
-without the id.
+The content of a row, which its id is derived from, is its topic, its flag, its body and its
+property text without the id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BadRow(CometError):
-    """Row ``number`` of a task, from 0, cannot be a message."""
+    """Raised if row ``number`` of a task, from 0, cannot be a message."""
 
     def __init__(self, number: int, topic: str, problem: str) -> None:
         self.number = number
@@ -35,7 +35,7 @@ class BadRow(CometError):
 
 
 class Outgoing(NamedTuple):
-    """A message as it is sent. ``alone`` says that it may be in no batch."""
+    """A message to send. ``alone`` means that it must not be in a batch."""
 
     topic: str
     order_key: str | None
@@ -57,7 +57,7 @@ class Encoder:
         self._checked: set[str] = set()
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """The messages of a batch of rows, in order. Raises BadRow."""
+        """Yield the messages of a batch of rows, in order. Raises BadRow."""
         found = _Columns(batch)
         for at in range(batch.num_rows):
             topic = self._topic or found.text("topic", at) or ""
@@ -118,17 +118,17 @@ class _Columns:
         self._keys = self.columns.get("keys")
 
     def text(self, name: str, at: int) -> str | None:
-        """A text; None where it is empty, null, or there is no such column."""
+        """Return a text, or None if it is empty or null or the column does not exist."""
         column = self.columns.get(name)
         return (column[at] or None) if column is not None else None
 
     def number(self, name: str, at: int) -> int:
-        """A number; 0 where it is null or there is no such column."""
+        """Return a number, or 0 if it is null or the column does not exist."""
         column = self.columns.get(name)
         return (column[at] or 0) if column is not None else 0
 
     def seed(self, at: int) -> bytes | None:
-        """Where the row was read, for its id."""
+        """Return the row's place in a topic as the seed of its id, or None without a place."""
         if not self._places:
             return None
         broker, queue_id, offset = (self.columns[name][at] for name in PLACE)
@@ -137,7 +137,7 @@ class _Columns:
         return place_seed(self.text("topic", at) or "", broker, queue_id, offset)
 
     def properties(self, at: int) -> dict[str, str]:
-        """Tag, keys and the user's own. Raises MessageIllegal."""
+        """Return tag, keys and the user's properties. Raises MessageIllegal."""
         found: dict[str, str] = {}
         given: Mapping[str, str] = {}
         if self._maps is not None and self._maps[at]:
@@ -159,7 +159,7 @@ class _Columns:
         return found
 
     def delay(self, at: int) -> dict[str, str]:
-        """The properties that ask for a delay. Raises MessageIllegal."""
+        """Return the properties that request a delay. Raises MessageIllegal."""
         found: dict[str, str] = {}
         for column, name in _DELAYS.items():
             value = self._delay_of(column, at)

@@ -1,8 +1,8 @@
-"""Messages of one task to their queues: which queue, and which messages leave together.
+"""Distributes the messages of one task to queues and batches.
 
-A row with an order key goes where every producer of CometMQ or Java sends that key. Another one
-goes where its id says, so that it goes there again when its task is repeated: a broker knows what
-it has stored, another one does not.
+A row with an order key goes to the queue where every producer of CometMQ or Java sends that key.
+Any other row goes to a queue chosen by its id, so that a repeated task sends it to the same broker:
+only that broker can recognize the repeated id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENTRY_BYTES: Final = 22
 
 
 class _Lane:
-    """What waits for one queue."""
+    """Messages waiting to be sent to one queue."""
 
     __slots__ = ("messages", "queue", "size_bytes")
 
@@ -54,7 +54,7 @@ class _Lane:
 
 
 class _Targets:
-    """The queues of a topic, as one task sees them."""
+    """The queues of a topic that one task uses."""
 
     def __init__(self, queues: tuple[MessageQueue, ...], task: int) -> None:
         self._queues = queues
@@ -80,7 +80,7 @@ def _window(queues: list[MessageQueue], start: int, size: int) -> list[MessageQu
 
 
 class Sender:
-    """Sends the messages of one task; :meth:`finish` ends it, :meth:`close` gives up."""
+    """Sends the messages of one task. :meth:`finish` completes it, :meth:`close` aborts it."""
 
     def __init__(self, options: WriteOptions, task: int) -> None:
         self._options = options
@@ -94,11 +94,11 @@ class Sender:
 
     @property
     def retries(self) -> int:
-        """Requests that were sent again."""
+        """Number of requests that were sent again."""
         return self._pipeline.retries
 
     def add(self, message: Outgoing) -> None:
-        """Take a message; it may be sent later. Raises SendFailed."""
+        """Add a message, which may be sent later. Raises SendFailed."""
         targets = self._targets.get(message.topic)
         if targets is None:
             targets = self._targets[message.topic] = self._find(message.topic)
@@ -123,7 +123,7 @@ class Sender:
             self._flush(max(self._lanes.values(), key=lambda each: each.size_bytes))
 
     def finish(self) -> None:
-        """Send the rest and wait until everything is stored. Raises SendFailed."""
+        """Send all buffered messages and wait until they are stored. Raises SendFailed."""
         for lane in self._lanes.values():
             if lane.messages:
                 self._flush(lane)
@@ -140,7 +140,8 @@ class Sender:
         self._pipeline.send(_request(lane.queue, messages, self._options.group))
 
     def _find(self, topic: str) -> _Targets:
-        """The queues of a topic; its broker or its name server may be away for a moment."""
+        """Return the queues of a topic, retrying while a broker or name server is away. Raises
+        SendFailed."""
         deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
         attempt = 0
         error: CometError = RouteNotFound(topic, "no queue of it can be written")

@@ -1,4 +1,5 @@
-"""Micro-batches to topics by a function of one's own: ``foreachBatch(topic_sink(...))``."""
+"""A function for ``foreachBatch`` that writes micro-batches to topics:
+``foreachBatch(topic_sink(...))``."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def topic_sink(options: Mapping[str, str], *, name: str = "") -> Callable[[DataFrame, int], None]:
-    """What ``foreachBatch`` takes, or calls among other things.
+    """Return a function for ``foreachBatch`` that writes each micro-batch to topics.
 
-    ``options`` are those of ``df.write.format("rocketmq")``. The ids of rows that were not read
-    from a topic are made of ``name`` and the number of the micro-batch; without a name of the
-    query's own id, which lives as long as its checkpoint. Give each sink of one query that writes
-    to the same topic a name of its own.
+    ``options`` are those of ``df.write.format("rocketmq")``. For rows that were not read from a
+    topic, ids are derived from the query's id, which lives as long as its checkpoint, from
+    ``name``, and from the number of the micro-batch. If a query writes to the same topic with
+    several sinks, give each of them its own name.
     """
 
     def write(rows: DataFrame, batch: int) -> None:

@@ -1,8 +1,9 @@
-"""What Spark calls to write: a task sends its rows and says how many; the driver only logs.
+"""The writer that Spark calls: a task sends its rows and returns their number; the driver only
+logs.
 
-A task's message to the driver leaves when every row is stored, so a batch that is committed is in
-its topic. A task that fails leaves what it has sent there; it is sent again with the same ids when
-Spark repeats the task or the batch.
+A task returns to the driver once every row is stored, so all rows of a committed batch are in the
+topic. Rows that a failed task sent stay in the topic; when Spark repeats the task or the batch,
+they are sent again with the same ids.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task stored."""
+    """The result of one task: rows and bytes stored, requests retried."""
 
     rows: int
     size_bytes: int
@@ -45,11 +46,11 @@ class Written(WriterCommitMessage):
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """``df.write``."""
+    """Writer of ``df.write``."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        #: The same for all tasks and their repetitions: Spark hands the writer out pickled.
+        #: The same for all tasks and their repetitions, because Spark pickles the writer.
         self._run = uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -57,15 +58,15 @@ class TopicWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All rows are stored already."""
+        """Log the totals; all rows are stored already."""
         _report(messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was sent stays sent."""
+        """Do nothing: rows that were sent stay in the topic."""
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """``writeStream``."""
+    """Writer of ``writeStream``."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -76,15 +77,16 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, self._run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All rows are stored already."""
+        """Log the totals; all rows are stored already."""
         _report(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays sent; the batch comes again, with the same ids."""
+        """Do nothing: rows that were sent stay in the topic, and the batch is repeated with the
+        same ids."""
 
 
 def write_rows(iterator: Iterator[pa.RecordBatch], options: WriteOptions, run: str) -> Written:
-    """Store the rows of the task that this process runs. Raises BadRow and SendFailed."""
+    """Store the rows of the task in this process. Raises BadRow and SendFailed."""
     origin = _origin(options, run)
     encoder, sender = Encoder(options, Ids(origin)), Sender(options, origin.task)
     try:
@@ -98,7 +100,7 @@ def write_rows(iterator: Iterator[pa.RecordBatch], options: WriteOptions, run: s
 
 
 def _origin(options: WriteOptions, run: str) -> Origin:
-    """Query, micro-batch and task, of which a repetition has the same."""
+    """Return query, micro-batch and task, which are the same in each repetition."""
     context = TaskContext.get()
     if context is None:
         return Origin(options.query or run, options.batch or 0, 0)
