@@ -39,21 +39,21 @@ class Costs:
     names the run of each."""
 
     send_us: float = 9.2
-    """A broker's processor time for a single send."""
+    """Processor time of a broker for a single send."""
     batched_send_us: float = 3.5
-    """The same in a batch of 64."""
+    """Processor time of a broker for a send in a batch of 64."""
     pull_us: float = 1.8
-    """The same for a message that is read."""
+    """Processor time of a broker for a message that is read."""
     spark_us: float = 10.0
     """Spark's processor time for a message from the broker into Parquet: the JVM and Python."""
     scan_us: float = 2.8
-    """The same for a message that is read from Parquet."""
+    """Spark's processor time for a message that is read from Parquet."""
     batch_s: float = 0.5
-    """What a micro-batch costs on the clock, whatever is in it."""
+    """Elapsed time of a micro-batch, whatever its size."""
     log_bytes: int = 480
-    """A message in the broker's log."""
+    """Size of a message in the broker's log."""
     parquet_bytes: int = 110
-    """The same in Parquet."""
+    """Size of a message in Parquet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from cometmq.speedups import WHY_PLAIN
 log = logging.getLogger(__name__)
 
 KEPT_BYTES: Final = 48 << 20
-"""So much freed memory a process keeps: what a few blocks take. glibc allows 64 MiB at most."""
+"""Freed memory that a process keeps, in bytes: enough for a few blocks. glibc allows 64 MiB at
+most."""
 
 
 def keep_loaded() -> None:

@@ -31,8 +31,8 @@ class BadOption(CometError, ValueError):
 
 
 SPARKS: Final = ("checkpointLocation", "queryName", "path", "paths")
-"""What Spark hands on beside a source's or a sink's own options, for itself: of these the first two
-where a stream is written, the others from ``load``, ``save`` and ``start``."""
+"""Options that Spark passes along for its own use. The first two appear when a stream is written,
+the others come from ``load``, ``save`` and ``start``."""
 
 
 def by_name(

@@ -59,7 +59,8 @@ COLUMNS: Final = (
 CORRUPT: Final = Column(
     "_corrupt", "string", pa.string(), "why a message could not be read; null for a good one"
 )
-"""There by itself where bad rows are let through, elsewhere where a user's schema names it."""
+"""Part of the default schema only if mode=PERMISSIVE; otherwise present if a user's schema names
+it."""
 
 NAMES: Final = tuple(column.name for column in COLUMNS)
 BY_NAME: Final = {column.name: column for column in (*COLUMNS, CORRUPT)}

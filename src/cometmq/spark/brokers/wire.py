@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1 << 18
 IN_FLIGHT_MAX: Final = 64
-"""Requests sent ahead of their answers: few enough that neither side's buffers fill."""
+"""Requests sent before their responses are read: few enough that the buffers of neither side
+fill."""
 
 GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
-"""The consumer group of everything that reads: brokers make it by themselves and do not list it."""
+"""Consumer group of all reads. Brokers create it on their own and do not list it."""
 
 _OF_ACL: Final = "AclException"
 
 Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
-"""A request's code, header and, for some, its body."""
+"""A request: its code, its header and, in some requests, its body."""
 
 _clock: Final = SystemClock()
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _INT: Final = Struct(">I")
 _TAIL: Final = b"\0\0\0"
-"""No topic, no properties."""
+"""The end of a record without topic and properties."""
 
 _FAULTS: Final = {
     BAD_TOPIC: "topic is no UTF-8",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.speedups.plain.columns import Texts
 
 _MS_MAX: Final = (2**63 - 1) // 1000
-"""The furthest milliseconds that microseconds can say; senders make their times up."""
+"""The largest milliseconds that fit into microseconds: senders can set any timestamp."""
 _TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
 _TEXTS: Final = frozenset({"topic", "keys", "tags", "msg_id", "born_host", "store_host"})
 _WIDTHS: Final = {name: 8 if kind == "q" else 4 for name, kind in HEAD_FIELDS}

@@ -24,7 +24,7 @@ COLUMNS: Final = (
     "broker_name string, queue_id int, queue_offset bigint, body binary, "
     "born_timestamp timestamp, store_timestamp timestamp"
 )
-"""What is read of each message."""
+"""The columns that are read of each message."""
 
 _BODY: Final = "table string, op string, key string, change bigint, at_ms bigint, row string"
 STATE_DDL: Final = (
@@ -33,7 +33,7 @@ STATE_DDL: Final = (
 )
 _CORRUPT: Final = "_as_it_was"
 STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
-"""What the copy keeps of a row's newest change."""
+"""The columns that the copy keeps of a row's newest change."""
 
 
 def parsed(

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SMALL: Final = 0.75
-"""A file below this part of the wanted size is joined with others."""
+"""A file below this fraction of the requested size is joined with others."""
 
 _RUN_OFFSETS: Final = 10_000
-"""Offsets of a queue that stay in one file, where a partition becomes several."""
+"""Number of consecutive offsets of a queue that stay in one file if a partition is split into
+several."""
 
 Partition = tuple[str, ...]
 

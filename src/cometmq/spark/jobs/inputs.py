@@ -31,8 +31,8 @@ IDENTITY: Final = (
     *("topic", "queue_id", "queue_offset", "physical_offset"),
     *("store_timestamp", "store_host", "msg_id"),
 )
-"""What is the same in every copy of a stored message, and differs between any two messages. A
-broker's name is not in a record, so a store directory need not know it."""
+"""Columns that are the same in every copy of a stored message, and differ between any two messages.
+A record does not contain its broker's name, so a store directory need not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
-"""A function of what all pieces share, of its piece, and of whom to tell how many bytes it read."""
+"""A function of the shared data, of its piece, and of a callback that takes the number of bytes
+read."""
 
 
 class SparkPool:

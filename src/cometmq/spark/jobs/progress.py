@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, what of it is done, and its total (0 while that is not known)."""
+"""Called with a stage's name, the amount done, and the total (0 while it is unknown)."""
 
 POLL_S: Final = 0.3
 _STREAM_POLL_S: Final = 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
 
 BLOCK: Final = 4_096
-"""Offsets of a queue that are compared as one sum."""
+"""Number of a queue's offsets that one digest covers."""
 
 _COLUMNS: Final = ("broker_name", "topic", "queue_id", "queue_offset", "body_crc")
 _QUEUE: Final = ("broker", "topic", "queue_id")

@@ -23,30 +23,31 @@ if TYPE_CHECKING:
     from cometmq.spark.read.asking import Asker
 
 PULL_ROWS: Final = 1024
-"""Messages asked for at once. Java's brokers give 32 unless configured otherwise, ours as many as
-have 256 KiB."""
+"""Messages requested by one pull. Java brokers return 32 unless configured otherwise, CometMQ as
+many as fit in 256 KiB."""
 
 WINDOW_MIN: Final = 2
 WINDOW_MAX: Final = 128
-"""Pulls in flight, once a broker shows how many messages an answer holds: one more for each answer
-that follows on the one before, since as many may be thrown away when one does not."""
+"""Bounds of the number of pulls in flight, once a broker shows how many messages a response holds.
+The number grows by one for each response that lines up with the one before, because all later ones
+may be discarded when one does not."""
 
 FLIGHT_BYTES: Final = 2 << 20
-"""Answers in flight have about this size at most: what a task decodes in one go, and less than what
-a broker holds back of one connection before it stops reading from it."""
+"""Approximate limit of the responses in flight: what a task decodes at once, and less than what a
+broker buffers for one connection before it stops reading from it."""
 
 LARGE_BYTES: Final = 128 << 10
-"""Of larger answers the next ones may hold fewer messages: brokers bound their bytes too."""
+"""After a larger response the next ones may hold fewer messages: brokers limit bytes as well."""
 
 _PROBE_EVERY: Final = 8
 _FEW: Final = 32
-"""While answers hold fewer, one of so many pulls asks for more, to see whether they hold more
-again: a broker gives little of what it has to fetch from the disk, and of large messages."""
+"""While responses hold fewer messages than _FEW, one of _PROBE_EVERY pulls requests more, to detect
+when they grow again: a broker returns few messages if they are large or read from disk."""
 
 _queue_offset: Final = head_part("queue_offset").unpack_from
 
 LOOKED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
-"""With a filter, the second says that nothing matched so far."""
+"""With a filter, the second code means that nothing has matched so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
-"""Before each round over a queue's brokers, unless the user says how long one may be away."""
+"""Pause before each round over a queue's brokers, unless the user sets how long one may be away."""
 
 TURNS_OF_NOTHING: Final = 3
-"""Rounds after which a master that answers, and has nothing at an offset, is believed."""
+"""Number of rounds after which a master that reports no message at an offset is believed."""
 
 _SUBSCRIPTION_IN_HEADER: Final = 4
 _PULL: Final = int(RequestCode.PULL_MESSAGE)

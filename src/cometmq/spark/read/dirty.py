@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 OPTIONS: Final = ("mode", "checkCrc", "badRecordsPath")
 
 BATCH_BYTES: Final = 1 << 20
-"""Records of this size make an Arrow batch. Spark's JVM works on a batch when it has all of it, and
-the worker goes on when its last batch is on the way: of batches larger than what sockets hold, one
-waits for the other."""
+"""Size of the records in one Arrow batch. Spark's JVM starts on a batch when it is complete, and
+the worker continues once its last batch is sent. With batches larger than the socket buffers, the
+two would wait for each other."""
 _TEXTS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties", CORRUPT.name})
 
 

@@ -28,23 +28,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTAGE_MS: Final = 120_000
-"""How long a broker or a name server may be away before the query fails."""
+"""Time for which a broker or a name server may be away before the query fails."""
 
 DISCOVERY_MS: Final = 1_000
-"""New queues and topics are found this late at most."""
+"""Upper bound of the delay until new queues and topics are found."""
 
 TOLD_MS: Final = 5_000
-"""Who waits is told of it so often."""
+"""Interval of the log lines while the query waits for a broker."""
 
 WARNING_MS: Final = 60_000
-"""Who goes on without a broker is told of it so often."""
+"""Interval of the log lines while the query continues without a broker."""
 
 REST_SHARE: Final = 4
 REST_MAX_MS: Final = 1_000
-"""After a round of nothing new: this many times as long as the round took, and at most so long."""
+"""Delay after a round that found nothing: REST_SHARE times the duration of the round, at most
+REST_MAX_MS."""
 
 AWAY: Final = (RouteNotFound, NotConnected, RequestTimedOut)
-"""What passes when a broker, a name server or a route comes back."""
+"""Errors that end when a broker, a name server or a route comes back."""
 
 _clock: Final = SystemClock()
 _pause: Final = Event()

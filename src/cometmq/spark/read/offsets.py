@@ -26,7 +26,7 @@ from cometmq.message.model import MessageQueue
 VERSION: Final = 1
 
 Offsets = Mapping[MessageQueue, int]
-"""The next message to read of each queue."""
+"""The next offset to read of each queue."""
 
 
 class BadOffset(ValueError):

@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
 
 BATCH_OUTAGE_MS: Final = 30_000
-"""How long the plan of a batch waits for a broker."""
+"""Time for which the plan of a batch waits for a broker."""
 
 ELSEWHERE_MS: Final = 2_000
-"""How long another name server is asked that is not needed for the plan."""
+"""Request timeout for further name servers, which the plan does not depend on."""
 
 PAUSE_MS: Final = 500
 

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from cometmq.spark.read.offsets import Offsets
 
 TASK_ROWS_MIN: Final = 50_000
-"""Ranges of a micro-batch are put together in one task up to this many messages. One more costs
-60 to 90 ms, which is what 8 000 messages take on their way into a Parquet file."""
+"""Ranges of a micro-batch are joined in one task up to this many messages. One more task costs 60
+to 90 ms, the time to write 8 000 messages into a Parquet file."""
 
 TASK_ROWS_MAX: Final = 250_000
-"""Longer ranges are cut, so that one full queue does not keep one core busy alone. Those of a batch
-read are put together up to this many, about as much as a task reads of a store or of files."""
+"""Longer ranges are split, so that one full queue does not keep a single core busy. The ranges of a
+batch read are joined up to this many messages, about as much as a task reads of a store or of
+files."""
 
 
 TASK_RANGES_MAX: Final = 256
-"""A task asks at least once for each range: a thousand almost empty queues are a few tasks."""
+"""A task sends at least one request per range: a thousand almost empty queues become a few
+tasks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES: Final = 2 << 20
 BLOCK_ROWS: Final = 20_000
-"""A block is handed on at either size: larger ones decode no faster, and Spark waits for them."""
+"""A block is passed on at either size: larger ones decode no faster, and Spark waits for them."""
 
 
 class QueuePuller:

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from cometmq.spark.read.offsets import Offsets
 
 CLOCK_SLACK_MS: Final = 60_000
-"""How far a broker's clock may have been set back at a time."""
+"""The largest step back of a broker's clock that costs no rows."""
 
 TAGS_MAX: Final = 64
-"""More tags than these are not worth a longer request to the broker."""
+"""More tags than this are not worth a longer request to the broker."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)

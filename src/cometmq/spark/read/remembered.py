@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_MS: Final = 72 * 3_600_000
-"""A broker that was not seen for so long is forgotten: as long as brokers keep messages unless
-configured otherwise."""
+"""A broker that was not seen for this long is forgotten: 72 hours, the default retention of
+brokers."""
 
 RENEWED_MS: Final = 3_600_000
-"""The file is not written anew only because of a sight that is younger."""
+"""Minimum age at which the time of a sighting is written again."""
 
 PAIRS_MAX: Final = 100_000
 FILE_BYTES_MAX: Final = 32 << 20
 
 Seen = dict[str, dict[str, int]]
-"""By topic and broker name, when it was seen last (ms since the epoch)."""
+"""Time when each broker was last seen (ms since the epoch), by topic and broker name."""
 
 _clock: Final = SystemClock()
 

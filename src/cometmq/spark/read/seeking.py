@@ -12,7 +12,8 @@ from typing import TypeVar
 K = TypeVar("K")
 
 Search = Generator[int, int, int]
-"""Gives offsets to look at, is sent their store times (ms), returns what was sought."""
+"""Yields offsets to look at, receives their store times (ms), and returns the offset searched
+for."""
 
 
 def first_at_or_after(low: int, high: int, hint: int, moment_ms: int) -> Search:

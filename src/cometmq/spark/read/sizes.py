@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 QUEUES: Final = 16
 ROWS: Final = 32
-"""Queues looked into, and messages asked of each: an answer of a broker holds no more."""
+"""Number of queues to sample, and messages requested of each. A response holds no more than 32."""
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:

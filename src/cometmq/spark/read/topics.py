@@ -22,7 +22,7 @@ OPTIONS: Final = ("topic", "subscribePattern", "includeSystemTopics", "assign")
 ALIASES: Final = {"subscribe": "topic"}
 
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""A cluster's name with this is where answers of request and reply wait."""
+"""The topic CLUSTER_REPLY_TOPIC of a cluster holds the replies of request/reply."""
 
 
 @dataclass(frozen=True, slots=True)

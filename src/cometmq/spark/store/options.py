@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from cometmq.spark.read.topics import Choice
 
 SPLIT_BYTES: Final = 128 << 20
-"""A task's part of the log: large beside the cost of a task, small beside a file of 1 GiB."""
+"""Size of a task's part of the log: large compared with the cost of a task, small compared with a
+file of 1 GiB."""
 
 KNOWN: Final = (
     "store",

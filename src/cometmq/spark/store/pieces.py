@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cometmq.spark.store.planning import LogPart
 
 PIECE_BYTES: Final = 2 << 20
-"""Large beside a call, small beside a processor's caches, and in few batches (read/dirty.py): Spark
-works on those while the next piece is decoded."""
+"""Large compared with the cost of a call, small compared with a processor's caches, and few batches
+(read/dirty.py): Spark processes those while the next piece is decoded."""
 
 RECORD_BYTES_MAX: Final = 1 << 27
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from cometmq.spark.store.windows import Windows
 
 FEW_PARTS: Final = 4
-"""Queues that hold less than this part of the log are read by their entries: reading here and there
-costs more than reading on, and much less than reading all."""
+"""If the wanted queues hold less than 1/FEW_PARTS of the log, they are read by their entries.
+Random reads cost more than sequential ones, but much less than reading the whole log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from io import FileIO
 
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
-"""An entry as numpy reads it, see store/layout.py."""
+"""A queue entry as a numpy type, see store/layout.py."""
 
 Entries = npt.NDArray[np.void]
 

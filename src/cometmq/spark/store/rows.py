@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cometmq.spark.store.options import StoreOptions
 
 Read = tuple[Block, dict[int, str]]
-"""Records, and what is wrong with some of them, by where they begin (see read/dirty.py)."""
+"""Records, and the problems of some of them by position (see read/dirty.py)."""
 
 _GAP_BYTES: Final = 16 << 10
-"""Records that lie no further apart are read in one go."""
+"""Records with at most this gap between them are read in one call."""
 
 
 def batches(

@@ -55,7 +55,7 @@ class Windows:
 
 
 Bounds = Callable[[Key], tuple[int, int]]
-"""The first and the next offset of a queue."""
+"""Returns the first and the next offset of a queue."""
 
 
 def resolve(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 TASK: Final = "_cometmq_task"
-"""The column of a staging table that says which attempt of a task wrote a row."""
+"""The column of a staging table with the id of the task attempt that wrote the row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ COLUMNS: Final = (
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 PLACE: Final = ("broker_name", "queue_id", "queue_offset")
-"""Where a row was read: with these, and the source's topic, ids outlive any change of the job."""
+"""Identifies the row's original message. With these columns and the source's topic, ids stay the
+same if the job changes."""
 
 
 def check(frame: StructType, topic: str | None) -> None:

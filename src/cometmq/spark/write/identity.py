@@ -23,7 +23,7 @@ from typing import Final
 
 DIGEST_BYTES: Final = 11
 EPOCH_ROWS: Final = 200_000
-"""Rows among which equal ones are counted; what is remembered of a task's rows is bound by it."""
+"""Number of rows within which equal ones are counted. It bounds the memory for a task's rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX: Final = 32
 PAUSES_MS: Final = (0, 100, 200, 500, 1_000, 2_000)
-"""Before the first attempts; later ones follow in the last of these."""
+"""Pauses before the first attempts; later attempts use the last one."""
 
 #: Stored, but with less safety than the broker's policy promises; a retry may fulfil it.
 _UNSAFE: Final = frozenset(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BUFFERED_BYTES: Final = 16 << 20
 SPREAD: Final = 16
-"""Queues of a broker that one task sends to without order keys; further tasks take others."""
+"""Number of queues per broker that one task sends to without order keys; other tasks use others."""
 
 _clock: Final = SystemClock()
 _pause: Final = Event()
