@@ -59,7 +59,7 @@ def config(root: Path) -> StoreConfig:
 
 
 def filled(root: Path, records: int) -> MessageStore:
-    """A master's store."""
+    """Return the filled store of a master."""
     store = open_store(config(root), SystemClock())
     store.store_host = HOST
     keys = UniqueKeys(b"\x7f\0\0\1", 1, 2)
@@ -84,7 +84,7 @@ def log_bytes(store: MessageStore) -> bytes:
 
 
 def copied(data: bytes, piece_bytes: int, root: Path) -> float:
-    """Seconds that a slave takes for a log in pieces."""
+    """Return the seconds that a slave takes for a log in pieces."""
     store = open_store(config(root), SystemClock())
     replica = Replica(store)
     view = memoryview(data)
