@@ -153,7 +153,10 @@ class Peer(asyncio.Protocol):
             budget.moved_bytes = 0
         if self._turn_due:
             self._connection.receive_data(data)
-        elif not self._connection.receive_whole(data, self.router.takers, self):
+        elif (
+            not self._connection.receive_whole(data, self.router.takers, self)
+            and not self._turn_due
+        ):
             self._turn()
 
     def eof_received(self) -> bool:

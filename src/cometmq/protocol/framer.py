@@ -116,7 +116,8 @@ class Framer:
         at = 0 if take is None else take(owner, data, 0)[0]
         if at == len(data):
             return True
-        self._buffer, self._at, self._have, self._need = data, at, len(data) - at, 8
+        self._buffer, self._have, self._need = data, len(data), 8
+        self._settle(at)
         return False
 
     @property
