@@ -164,8 +164,8 @@ async def test_a_send_and_a_pull_enter_few_functions(tmp_path: Path) -> None:
         sent = await measured(client, client.send, is_done)
         await client.ask(client.pull())
         pulled = await measured(client, client.pull, lambda answer: answer.count(b"x" * 128) == 32)
-    hold("a send", sent, 25, 12)
-    hold("a pull of 32", pulled, 24, 12)
+    hold("a send", sent, 23, 12)
+    hold("a pull of 32", pulled, 22, 12)
 
 
 async def test_a_replicated_send_enters_few_functions_of_both_nodes(
@@ -183,7 +183,7 @@ async def test_a_replicated_send_enters_few_functions_of_both_nodes(
             stores = master.broker.store, slave.broker.store
             await until(lambda: stores[1].dispatched_offset == stores[0].written_offset)
             sent = await measured(client, client.send, is_done)
-    hold("a replicated send", sent, 80, 20)
+    hold("a replicated send", sent, 76, 20)
 
 
 async def test_a_call_too_many_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,3 +235,26 @@ def test_lengths_that_cannot_be_right_are_passed_over_and_refused(sizes: tuple[i
     framer = Framer()
     framer.receive_data(struct.pack(">II", *sizes) + b'{"code":34,' * 5)
     assert 1 <= framer.offer({b"310": taking(310, [])}, "peer") <= 32
+
+
+@pytest.mark.parametrize("takers", [(), (310,), (310, 11)])
+def test_a_read_goes_to_its_taker_whole_or_in_part(takers: tuple[int, ...]) -> None:
+    taken: list[int] = []
+    chosen = {b"%d" % code: taking(code, taken) for code in takers}
+    framer = Framer()
+    assert framer.receive_whole(request(310) * 3, chosen, "peer") == bool(takers)
+    assert taken == [310] * 3 * bool(takers)
+    if not takers:
+        assert len(framer.take(9)) == 3
+    # The second is another's, and what follows waits behind it.
+    assert not framer.receive_whole(request(310) + request(34) + request(310), chosen, "peer")
+    assert [frame.header[8:10] for frame in take_all(framer, 9)][-2:] == [b"34", b"31"]
+    # A frame that was begun goes on before the taker has anything.
+    begun = len(taken)
+    assert not framer.receive_whole(request(310)[:30], chosen, "peer")
+    assert not framer.receive_whole(request(310)[30:] + request(310), chosen, "peer")
+    assert len(taken) == begun
+    assert [frame.header[8:11] for frame in take_all(framer, 9)] == [b"310"] * 2
+    framer.broken = RemoteProtocolError("no more")
+    assert not framer.receive_whole(request(310), chosen, "peer")
+    assert len(taken) == begun

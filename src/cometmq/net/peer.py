@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.departures import Departures
 from cometmq.net.memory import PeerMemory, process_budget
+from cometmq.net.runtime import direct_handle
 from cometmq.net.watchdog import SHORT_NS
 from cometmq.protocol.answers import encode_response
 from cometmq.protocol.connection import Answered, Connection, request_of
 from cometmq.protocol.frame import JSON, decode_head
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
+from cometmq.speedups import Outlet
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -94,6 +96,8 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
         self._out: list[bytes | memoryview] = []
+        #: Where many answers leave at once, past the transport; none where it may not be passed.
+        self.outlet: Outlet | None = None
         self._turn_due = False
         self._flush_due = False
         self._holds = 0
@@ -132,6 +136,9 @@ class Peer(asyncio.Protocol):
         if name:
             self.address, self.host_bytes, self.is_loopback = describe_host(name[0], name[1])
         self._peers[self] = None
+        handle = direct_handle(transport)
+        if handle >= 0:
+            self.outlet = Outlet(handle, self._out, self._transport.get_write_buffer_size)
 
     def data_received(self, data: bytes) -> None:
         now_ns = self._now_ns()
@@ -144,8 +151,12 @@ class Peer(asyncio.Protocol):
         if budget.moved_bytes > budget.look_bytes:
             self._loop.call_soon(budget.shed)
             budget.moved_bytes = 0
-        self._connection.receive_data(data)
-        if not self._turn_due:
+        if self._turn_due:
+            self._connection.receive_data(data)
+        elif (
+            not self._connection.receive_whole(data, self.router.takers, self)
+            and not self._turn_due
+        ):
             self._turn()
 
     def eof_received(self) -> bool:
@@ -153,6 +164,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.outlet = None
         self.memory.close()
         self._peers.pop(self, None)
         self._backlog.clear()

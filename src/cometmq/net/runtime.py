@@ -40,6 +40,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+def direct_handle(transport: asyncio.BaseTransport) -> int:
+    """The socket's number of a transport beside which one may write while it keeps nothing itself;
+    -1 for any other: TLS, and transports that send at once in any case."""
+    kind = type(transport)
+    if (kind.__module__, kind.__name__) != ("uvloop.loop", "TCPTransport"):
+        return -1
+    handle: int = transport.get_extra_info("socket").fileno()
+    return handle
+
+
 def keep_freed_memory() -> bool:
     """Have the allocator keep what is freed, up to KEPT_BYTES; False where it cannot be told to.
 

@@ -103,6 +103,23 @@ class Framer:
             pieces.append(data)
         self._have += size_bytes
 
+    def receive_whole(self, data: bytes, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> bool:
+        """:meth:`receive_data`, for an owner who has nothing left to serve: where no frame was
+        begun, the taker of the first request's code has the bytes at once. Gives whether it took
+        all of them, as it does with most small reads.
+        """
+        if self._have or self.broken is not None:
+            self.receive_data(data)
+            return False
+        digits = data[16:24]
+        take = takers.get(digits[: digits.find(b",")])
+        at = 0 if take is None else take(owner, data, 0)[0]
+        if at == len(data):
+            return True
+        self._buffer, self._have, self._need = data, len(data), 8
+        self._settle(at)
+        return False
+
     @property
     def buffered_bytes(self) -> int:
         """Bytes that were received and not taken."""

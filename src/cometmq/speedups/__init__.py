@@ -20,6 +20,7 @@ from cometmq.speedups.plain.messages import cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
+from cometmq.speedups.plain.sendanswers import Outlet, send_answers
 from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
@@ -34,6 +35,7 @@ __all__ = [
     "Half",
     "Op",
     "OpenTransactions",
+    "Outlet",
     "Program",
     "QueueState",
     "RecordColumns",
@@ -54,6 +56,7 @@ __all__ = [
     "place_batch",
     "put_keys",
     "read_pull",
+    "send_answers",
     "send_frame",
     "settle_sends",
     "take_records",
@@ -71,6 +74,7 @@ NAMES = {
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "requests": ("send_frame", "settle_sends"),
+    "sendanswers": ("Outlet", "send_answers"),
     "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
     "walk": ("check_records", "walk"),

@@ -374,8 +374,9 @@ class MessageStore:
         there on that must be served one by one (speedups/plain/sends.py). Takes nothing while the
         store refuses writes.
         """
-        log = self.log
-        batch, is_new = self._open_batch()
+        log, segments, is_new = self.log, self.uncommitted, False
+        if not segments or not isinstance(batch := segments[-1], TransactionBatch):
+            batch, is_new = self._open_batch()
         first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
         recent = self._recent() if transactions is not None and transactions.halves else None
         state = -1

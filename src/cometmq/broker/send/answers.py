@@ -16,6 +16,7 @@ from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths
 from cometmq.protocol.headers import NoFields, SendMessageResponse
+from cometmq.speedups import send_answers
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -123,11 +124,8 @@ class SendAnswers:
             for peer, batch, first, stop in rows:
                 self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
             return
-        pieces: dict[Peer, list[bytes]] = {}
-        for peer, batch, first, stop in rows:
-            pieces.setdefault(peer, []).append(batch.answers(first, stop, self._pieces))
-        for peer, answers in pieces.items():
-            peer.flush(answers)
+        for peer, answers in send_answers(rows, self._pieces):
+            peer.flush((answers,))
 
     def _answer_rows_slowly(
         self,

@@ -224,39 +224,40 @@ class SendHandler:
         Gives where in ``data`` the first frame begins that was not taken, and how many from there
         on have to be served one by one.
         """
-        store, config = self._store, self._config
+        store, config, appender = self._store, self._config, self._appender
+        host = peer.host_bytes
         if (
             store.refusal is not None
             or peer.congested
             or peer.router.hooks
             or self._hooks_added
-            or len(peer.host_bytes) != 8
+            or len(host) != 8
             or len(store.store_host) != 8
             or config.start_accept_send_request_time_stamp
-            or (self._appender.waiting_sends and not self._has_room(peer))
+            or (appender.waiting_sends and not self._has_room(peer))
             or peer.memory.budget.is_exhausted
         ):
             return at, MANY
         index = None
         if (
             not config.reject_transaction_message
-            and self._appender.on_append is None
+            and appender.on_append is None
             and store.transient is None
         ):
             index = self._transactions.index
-            index.immunity_ms = config.transaction_time_out
-            index.due_ms = peer.last_read_ms + index.immunity_ms
+            index.immunity_ms = immunity_ms = config.transaction_time_out
+            index.due_ms = peer.last_read_ms + immunity_ms
         rows, at, odd = store.append_sends(
             data,
             at,
             self._destinations.plain,
-            peer.host_bytes,
+            host,
             self._cluster_property,
             config.max_message_size,
             index,
         )
         if rows[2] > rows[1]:
-            self._appender.add_rows(peer, rows)
+            appender.add_rows(peer, rows)
         return at, odd
 
     def _has_room(self, peer: Peer) -> bool:
