@@ -13,6 +13,7 @@ from tests.architecture.rules import ROOT, SRC
 LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 
 LAYERS = "Imports point one way"
+STORE = "The rooms of the store import one way"
 TWO_HALVES = "Client, admin and outbox meet the servers only on the wire"
 SPARK = "Spark knows the wire and the pure file layouts, nothing else of a server"
 CLI = "The command line touches servers only to start them"
@@ -37,9 +38,10 @@ def lint(folder: Path) -> tuple[int, set[str]]:
 
 
 def skeleton(folder: Path) -> None:
-    """The packages of the project, without anything in them."""
+    """The packages of the project and the modules of the store, without anything in them."""
+    named = [*(SRC / "cometmq" / "store").glob("*.py")]
     for package in (SRC / "cometmq", SRC / "pyspark_rocketmq"):
-        for path in package.rglob("__init__.py"):
+        for path in (*package.rglob("__init__.py"), *named):
             copy = folder / "src" / path.relative_to(SRC)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.touch()
@@ -63,6 +65,9 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("message/x.py", "import cometmq.protocol", LAYERS),
         ("broker/x.py", "import cometmq.client", LAYERS),
         ("drawer/__init__.py", "", LAYERS),
+        ("store/log/x.py", "import cometmq.store.queue", STORE),
+        ("store/read/x.py", "import cometmq.store.messagestore", STORE),
+        ("store/maintenance/x.py", "import cometmq.store.recovery", STORE),
         ("client/x.py", "import cometmq.store", TWO_HALVES),
         ("spark/x.py", "import cometmq.store.messagestore", SPARK),
         ("cli/x.py", "import cometmq.broker.send.handler", CLI),
