@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cometmq.protocol.consumerbodies import ProcessQueueInfo, QueueTimeSpan
     from cometmq.protocol.frame import Response
 
-#: The moment that means the end of every queue.
+#: Timestamp that stands for the end of every queue.
 END: Final = -1
 #: Brokers wait 10 s for a consumer.
 _RELAY_TIMEOUT_MS: Final = 15_000

@@ -42,7 +42,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """The same however often the row is sent, and no other row's."""
+        """Message id that is the same for every send of the row, and differs from other rows'
+        ids.
+        """
         return lasting_key(self.id, self.created_ms, crc32(self.body))
 
     def message(self) -> Message:
