@@ -163,7 +163,7 @@ def _first_rate(text: str) -> float:
 
 
 def queue_rows(stats: Mapping[MessageQueue, TopicOffset]) -> list[QueueRow]:
-    """Return one row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         QueueRow(
             queue.broker_name,
@@ -178,7 +178,7 @@ def queue_rows(stats: Mapping[MessageQueue, TopicOffset]) -> list[QueueRow]:
 
 
 def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[ProgressRow]:
-    """Return one row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         ProgressRow(
             queue.topic,
@@ -194,7 +194,7 @@ def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[Progre
 
 
 def member_rows(connections: ConsumerConnections) -> list[MemberRow]:
-    """Return one row a consumer, ordered by client id."""
+    """Return one row per consumer, ordered by client id."""
     found = sorted(connections.connection_set, key=lambda each: each.client_id)
     return [
         MemberRow(each.client_id, each.client_addr, each.language, version_name(each.version))
@@ -203,7 +203,7 @@ def member_rows(connections: ConsumerConnections) -> list[MemberRow]:
 
 
 def position_rows(offsets: Mapping[MessageQueue, int]) -> list[PositionRow]:
-    """Return one row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         PositionRow(queue.topic, queue.broker_name, queue.queue_id, offset)
         for queue, offset in sorted(offsets.items())
@@ -211,7 +211,7 @@ def position_rows(offsets: Mapping[MessageQueue, int]) -> list[PositionRow]:
 
 
 def held_rows(held: Mapping[MessageQueue, ProcessQueueInfo]) -> list[HeldRow]:
-    """Return one row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         HeldRow(
             queue.topic,

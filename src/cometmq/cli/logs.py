@@ -1,4 +1,4 @@
-"""Logging of the command line: one line an event, to standard error.
+"""Logging of the command line: one line per event, to standard error.
 
     2026-03-04T05:06:07.089 INFO cometmq.broker.app ready port=10911
 

@@ -21,7 +21,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(values: Iterable[Any]) -> None:
-    """Print one JSON object a line."""
+    """Print one JSON object per line."""
     for value in values:
         print(msgspec.json.encode(value).decode(), flush=True)
 

@@ -38,6 +38,7 @@ def plan_batches(
             positions, filled = [], 0
             plan.append((positions, key))
         positions.append(at)
+        # A message sent alone ends the open batch of its group: later messages may not precede it.
         if alone:
             open_batches.pop(group, None)
         else:

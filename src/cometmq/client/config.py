@@ -17,7 +17,7 @@ _SEPARATORS = re.compile(r"[;,\s]+")
 def parse_name_servers(text: str | Iterable[str]) -> tuple[str, ...]:
     """Split ``a:9876;b:9876`` into addresses, in the given order.
 
-    Commas and blanks separate addresses too; a sequence has one address an item. Raises
+    Commas and blanks separate addresses too; a sequence has one address per item. Raises
     SettingsError when there is none.
     """
     parts = _SEPARATORS.split(text) if isinstance(text, str) else list(text)
@@ -82,7 +82,7 @@ class ClientConfig:
     #: Time for which a broker may hold a pull that finds no messages (long polling).
     pull_suspend_ms: int = 15_000
     pull_timeout_ms: int = 30_000
-    #: Pause between pulls of a queue whose prefetch limits are reached.
+    #: Pause before a queue whose prefetch limits are reached is checked again.
     pull_flow_pause_ms: int = 50
     pull_error_pause_ms: int = 3_000
     max_queue_messages: int = 1_000

@@ -103,7 +103,7 @@ class Delivery:
         attempts: int = 0,
         begun: Begun | None = None,
     ) -> list[SendResult]:
-        """Send until a broker has stored the messages of the request; return one result a message.
+        """Send until a broker has stored the messages of the request; return a result for each.
 
         ``attempts`` is the maximum; 0 means the configured number. ``begun`` is the first of them.
         Raises RouteNotFound, and the last attempt's error when all failed.
@@ -133,6 +133,8 @@ class Delivery:
             try:
                 stored = await attempt
             except (BrokerRefused, NotConnected, RequestTimedOut) as failure:
+                # Once an attempt has stored the message, even if unsafely, no later refusal fails
+                # the send.
                 if stored is None and _is_final(failure):
                     raise
                 error = failure

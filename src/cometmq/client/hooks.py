@@ -38,8 +38,8 @@ class Hook(Protocol[A_contra]):
 class SendAttempt:
     """One attempt to send: a message or a batch of one topic to one queue.
 
-    ``results``, one a message, or ``error`` is set before the after-hooks run; a one-way send that
-    was sent sets neither. ``is_half`` marks the half message of a transaction. Times are
+    ``results``, one per message, or ``error`` is set before the after-hooks run; a one-way send
+    that succeeds sets neither. ``is_half`` marks the half message of a transaction. Times are
     milliseconds since the epoch.
     """
 

@@ -56,7 +56,7 @@ def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
 def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
     """Return the route that a new topic will have, from the route of AUTO_CREATE_TOPIC.
 
-    It has at most ``queue_count`` queues a broker.
+    It has at most ``queue_count`` queues per broker.
     """
     capped = [
         structs.replace(

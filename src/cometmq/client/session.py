@@ -236,6 +236,7 @@ class Session:
     def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
         if changed:
+            # Send a heartbeat to brokers that the route names for the first time.
             if not self._greeted.issuperset(self._addresses()):
                 self._heartbeat_wanted.set()
             for member in list(self.members.values()):

@@ -53,7 +53,9 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that a broker at ``address`` stored, as safely as it should or not."""
+    """Send that a broker at ``address`` stored; ``succeeded`` if it was stored as safely as
+    demanded.
+    """
 
     message_id: str
     topic: str

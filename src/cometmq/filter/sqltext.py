@@ -195,6 +195,7 @@ def measure(root: Node) -> tuple[int, int]:
         node = left[-1]
         operands = _operands(node)
         unknown = [each for each in operands if id(each) not in known]
+        # A node is measured after all its operands.
         if unknown:
             left += unknown
             continue

@@ -41,6 +41,7 @@ def matching(
     size_bytes = 0
     last: memoryview | None = None
     first = stop = 0
+    # Join matches that are adjacent in a chunk, so that there are fewer slices to send.
     for chunk, at, size in compress(places, verdicts):
         size_bytes += size
         if chunk is not last or at != stop:

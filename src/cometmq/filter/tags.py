@@ -1,4 +1,4 @@
-"""Tags: one short word a message, compared by hash in the broker and by text in the client.
+"""Tags: one short word per message, compared by hash in the broker and by text in the client.
 
 A queue entry holds the hash of the tag (Java's ``String.hashCode``). Different tags can have the
 same hash, so the client compares the text too. An expression is ``*`` (or empty) for every message,

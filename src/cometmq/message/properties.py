@@ -107,6 +107,7 @@ def marker(name: bytes) -> bytes:
 def find(raw: bytes, name: bytes) -> bytes | None:
     """Return the value of ``name`` without decoding the others; None when it has none."""
     mark = marker(name)
+    # The last of equal names wins, so search from the end.
     at = raw.rfind(mark)
     while at >= 0:
         start = at + len(mark)
@@ -115,6 +116,7 @@ def find(raw: bytes, name: bytes) -> bytes | None:
         if value:
             return value
         at = raw.rfind(mark, 0, at + len(mark) - 1)
+    # A pair at the start of the text has no separator before it.
     if raw.startswith(mark[1:]):
         return raw[len(mark) - 1 :].partition(b"\x02")[0] or None
     return None

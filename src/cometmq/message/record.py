@@ -302,6 +302,7 @@ def iter_spans(
     """
     end = len(buffer) if end is None else end
     view = memoryview(buffer)
+    # Even the shortest record needs FIXED_BYTES, so none can begin after ``last``.
     unpack, head_bytes, last = HEAD.unpack_from, HEAD.size, end - FIXED_BYTES
     while position < end:
         if position > last:

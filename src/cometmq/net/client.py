@@ -1,6 +1,6 @@
 """Outgoing connections: requests and one-way requests to other processes, pooled by address.
 
-All callers in the process share one connection an address. Requests made in one turn of the event
+All callers in the process share one connection per address. Requests made in one turn of the event
 loop leave in one write. A connection limits its requests in flight and its unwritten bytes; beyond
 a limit callers wait, within their own timeouts. Requests that the peer starts (a broker notifies a
 consumer that its group changed) go to the handlers passed to the constructor.
@@ -338,6 +338,7 @@ class Link(asyncio.Protocol):
             )
             _check_size(head, body)
             self._write(head, body)
+            # Deadlines mostly lie after the timer's, so the timer is rarely set again.
             if deadline_ms < self._timer_ms:
                 self._arm(deadline_ms)
             if connection.in_flight >= self._owner.max_in_flight:
@@ -373,6 +374,7 @@ class Link(asyncio.Protocol):
         waiting = connection.expect(opaque, (deadline_ms, waiter, key, place))
         self._out.append(frame)
         self._out_bytes += len(frame)
+        # All requests of a turn of the loop leave in one write.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)

@@ -83,7 +83,7 @@ class Publisher:
         """
         held = _Held()
         lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
-        # Look queues up once a page: a route that changes in between must not split a key's rows.
+        # Look queues up once per page: a route that changes in between must not split a key's rows.
         queues: dict[str, Sequence[MessageQueue]] = {}
         for row in rows:
             ready = self._ready(row, outcome, held)

@@ -177,6 +177,7 @@ class Relay:
             try:
                 await worker.call(source.settle, self._settled(outcome))
             except BaseException:
+                # The rows may be marked or not, so the checker has to decide.
                 halves.leave_open()
                 raise
         self.published += len(outcome.published)

@@ -46,7 +46,7 @@ REQUEST_DIALECT_MAX_BYTES: Final = 32 * 1024
 def encode_json(value: object) -> bytes:
     """Return compact JSON with sorted keys and without nulls.
 
-    Raises TypeError for a value that is no JSON.
+    Raises TypeError for a value that JSON cannot represent.
     """
     try:
         encoded = _SORTED.encode(value)
@@ -84,7 +84,7 @@ def parse_json(data: bytes, cls: type[T], *, dialect_max_bytes: int = MAX_FRAME_
 def parse_json(data: bytes, cls: Any = Any, *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> Any:
     """Parse a body in strict JSON or in fastjson's dialect, as ``cls``.
 
-    The dialect takes 180 ms a MiB; servers set ``dialect_max_bytes`` for bodies from any peer.
+    The dialect takes 180 ms per MiB; servers set ``dialect_max_bytes`` for bodies from any peer.
     Raises BadRequest (code 1), which names the problem and its position.
     """
     try:
@@ -180,6 +180,7 @@ class _Rewriter:
         self._at_key = False
         if opened == _KEY:
             assert self._before is not None
+            # The finished object becomes a string that holds its own text.
             key = b"".join(self._output)
             self._output, self._before = self._before, None
             self._output.append(msgspec.json.encode(key.decode()))

@@ -88,7 +88,7 @@ def what_is_missing() -> str:
 
 
 def json_lines(report: Any) -> list[Any]:
-    """Return the values that --json prints, one a line.
+    """Return the values that --json prints, one per line.
 
     These are the rows of the report's field named by ``LINES``, or the whole report.
     """

@@ -60,7 +60,8 @@ class DirectConsumption:
     async def consume(self, message: StoredMessage) -> DirectResult:
         """Have a message processed and return the result.
 
-        Raises BadRequest (CONSUME_MSG_TIMEOUT) if no caller took it, or finished it, in time.
+        Raises BadRequest (CONSUME_MSG_TIMEOUT) if the consumer did not take it, or not finish it,
+        in time.
         """
         inflight = InFlight(message.queue, message.queue_offset)
         inflight.add([message], message.queue_offset + 1)

@@ -137,6 +137,7 @@ class RemoteOffsets:
         if is_old or self._losses != self._session.remoting.losses:
             self._losses = self._session.remoting.losses
             self._told_ms = now_ms
+            # Forget what brokers confirmed, so that every offset is sent again.
             self._stored.clear()
         due = [
             queue

@@ -103,6 +103,7 @@ class QueueLocks:
             if queue not in granted:
                 self._until_ms.pop(queue, None)
                 continue
+            # Another member may have held the lock since it lapsed here.
             if not self.held(queue):
                 self._epochs[queue] = self.epoch(queue) + 1
             self._until_ms[queue] = until_ms
