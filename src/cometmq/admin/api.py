@@ -133,10 +133,10 @@ class Admin:
         cluster: str = "",
         brokers: Iterable[str] = (),
     ) -> TopicRoute:
-        """Create or change a topic on the masters of a cluster (empty: of all) or on the named
-        ``brokers``.
+        """Create or change a topic on master brokers.
 
-        Returns the topic's route once the name server has it from all these brokers. Raises
+        These are the masters of ``cluster`` (empty: of all clusters), or only those named in
+        ``brokers``. Returns the topic's route once the name server has it from all of them. Raises
         RouteNotFound when a named broker does not exist, before anything is created, or when the
         route does not appear in time.
         """
@@ -317,10 +317,10 @@ class Admin:
     # ------------------------------------------------------------------ messages
 
     async def message_by_id(self, message_id: str, topic: str = "") -> StoredMessage | None:
-        """Return the message with an offset id, or with a unique key of ``topic``; None if not
-        found.
+        """Return the message with an offset id or a unique key; None if it is not found.
 
-        Both ids look alike, so ``message_id`` is first tried as an offset id.
+        A unique key can be looked up only with its ``topic``. Both ids look alike, so
+        ``message_id`` is first tried as an offset id.
         """
         try:
             place = decode_offset_id(message_id)

@@ -124,8 +124,9 @@ class ConsumerAdmin:
             await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def time_span(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
-        """Return the store times of each queue's oldest and newest messages and of the group's next
-        one.
+        """Return store times of messages in each queue.
+
+        They are those of the oldest and the newest message, and of the group's next one.
         """
         found: dict[MessageQueue, QueueTimeSpan] = {}
         header = h.ConsumeTimeSpan(topic, group)

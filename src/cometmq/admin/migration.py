@@ -249,8 +249,9 @@ async def status(admin: Admin, slave: str) -> Status:
 
 
 class Mover:
-    """Makes one CometMQ slave the master in place of its own. ``say`` is called with a line per
-    step.
+    """Makes one CometMQ slave the master in place of its own.
+
+    ``say`` is called with a line per step.
     """
 
     def __init__(

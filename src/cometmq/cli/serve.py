@@ -100,8 +100,9 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
 
 
 def refuse(command: str, problem: str) -> int:
-    """Print the reason for refusing the command on one line of standard error; return the exit
-    code.
+    """Print the reason for refusing the command and return the exit code.
+
+    It is one line on standard error.
     """
     line = " ".join(problem.split())
     print(f"cometmq {command}: {line}", file=sys.stderr, flush=True)
@@ -130,8 +131,9 @@ def on_signals(callback: Callable[[], object]) -> None:
 
 
 def on_end_of_input(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when standard input ends, because the process that held its other end is
-    gone.
+    """Call ``callback`` when standard input ends.
+
+    The process that held its other end is gone then.
     """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()

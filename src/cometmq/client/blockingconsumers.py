@@ -131,11 +131,11 @@ class Subscription(_Facade[subscription.Subscription]):
         return await anext(self._inner, None)
 
     def run(self, handler: Callable[[ReceivedMessage], Any], *, reraise: bool = False) -> None:
-        """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
-        is closed.
+        """Call ``handler`` with every message until the subscription is closed.
 
-        Another thread may close it, or an interrupt of this thread. With ``reraise`` the first
-        exception of a handler closes the subscription and is raised here.
+        ``concurrency`` threads call it. The subscription is closed by another thread, or by an
+        interrupt of this one. With ``reraise`` the first exception of a handler closes it and is
+        raised here.
         """
         raised: list[Exception] = []
         arguments = (handler, raised if reraise else None)
@@ -229,10 +229,9 @@ class Puller(_Facade[pulls.Puller]):
     def read_range(
         self, queue: MessageQueue, start: int, end: int, **options: Any
     ) -> Iterator[list[StoredMessage]]:
-        """Yield the messages of ``queue`` with ``start <= offset < end``, in order, one list a
-        pull.
+        """Yield the messages of ``queue`` with ``start <= offset < end``, in order.
 
-        Options and errors are the asyncio client's.
+        Each list is the result of one pull. Options and errors are the asyncio client's.
         """
         parts = self._inner.read_range(queue, start, end, **options)
 

@@ -415,11 +415,11 @@ class Client:
         concurrency: int = 8,
         start: Start = "last",
     ) -> Callable[[Responder], Responder]:
-        """Return a decorator for a function that replies to the requests of a topic, as a member of
-        ``group``.
+        """Return a decorator that makes a function reply to the requests of a topic.
 
-        The function receives the message and returns the body of the reply, or None for no reply.
-        If it raises, the message is retried later. Raises as :meth:`subscribe`.
+        The function runs as a member of ``group``. It receives the message and returns the body of
+        the reply, or None for no reply. If it raises, the message is retried later. Raises as
+        :meth:`subscribe`.
         """
         subscription = self.subscribe(topics, group=group, concurrency=concurrency, start=start)
         producer = self.producer

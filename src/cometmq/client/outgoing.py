@@ -73,8 +73,9 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
         )
 
     def with_properties(self, more: Mapping[str, str]) -> Packed:
-        """Return the request with further properties. Raises MessageIllegal when they are too
-        long.
+        """Return the request with further properties.
+
+        Raises MessageIllegal when they are too long.
         """
         separator = properties.PROPERTY_SEPARATOR
         text = f"{self.properties}{separator}{properties.encode_text(more)}"

@@ -64,8 +64,9 @@ class _Lane:
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """First attempt that was sent. ``waiter`` receives a SendResult, or an outcome with which
-    delivery.py continues.
+    """First attempt that was sent.
+
+    ``waiter`` receives a SendResult, or an outcome with which delivery.py continues.
     """
 
     waiter: asyncio.Future[Any]
@@ -138,8 +139,9 @@ class PlainSends:
         return Posted(waiter, link, opaque, way, key, born_ms, now_ms, timeout_ms)
 
     def _properties(self, message: Message, key: str) -> str | None:
-        """Return the property text of a message; None when it is not plain. Raises
-        MessageIllegal.
+        """Return the property text of a message; None when it is not plain.
+
+        Raises MessageIllegal.
         """
         if message.is_delayed or message.born_ms or not message.wait_store or message.flag != 0:
             return None

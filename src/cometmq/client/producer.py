@@ -196,8 +196,9 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
-        """Send one message with reserved properties, which users may not set. Raises as
-        :meth:`send`.
+        """Send one message with reserved properties, which users may not set.
+
+        Raises as :meth:`send`.
         """
         packed = (await self._pack_one(message)).with_properties(reserved)
         return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]

@@ -115,8 +115,9 @@ class Session:
         await self.close()
 
     def start(self) -> None:
-        """Start to poll routes and send heartbeats. Connections are made when they are first
-        needed.
+        """Start to poll routes and send heartbeats.
+
+        Connections are made when they are first needed.
         """
         if not self._started:
             self._started = True

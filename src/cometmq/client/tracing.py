@@ -51,8 +51,9 @@ _DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class Tracer:
-    """Traces the messages of one session to ``topic``. Its hooks are added to the client's
-    lists.
+    """Traces the messages of one session to ``topic``.
+
+    Its hooks are added to the client's lists.
     """
 
     def __init__(self, session: Session, topic: str) -> None:

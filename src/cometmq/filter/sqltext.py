@@ -286,8 +286,9 @@ class _Reader:
             raise self.unexpected(text)
 
     def truth(self, node: Node, position: int) -> Node:
-        """Return ``node``, read from ``position`` on, if it is a condition. Raises BadFilter
-        otherwise.
+        """Return ``node``, read from ``position`` on, if it is a condition.
+
+        Raises BadFilter otherwise.
         """
         if isinstance(node, (Property, *_TRUTHS)) or _is_truth_constant(node):
             return node

@@ -144,8 +144,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def from_record(record: Record, broker_name: str = "") -> StoredMessage:
-    """Return the consumer's view of a record. Raises BadRecord when its body cannot be
-    decompressed.
+    """Return the consumer's view of a record.
+
+    Raises BadRecord when its body cannot be decompressed.
     """
     return StoredMessage(
         record.topic,

@@ -170,8 +170,9 @@ class PeerMemory:
         return Charge(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Release bytes of a charge. May be called in any thread, because requests are freed in
-        any.
+        """Release bytes of a charge.
+
+        May be called in any thread, because requests are freed in any.
         """
         if self._loop is not None and threading.get_ident() != self._thread_id:
             try:

@@ -77,10 +77,10 @@ class Tasks:
 
 
 async def ended(task: asyncio.Future[Any]) -> None:
-    """Wait until a task has ended, with any outcome. Cancelling the caller does not cancel the
-    task.
+    """Wait until a task has ended, with any outcome.
 
-    This is ``asyncio.wait`` for a single task, at half its cost.
+    Cancelling the caller does not cancel the task. This is ``asyncio.wait`` for a single task, at
+    half its cost.
     """
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

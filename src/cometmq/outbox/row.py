@@ -125,8 +125,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Number of waiting rows, creation time of the oldest (wall ms, None if none), and number of
-    refused rows.
+    """Numbers of waiting and of refused rows.
+
+    ``oldest_ms`` is the creation time of the oldest waiting row (wall ms), None if there is none.
     """
 
     waiting: int

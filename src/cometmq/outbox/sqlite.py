@@ -64,7 +64,8 @@ class SqliteOutbox(Outbox):
 
     def create(self, connection: sqlite3.Connection | None = None) -> None:
         """Create the table if it does not exist, over the application's connection or a new one.
-        Commits.
+
+        The connection is committed.
         """
         if connection is None:
             with closing(_connect(self.path)) as own:

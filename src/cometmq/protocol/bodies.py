@@ -34,8 +34,9 @@ class QueueKey(Body, frozen=True, order=True):
 
 
 class DataVersion(Body, frozen=True):
-    """Version of a table; versions are equal if all parts are. Only 5.x peers send a state
-    version.
+    """Version of a table; versions are equal if all parts are.
+
+    Only 5.x peers send a state version.
     """
 
     counter: Int64 = 0
@@ -176,8 +177,10 @@ class ClusterBroker(Body, frozen=True):
 
 
 class KvTable(Body, frozen=True):
-    """Response body of 28 (GET_BROKER_RUNTIME_INFO), 103 (REGISTER_BROKER) (order topics) and 219
-    (GET_KVLIST_BY_NAMESPACE).
+    """Response body of requests for key-value tables.
+
+    These are 28 (GET_BROKER_RUNTIME_INFO) and 219 (GET_KVLIST_BY_NAMESPACE), and 103
+    (REGISTER_BROKER), which returns order topics.
     """
 
     table: dict[str, str] = field(default_factory=dict)

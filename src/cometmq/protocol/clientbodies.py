@@ -1,8 +1,8 @@
 """Tolerant parser of client bodies: heartbeats, lock requests, results of direct consumption.
 
-Java clients send standard bodies. The C++ client writes an enumeration by its number, the Go client
-does so in a result. The .NET client capitalizes names. Others write null or an empty text for a
-missing value. Java accepts all of these.
+Bodies of Java clients need no conversion. The C++ client writes an enumeration by its number, the
+Go client does so in a result. The .NET client capitalizes names. Others write null or an empty text
+for a missing value. Java accepts all of these.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
-    #: CometMQ only. Codes from 31000 on are unused upstream and fit the 16 bits of binary headers.
+    #: CometMQ only, from 31000 on, which fits the 16 bits that binary headers have for a code.
     PROMOTE_BROKER = 31001
     TAKE_ADDRESS = 31002
 

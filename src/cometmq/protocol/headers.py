@@ -265,8 +265,9 @@ class EarliestStoreTimeResponse(Header):
 
 
 class QueryMessage(Header):
-    """Request header of 12 (QUERY_MESSAGE). ``unique_key_query`` "true" queries by the producer's
-    unique key.
+    """Request header of 12 (QUERY_MESSAGE).
+
+    ``unique_key_query`` "true" queries by the producer's unique key.
     """
 
     topic: str

@@ -65,8 +65,9 @@ def share(
 
 
 def average(group: Group) -> tuple[MessageQueue, ...]:
-    """Allocate contiguous shares whose sizes differ by at most one; earlier members get the larger
-    ones.
+    """Allocate contiguous shares whose sizes differ by at most one.
+
+    Earlier members get the larger shares.
     """
     size, rest = divmod(len(group.queues), len(group.members))
     start = group.index * size + min(group.index, rest)

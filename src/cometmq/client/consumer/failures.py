@@ -32,8 +32,9 @@ PROGRAMMING_ERRORS: Final = (
 
 @dataclass(slots=True)
 class Failure:
-    """Exception that was not raised to the caller. Recorders set ``told`` when they have reported
-    it.
+    """Exception that was not raised to the caller.
+
+    Recorders set ``told`` when they have reported it.
     """
 
     error: Exception

@@ -40,7 +40,8 @@ Filter = TagFilter | Sql
 
 
 def parse_filter(wanted: str | Sql) -> Filter:
-    """Parse a filter from tags (``insert || update``), or return an Sql as it is. Raises
-    ValueError.
+    """Parse a filter from tags (``insert || update``), or return an Sql as it is.
+
+    Raises ValueError.
     """
     return wanted if isinstance(wanted, Sql) else tags.parse_exactly(wanted)

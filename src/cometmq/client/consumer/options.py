@@ -55,8 +55,10 @@ class SubscribeOptions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All topics to read. They include the group's retry topic, except for consumers that never
-        send messages back: broadcasting and polling ones.
+        """All topics to read.
+
+        They include the group's retry topic, except for consumers that never send messages back:
+        broadcasting and polling ones.
         """
         own = frozenset(self.filters)
         return own if self.broadcasting or self.polls else own | {self.retry_topic}

@@ -149,11 +149,11 @@ class PullConsumer:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         max_messages: int = DEFAULT_MAX_MESSAGES,
     ) -> list[MessageView]:
-        """Return up to ``max_messages`` messages as soon as there are any, in order within each
-        queue.
+        """Return up to ``max_messages`` messages, in order within each queue.
 
-        Return an empty list after ``timeout_ms``, or once the consumer is closed. The messages of
-        the previous poll count as processed.
+        The call returns as soon as there are any messages. It returns an empty list after
+        ``timeout_ms``, or once the consumer is closed. The messages of the previous poll count as
+        processed.
         """
         await self.start()
         self._progress.finish()
@@ -289,11 +289,10 @@ class PullConsumer:
         return await self._offsets.peek(self._session.namespace.wrap_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store that all polled messages are processed, or ``offsets``, each a first unprocessed
-        offset.
+        """Commit all polled messages, or the given ``offsets``.
 
-        Raises ClientError when a broker cannot be reached, and OSError when the file of a
-        broadcasting consumer cannot be written.
+        Each offset is that of the first message not yet processed. Raises ClientError when a broker
+        cannot be reached, and OSError when the file of a broadcasting consumer cannot be written.
         """
         if offsets is None:
             self._progress.finish()

@@ -42,8 +42,9 @@ class QueueLocks:
         return self._until_ms.get(queue, 0) > self._session.clock.monotonic_ms()
 
     def epoch(self, queue: MessageQueue) -> int:
-        """Return how often the lock was newly acquired. State from a lower epoch may be
-        outdated.
+        """Return how often the lock was newly acquired.
+
+        State from a lower epoch may be outdated.
         """
         return self._epochs.get(queue, 0)
 
@@ -68,8 +69,9 @@ class QueueLocks:
         return all(await asyncio.gather(*(self._lock(*each) for each in by_broker.items())))
 
     async def release(self, queue: MessageQueue) -> None:
-        """Release a queue for another member. A failure is logged only, because the lock
-        expires.
+        """Release a queue for another member.
+
+        A failure is logged only, because the lock expires.
         """
         self._released.add(queue)
         async with self._calls[queue.broker_name]:

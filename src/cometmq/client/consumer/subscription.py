@@ -101,11 +101,11 @@ class Subscription:
         self._has_joined = True
 
     async def run(self, handler: Handler, *, reraise: bool = False) -> None:
-        """Call ``handler`` with every message, up to ``concurrency`` at a time, until the
-        subscription is closed.
+        """Call ``handler`` with every message until the subscription is closed.
 
-        A handler that returns acknowledges its message; for one that raises, the message is
-        retried. With ``reraise`` its exception also ends the run.
+        Up to ``concurrency`` handlers run at a time. A handler that returns acknowledges its
+        message; for one that raises, the message is retried. With ``reraise`` its exception also
+        ends the run.
         """
         name = f"handler {self.options.group}"
         workers = [
