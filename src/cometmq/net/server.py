@@ -39,7 +39,9 @@ _TLS_HANDSHAKE: Final = 0x16
 
 
 class Reserve(Protocol):
-    """Returns a socket bound to an address, as :func:`reserve` does; tests pass their own."""
+    """Function that returns a socket bound to an address; :func:`reserve` asks the machine for
+    one.
+    """
 
     def __call__(self, host: str, port: int, /, *, exclusive: bool = False) -> socket.socket: ...
 
