@@ -1,7 +1,7 @@
 """Typed operations on a cluster, for the command line, Spark, demos and tests.
 
-Each asks the name servers and the brokers that it needs; nothing is cached. Operations that change
-something are refused by a broker on another machine unless its settings allow them.
+Each operation queries the name servers and brokers that it needs; nothing is cached. A broker on
+another machine refuses operations that change state unless its settings allow them.
 """
 
 from __future__ import annotations
@@ -72,26 +72,26 @@ class Broker:
 class Admin:
     """Operations over an open client session (``Admin(client.session)``).
 
-    All methods raise NotConnected, RequestTimedOut and BrokerRefused where a server cannot be
-    reached or refuses; others are named by each.
+    All methods raise NotConnected or RequestTimedOut when a server cannot be reached, and
+    BrokerRefused when it refuses; each method names its other errors.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._timeout_ms = max(session.config.request_timeout_ms, 5_000)
         self.puller = Puller(session)
-        #: Operations on consumers while they run.
+        #: Operations on running consumers.
         self.consumers = ConsumerAdmin(self, session, self._timeout_ms)
 
     # ------------------------------------------------------------------ cluster
 
     async def cluster_info(self) -> ClusterInfo:
-        """Brokers by name and broker names by cluster, as the name server knows them."""
+        """Return brokers by name and broker names by cluster, as known to the name server."""
         response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None)
         return parse_json(response.body, ClusterInfo)
 
     async def brokers(self, cluster: str = "", *, masters_only: bool = False) -> list[Broker]:
-        """Broker processes, of one cluster or all, by name and id."""
+        """Return the broker processes of one cluster or of all, sorted by cluster, name and id."""
         info = await self.cluster_info()
         return sorted(
             (
@@ -105,12 +105,12 @@ class Admin:
         )
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """What a broker says about itself: version, rates, offsets, disk."""
+        """Return a broker's runtime information: version, rates, offsets, disk."""
         response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
         return parse_json(response.body, KvTable).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """All settings of a broker. Raises SettingsError when it answers no property text."""
+        """Return all settings of a broker. Raises SettingsError when the response is malformed."""
         response = await self._call(address, RequestCode.GET_BROKER_CONFIG, None)
         return parse_properties(response.body.decode())
 
@@ -133,11 +133,12 @@ class Admin:
         cluster: str = "",
         brokers: Iterable[str] = (),
     ) -> TopicRoute:
-        """Create or change a topic on the masters of a cluster (all when empty) or on the named
-        ``brokers``; returns its route once the name server knows it of all of them.
+        """Create or change a topic on master brokers.
 
-        Raises RouteNotFound when one of them does not exist, before anything is created, or when
-        the route does not come.
+        These are the masters of ``cluster`` (empty: of all clusters), or only those named in
+        ``brokers``. Returns the topic's route once the name server has it from all of them. Raises
+        RouteNotFound when a named broker does not exist, before anything is created, or when the
+        route does not appear in time.
         """
         wanted = set(brokers)
         masters = [
@@ -167,7 +168,7 @@ class Admin:
         return await self._await_route(topic, {broker.name for broker in masters}, header)
 
     async def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Delete a topic on all brokers of a cluster (all when empty) and on the name servers."""
+        """Delete a topic on all brokers of a cluster (empty: of all) and on the name servers."""
         header = h.Topic(topic=topic)
         code = RequestCode.DELETE_TOPIC_IN_BROKER
         for broker in await self.brokers(cluster):
@@ -177,13 +178,13 @@ class Admin:
             await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
 
     async def list_topics(self) -> list[str]:
-        """All topics that the name server knows, system topics too, sorted."""
+        """Return all topics that the name server knows, system topics included, sorted."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         response = await self._ask_name_server(code, None)
         return sorted(parse_json(response.body, TopicList).topic_list)
 
     async def system_topics(self) -> set[str]:
-        """Topics that brokers made for themselves."""
+        """Return the system topics of brokers and name servers."""
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
         found: set[str] = set()
         for broker in await self.brokers(masters_only=True):
@@ -193,16 +194,18 @@ class Admin:
         return found.union(parse_json(response.body, TopicList).topic_list)
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        """How one broker has a topic set up; None when it does not have it."""
+        """Return the configuration of a topic on one broker; None when the broker lacks the
+        topic.
+        """
         response = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None)
         return parse_json(response.body, TopicConfigTable).topic_config_table.get(topic)
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Where a topic lives. Raises RouteNotFound."""
+        """Return the route of a topic. Raises RouteNotFound."""
         return await self._session.route(topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """The offsets that each queue of a topic holds, by queue. Raises RouteNotFound."""
+        """Return minimum and maximum offset of each queue of a topic. Raises RouteNotFound."""
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: dict[MessageQueue, TopicOffset] = {}
         for address in await self._masters(topic):
@@ -219,13 +222,15 @@ class Admin:
             await self._call(broker.address, code, None, encode_json(group))
 
     async def delete_group(self, group: str, cluster: str = "") -> None:
-        """Delete a consumer group on all masters, its offsets too."""
+        """Delete a consumer group, including its offsets, on all masters."""
         header = h.GroupName(group_name=group, remove_offset=True)
         for broker in await self.brokers(cluster, masters_only=True):
             await self._call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def knows_group(self, group: str) -> bool:
-        """Whether any broker knows a group: from its settings, its offsets or its members."""
+        """Return whether any broker knows a group: from its settings, its offsets or its
+        members.
+        """
         for broker in await self.brokers(masters_only=True):
             code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
             response = await self._call(broker.address, code, None)
@@ -237,7 +242,7 @@ class Admin:
         return await self.consumer_connections(group) is not None
 
     async def groups_of(self, topic: str) -> list[str]:
-        """Groups that consume a topic or did, sorted. Raises RouteNotFound."""
+        """Return the groups that consume or consumed a topic, sorted. Raises RouteNotFound."""
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         found: set[str] = set()
         for address in await self._masters(topic):
@@ -246,7 +251,7 @@ class Admin:
         return sorted(found)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections | None:
-        """The members of a group that are connected now; None when there are none."""
+        """Return the connected members of a group; None when there are none."""
         header = h.ConsumerGroup(consumer_group=group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         for broker in await self.brokers(masters_only=True):
@@ -262,8 +267,11 @@ class Admin:
     async def consumer_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, ConsumeOffset]:
-        """Where a group stands in each of its queues (of one topic or all); a queue's lag is
-        ``broker_offset - consumer_offset``. Empty for a group that never consumed."""
+        """Return a group's progress in each queue of one topic or of all.
+
+        The lag of a queue is ``broker_offset - consumer_offset``. The result is empty for a group
+        that never consumed.
+        """
         code = RequestCode.GET_CONSUME_STATS
         header = h.GetConsumeStats(consumer_group=group, topic=topic)
         found: dict[MessageQueue, ConsumeOffset] = {}
@@ -273,15 +281,20 @@ class Admin:
         return dict(sorted(found.items()))
 
     async def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The committed offset of a group in each queue of a topic; None where there is none.
-        Raises RouteNotFound."""
+        """Return the committed offset of a group in each queue of a topic; None where there is
+        none.
+
+        Raises RouteNotFound.
+        """
         queues = await self._session.subscribe_queues(topic)
         offsets = await asyncio.gather(*(self.group_offset(group, queue) for queue in queues))
         return dict(zip(queues, offsets, strict=True))
 
     async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """The committed offset of a group in one queue; None where there is none (a 4.x broker in
-        Java says 0 on a young queue)."""
+        """Return the committed offset of a group in one queue; None if there is none.
+
+        A Java 4.x broker returns 0 for a queue that still has its first message.
+        """
         header = h.QueryConsumerOffset(
             consumer_group=group,
             topic=queue.topic,
@@ -298,14 +311,17 @@ class Admin:
         return from_ext(h.QueueOffsetResponse, response.ext).offset
 
     async def commit_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set the committed offsets of a group; its members that run now go on from their own."""
+        """Set the committed offsets of a group. Running members continue from their own offsets."""
         await asyncio.gather(*(self._commit(group, each, at) for each, at in offsets.items()))
 
     # ------------------------------------------------------------------ messages
 
     async def message_by_id(self, message_id: str, topic: str = "") -> StoredMessage | None:
-        """The message of an offset id; or, with its ``topic``, of the id its sender gave. The two
-        look alike, so the first is tried first. None when nothing is found."""
+        """Return the message with an offset id or a unique key; None if it is not found.
+
+        A unique key can be looked up only with its ``topic``. Both ids look alike, so
+        ``message_id`` is first tried as an offset id.
+        """
         try:
             place = decode_offset_id(message_id)
         except ValueError:
@@ -338,8 +354,10 @@ class Admin:
         begin_ms: int = 0,
         end_ms: int = _MAX_TIME_MS,
     ) -> list[StoredMessage]:
-        """Messages of a topic that carry ``key``, stored between two moments, oldest first. Raises
-        RouteNotFound."""
+        """Return messages of a topic with ``key`` that were stored between two times, oldest first.
+
+        Raises RouteNotFound.
+        """
         return await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
 
     async def _query(
@@ -367,7 +385,7 @@ class Admin:
                 raise
             for record in iter_decode(response.body):
                 message = from_record(record, broker.broker_name)
-                # The index knows hashes; only the text is sure.
+                # The index contains only hashes, so compare the text of the key.
                 mine = (message.unique_key,) if unique else message.keys
                 if key in mine and message.topic == topic:
                     found.append(message)

@@ -1,5 +1,7 @@
-"""Operations on consumers while they run: where they go on, what they hold, what they make of a
-message. A broker passes them on; the consumers may be of any language."""
+"""Operations on running consumers: reset offsets, read their state, process a message directly.
+
+A broker relays the requests; the consumers may be clients in any language.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,17 @@ if TYPE_CHECKING:
     from cometmq.protocol.consumerbodies import ProcessQueueInfo, QueueTimeSpan
     from cometmq.protocol.frame import Response
 
-#: The moment that means the end of every queue.
+#: Timestamp that stands for the end of every queue.
 END: Final = -1
 #: Brokers wait 10 s for a consumer.
 _RELAY_TIMEOUT_MS: Final = 15_000
 
 
 class ConsumerAdmin:
-    """The part of ``admin`` that is about running consumers: ``Admin(session).consumers``.
+    """Operations on running consumers: ``Admin(session).consumers``.
 
-    All methods raise NotConnected, RequestTimedOut and BrokerRefused where a server cannot be
-    reached or refuses, and RouteNotFound.
+    All methods raise NotConnected or RequestTimedOut when a server cannot be reached, BrokerRefused
+    when it refuses, and RouteNotFound.
     """
 
     def __init__(self, admin: Admin, session: Session, timeout_ms: int) -> None:
@@ -50,11 +52,12 @@ class ConsumerAdmin:
     async def reset(
         self, group: str, topic: str, at_ms: int = END, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have a group go on at the messages stored at ``at_ms`` (since the epoch; END is after all
-        that is there); gives the offset of each queue.
+        """Reset a group to the messages stored at ``at_ms``; return the new offset of each queue.
 
-        Consumers that run drop what they hold and go on there, Java's after 10 s; without any, the
-        committed offsets are set. Unless ``force``, no message is skipped.
+        ``at_ms`` is milliseconds since the epoch; END is the end of each queue. Running consumers
+        drop their prefetched messages and continue there, Java consumers after 10 s. Without
+        running consumers the committed offsets are set. Unless ``force``, no offset is moved
+        forward.
         """
         header = h.ResetOffset(topic, group, at_ms, force)
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -73,11 +76,13 @@ class ConsumerAdmin:
     async def positions(
         self, group: str, topic: str, client_id: str = ""
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Where the members of a group stand in a topic, by client id, as they say themselves;
-        those that do not answer are left out."""
+        """Return the offsets in a topic by client id, as the members of the group report them.
+
+        Members that do not respond are omitted.
+        """
         header = h.GetConsumerStatus(topic, group, client_id or None)
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        # Members are connected to all brokers of the topic: one knows them all.
+        # Members are connected to all brokers of the topic, so any one broker knows them all.
         (_, address), *_ = await self._masters(topic)
         response = await self._call(address, code, header)
         table = parse_json(response.body, ConsumerStatusRead).consumer_table
@@ -86,8 +91,10 @@ class ConsumerAdmin:
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
     ) -> RunningInfoRead:
-        """What one member of a group says of itself; :func:`held` reads its queues. ``stacks`` asks
-        for what its threads and tasks are doing."""
+        """Return the state that one member of a group reports; :func:`held` reads its queues.
+
+        ``stacks`` requests the stack traces of its threads and tasks.
+        """
         header = h.GetConsumerRunningInfo(group, client_id, stacks)
         (_, address), *_ = await self._masters(RETRY_PREFIX + group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -95,8 +102,10 @@ class ConsumerAdmin:
         return read_running_info(response, client_id)
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> DirectResult:
-        """Have one member of a group consume a stored message now, whatever its offset; tells what
-        came of it. Raises ValueError when ``offset_id`` is none."""
+        """Have one member of a group process a stored message now; return the result.
+
+        The offset of the message does not matter. Raises ValueError if ``offset_id`` is invalid.
+        """
         place = decode_offset_id(offset_id)
         host = f"[{place.host}]" if ":" in place.host else place.host
         header = h.ConsumeMessageDirectly(group, client_id, offset_id)
@@ -105,15 +114,20 @@ class ConsumerAdmin:
         return parse_client_body(response.body, DirectResult)
 
     async def clone(self, source: str, target: str, topic: str = "") -> None:
-        """Give the group ``target`` the progress of ``source``, in one topic or in all. Nobody of
-        ``target`` should run: its members would overwrite it."""
+        """Copy the committed offsets of group ``source`` to ``target``, in one topic or in all.
+
+        No member of ``target`` should be running, because it would overwrite the offsets.
+        """
         header = h.CloneGroupOffset(source, target, topic or None)
         masters = await self._masters(topic or RETRY_PREFIX + source)
         for _, address in masters:
             await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def time_span(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
-        """From when the messages of each queue are, and of when those that the group is at."""
+        """Return store times of messages in each queue.
+
+        They are those of the oldest and the newest message, and of the group's next one.
+        """
         found: dict[MessageQueue, QueueTimeSpan] = {}
         header = h.ConsumeTimeSpan(topic, group)
         for _, address in await self._masters(topic):
@@ -125,7 +139,7 @@ class ConsumerAdmin:
     async def _set(
         self, group: str, topic: str, broker: str, at_ms: int, *, force: bool
     ) -> dict[MessageQueue, int]:
-        """Set the offsets of a group that has nobody online, on one broker."""
+        """Set the offsets on one broker of a group without connected members."""
         found: dict[MessageQueue, int] = {}
         for queue in await self._session.subscribe_queues(topic):
             if queue.broker_name != broker:
@@ -140,7 +154,7 @@ class ConsumerAdmin:
         return found
 
     async def _masters(self, topic: str) -> list[tuple[str, str]]:
-        """Name and address of the masters that have a topic."""
+        """Return name and address of the masters that have a topic."""
         route = await self._session.route(topic)
         masters = [
             (each.broker_name, address) for each in route.broker_datas if (address := each.master())
@@ -158,8 +172,10 @@ class ConsumerAdmin:
 
 
 def read_running_info(response: Response, client_id: str) -> RunningInfoRead:
-    """What a member answered. Raises BrokerRefused with what it says where it had nothing: Go's
-    client answers so while it has no rates yet, and calls that a success."""
+    """Parse a member's response. Raises BrokerRefused with its remark if it has no body.
+
+    The Go client sends an empty response with code SUCCESS while it has no rates yet.
+    """
     if not response.body and response.remark:
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         raise BrokerRefused(client_id, code, response.code, response.remark)
@@ -167,5 +183,5 @@ def read_running_info(response: Response, client_id: str) -> RunningInfoRead:
 
 
 def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:
-    """What a consumer holds of each queue that it reads."""
+    """Return the prefetch state of each queue that a consumer reads."""
     return dict(sorted(by_queue(info.mq_table).items()))

@@ -1,5 +1,8 @@
-"""Draining a broker: name servers take its topics' permission to write out of routes, and give it
-back. Each of them has to be told, for they do not know of each other."""
+"""Drains a broker: name servers remove the write permission of its topics from routes, or restore
+it.
+
+The request goes to every name server, because name servers do not know of each other.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ _TIMEOUT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one name server answered: in how many topics the permission changed, or why it was not
-    told."""
+    """Response of one name server: the number of changed topics, or the problem if it failed."""
 
     name_server: str
     topics: int
@@ -29,13 +31,15 @@ class Told:
 
 
 async def drain(session: Session, broker_name: str) -> list[Told]:
-    """Have producers leave a broker out, by its name, at all name servers of a session; consumers
-    read what it has. It lasts until the broker registers other topics."""
+    """Make producers avoid a broker, by its name, at all name servers of a session.
+
+    Consumers still read its messages. The change lasts until the broker registers changed topics.
+    """
     return await _tell_all(session, RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker_name)
 
 
 async def undrain(session: Session, broker_name: str) -> list[Told]:
-    """Have producers send to a broker again: every topic of it may be read and written then."""
+    """Make producers send to a broker again; all its topics become readable and writable."""
     return await _tell_all(session, RequestCode.ADD_WRITE_PERM_OF_BROKER, broker_name)
 
 

@@ -1,15 +1,15 @@
-"""Moving a broker's name from one process to another while it serves: usually off a Java broker.
+"""Moves a broker's name from one running process to another, usually away from a Java broker.
 
-plan      look at the master over the wire: what goes along, what does not, what room it takes
-settings  of a slave of ours that fits it
-status    how far that slave is
-move      the slave becomes the master, and the old one takes no more sends
+plan      inspect the master over the wire: what is copied, what is not, the disk space needed
+settings  make the settings of a matching CometMQ slave
+status    report the progress of that slave
+move      make the slave the master; the old master then refuses sends:
 
 fence     the old master refuses sends (startAcceptSendRequestTimeStamp)
-drain     until its log has ended, and the slave has all of it
-retire    an old master in Java registers by another id, so that it does not take the name back
-promote   the slave begins anew as the master
-address   once the old master has stopped the new one takes its address, if that is wanted
+drain     wait until its log no longer grows and the slave has all of it
+retire    a Java master registers with another id, so that it does not take the name back
+promote   the slave restarts as the master
+address   optionally, the new master takes the address of the old one once that has stopped
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cometmq.admin.api import Admin
     from cometmq.client.session import Session
 
-#: What a slave of ours takes over from its master's settings.
+#: Settings that a CometMQ slave takes over from its master.
 _CARRIED: Final = (
     "brokerClusterName", "brokerName", "namesrvAddr", "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue", "messageDelayLevel", "flushDiskType", "maxMessageSize",
@@ -45,7 +45,7 @@ _CARRIED: Final = (
     "defaultTopicQueueNums", "transactionTimeOut", "transactionCheckMax",
     "transactionCheckInterval",
 )  # fmt: skip
-#: Settings that ask for what is not there, and what that means.
+#: Settings for features that CometMQ lacks, and the consequence of each.
 _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     "enableDLegerCommitLog": ("refused", "its log is DLedger's, in another format"),
     "duplicationEnable": ("refused", "its log is a duplicate's, which has no replication port"),
@@ -54,23 +54,23 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     "enableMultiDispatch": ("warning", "messages are in their own topic's queue alone"),
     "enableConsumeQueueExt": ("ok", "filters are evaluated without these files"),
 }
-#: Never: the year 5138, as a Java broker prints it.
+#: A time that is never reached: year 5138, as a Java broker prints it.
 _NEVER_MS: Final = 99_999_999_999_999
 _RETIRED_ID: Final = "99"
 _NEAR_BYTES: Final = 1 << 20
 _STEP_MS: Final = 50
-#: The old master's log has to end in the same place so many times in a row.
+#: Number of consecutive steps in which both logs must end at the same offset.
 _QUIET_STEPS: Final = 4
 DRAIN_TIMEOUT_MS: Final = 20_000
 
 
 class NotMoved(CometError):
-    """A move could not be, and where it stopped."""
+    """A move failed; the message states where it stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A running master, and what a move from it means. Sizes in bytes."""
+    """State of a running master, and the consequences of moving it. Sizes in bytes."""
 
     address: str
     name: str
@@ -86,14 +86,17 @@ class Plan:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it cannot be moved."""
+        """True if the master cannot be moved."""
         return any(finding.refuses for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a slave is. ``behind_bytes`` is what its log, up to ``log_end``, lacks, -1 while its
-    master does not answer."""
+    """Progress of a slave.
+
+    ``behind_bytes`` is the number of log bytes that it still lacks, -1 while its master does not
+    respond. ``log_end`` is the end of its own log.
+    """
 
     address: str
     role: str
@@ -107,7 +110,7 @@ class Status:
 
     @property
     def is_near(self) -> bool:
-        """Whether what is left comes within a moment."""
+        """True if the slave can catch up within a moment."""
         return (
             self.connected
             and 0 <= self.behind_bytes < _NEAR_BYTES
@@ -118,9 +121,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move that was made: how long no broker took sends, and how many bytes the old master's log
-    grew by afterwards, which nobody else has. ``address_ms`` is after how long the new master
-    listened on the old one's address, counted from the same moment; -1 when it was not to."""
+    """Result of a completed move.
+
+    ``pause_ms`` is the time for which no broker accepted sends. ``late_bytes`` is the number of
+    bytes that the old master's log grew afterwards; no other broker has them. ``address_ms`` is the
+    time from the start of the pause until the new master listened on the old address; -1 if that
+    was not requested.
+    """
 
     name: str
     old: str
@@ -131,9 +138,9 @@ class Move:
 
 
 async def plan(admin: Admin, session: Session, address: str, store: Path, port: int) -> Plan:
-    """Look at the master at ``address``, for a slave with its store under ``store``, on ``port``.
+    """Inspect the master at ``address`` for a slave that stores under ``store`` and uses ``port``.
 
-    Raises what the admin calls raise: NotConnected, RequestTimedOut, BrokerRefused.
+    Raises NotConnected, RequestTimedOut and BrokerRefused.
     """
     config = await admin.broker_config(address)
     runtime = await admin.broker_runtime(address)
@@ -164,7 +171,7 @@ async def plan(admin: Admin, session: Session, address: str, store: Path, port: 
 
 
 def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) -> list[Finding]:
-    """What a move from a broker of these settings means."""
+    """Return the consequences of moving a broker with these settings."""
     role = config.get("brokerRole", "")
     found: list[Finding] = []
     if not role.endswith("MASTER"):
@@ -174,7 +181,7 @@ def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) 
             found.append(Finding(weight, f"{key}=true: {text}"))
     if config.get("filterServerNums", "0") != "0":
         found.append(Finding("warning", "filterServerNums: there are no filter servers"))
-    # Queues and index take about a fifth more; two log files are made ahead.
+    # Queues and index need about a fifth more; two log files are preallocated.
     need = log_bytes * 6 // 5 + 2 * int(config.get("mappedFileSizeCommitLog", 1 << 30))
     weight = "ok" if free > need else "refused"
     found.append(Finding(weight, f"{store} has {free:,} bytes free, the copy takes about {need:,}"))
@@ -186,7 +193,7 @@ def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) 
 def settings_of_slave(
     config: Mapping[str, str], store: Path, port: int, broker_id: int
 ) -> dict[str, str]:
-    """The property file of a slave of ours for a master of these settings."""
+    """Return the settings of a CometMQ slave for a master with these settings."""
     carried = {key: config[key] for key in _CARRIED if config.get(key)}
     return carried | {
         "brokerRole": "SLAVE",
@@ -198,7 +205,7 @@ def settings_of_slave(
 
 
 def free_bytes(path: Path) -> int:
-    """Room on the device where a directory is, or will be made."""
+    """Return the free bytes on the device of a directory, which need not exist yet."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
@@ -215,7 +222,10 @@ async def _log_end(admin: Admin, address: str) -> int:
 
 
 async def status(admin: Admin, slave: str) -> Status:
-    """How far a slave of ours is. Raises as :func:`plan`, and NotMoved for what is none."""
+    """Return the progress of a CometMQ slave.
+
+    Raises as :func:`plan`, and NotMoved if the broker is not a CometMQ slave.
+    """
     runtime = await admin.broker_runtime(slave)
     role = runtime.get("brokerRole", "")
     if "masterConnected" not in runtime:
@@ -239,12 +249,15 @@ async def status(admin: Admin, slave: str) -> Status:
 
 
 class Mover:
-    """Makes one slave of ours the master in place of its own. ``say`` is told of each step."""
+    """Makes one CometMQ slave the master in place of its own.
+
+    ``say`` is called with a line per step.
+    """
 
     def __init__(
         self, admin: Admin, session: Session, slave: str, *, say: Callable[[str], None]
     ) -> None:
-        #: Asked to stop the old master, once all of it is moved.
+        #: Called to stop the old master, once everything else is moved.
         self.stop_old: Callable[[], None] = lambda: None
         self._admin = admin
         self._clock = session.clock
@@ -260,8 +273,11 @@ class Mover:
         take_address: bool = False,
         address_wait_ms: int = WAIT_MS,
     ) -> Move:
-        """All of it. Raises NotMoved; before the slave is promoted the old master takes sends again
-        then. Raises NotTaken when all was moved but the address."""
+        """Carry out the whole move.
+
+        Raises NotMoved; if the slave was not promoted yet, the old master accepts sends again.
+        Raises NotTaken when everything but the address was moved.
+        """
         seen = await self._until_near(wait_ms)
         if take_address:
             await self._check_address(seen.master)
@@ -274,7 +290,7 @@ class Mover:
             end = await self._drain(seen.master)
             self._say(f"drained: both logs end at {end:,}")
             if is_java:
-                # The permission has it register at once.
+                # Setting the permission makes the broker register at once.
                 retired = {"brokerId": _RETIRED_ID, "brokerPermission": old["brokerPermission"]}
                 await self._admin.update_broker_config(seen.master, retired)
         except CometError:
@@ -322,7 +338,7 @@ class Mover:
             await self._clock.sleep_ms(_STEP_MS)
 
     async def _fence(self, master: str) -> None:
-        # brokerPermission would not do: it is for routes, and for ordered topics.
+        # brokerPermission is not enough: it affects only routes and ordered topics.
         values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
         await self._admin.update_broker_config(master, values)
         self._say(f"fenced: {master} takes no sends")

@@ -1,9 +1,9 @@
-"""A node (name server and broker in one) as a child process.
+"""Runs a node (name server and broker in one) as a child process.
 
-Standard output carries the ready line and nothing else; standard error goes to a file, so that no
-pipe ever fills. Standard input is a pipe that nobody writes to: it ends with this process, however
-that ends, and the node stops. All waiting is bounded. The calls block: from an event loop they
-belong in a thread.
+Standard output carries only the ready line; standard error goes to a file, so that no pipe fills
+up. Standard input is a pipe without a writer's data: it closes when this process ends for any
+reason, and the node then stops. All waits are bounded. The calls block: run them in a thread when
+there is an event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cometmq.core.errors import CometError
 
 READY_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 30_000
-#: A broker also listens this far below its port.
+#: Distance below its port at which a broker also listens.
 VIP_DISTANCE: Final = 2
 _LOG_TAIL_BYTES: Final = 2_000
 _LASTING_PORTS: Final = (16_384, 32_768)
@@ -32,11 +32,11 @@ _PORT_TRIES: Final = 100
 
 
 def lasting_port(distance: int = 0) -> int:
-    """A free port that stays free while nobody listens on it, for a node that is to be restarted.
+    """Return a free port that remains usable for a node that will be restarted.
 
-    Outgoing connections take ports from the ephemeral range (from 32768 on in Linux), also one that
-    a node just left; this is a port below that range. With ``distance`` the port that far below is
-    free too. Raises OSError when none is found.
+    Outgoing connections use the ephemeral range (from 32768 on in Linux) and may take a port there
+    that a node just released; this port is below that range. With ``distance``, the port that far
+    below is free too. Raises OSError when none is found.
     """
     for _ in range(_PORT_TRIES):
         port = random.randrange(*_LASTING_PORTS)
@@ -52,7 +52,7 @@ def lasting_port(distance: int = 0) -> int:
 
 
 class NodeFailed(CometError):
-    """A node ended, or did not get ready in time; ``exit_code`` is None while it still ran."""
+    """A node ended, or was not ready in time; ``exit_code`` is None if it was still running."""
 
     def __init__(self, problem: str, exit_code: int | None, log_tail: str) -> None:
         self.exit_code = exit_code
@@ -64,7 +64,7 @@ class NodeProcess:
     """``cometmq start`` on ``store``, with ports and settings that a restart keeps.
 
     After :meth:`start`, ``namesrv`` and ``broker`` are the addresses that it serves. ``prefix`` are
-    words before the command, such as ``nsenter`` and its options; they must exec what follows.
+    words before the command, such as ``nsenter`` and its options; they must exec the rest.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
-        """The words that start the node."""
+        """Return the command line that starts the node."""
         words = [*self.prefix, sys.executable, "-m", "cometmq.cli", "start", "--stop-with-input"]
         words += ["--store", str(self.store)]
         words += ["--namesrv-port", self.namesrv.rpartition(":")[2]]
@@ -98,7 +98,7 @@ class NodeProcess:
     def start(self, timeout_ms: int = READY_TIMEOUT_MS) -> None:
         """Start the node and wait for its ready line.
 
-        Raises NodeFailed when it ends before, or is not ready within ``timeout_ms``.
+        Raises NodeFailed when it ends, or is not ready within ``timeout_ms``.
         """
         assert self.process is None, "the node runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ class NodeProcess:
         self.broker = fields.get("broker", self.broker)
 
     def terminate(self, timeout_ms: int = STOP_TIMEOUT_MS) -> int:
-        """Ask the node to stop (SIGTERM) and wait for it; gives its exit code.
+        """Ask the node to stop (SIGTERM), wait for it and return its exit code.
 
         Raises NodeFailed when it had to be killed after ``timeout_ms``.
         """
@@ -140,14 +140,14 @@ class NodeProcess:
         return code
 
     def kill(self) -> None:
-        """End the node at once (SIGKILL); nothing when it does not run."""
+        """Kill the node at once (SIGKILL); do nothing if it does not run."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self._forget()
 
     def log_tail(self) -> str:
-        """The last lines that the node logged."""
+        """Return the end of the node's log."""
         if not self.log_path.exists():
             return ""
         return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
@@ -161,7 +161,7 @@ class NodeProcess:
         self.process = None
 
     def _read_line(self, timeout_ms: int) -> str:
-        """The first line of standard output; what came of it by its end or the deadline."""
+        """Return the first line of standard output; empty if it ends or times out before that."""
         assert self.process is not None
         assert self.process.stdout is not None
         clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Promoting a slave from outside: what speaks against it, and waiting until it is the master."""
+"""Promotes a slave by request and waits until it serves as the master."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 15_000
 _STEP_MS: Final = 50
-#: A large store takes its time; the broker's log shows how far it is.
+#: A large store takes time; the broker's log shows the progress.
 WAIT_MS: Final = 120_000
 
 
 class NotPromoted(CometError):
-    """A slave that was told to did not become the master in time."""
+    """A slave that was asked to become the master did not do so in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a broker answered, and how long it took until it served as the master: -1 when it was
-    not to."""
+    """Response of a broker, and the time until it served as the master; -1 if it was not
+    promoted.
+    """
 
     promotion: Promotion
     duration_ms: int
@@ -36,10 +37,10 @@ class Outcome:
 async def promote(
     remoting: Remoting, clock: Clock, address: str, wanted: Promote, *, wait_ms: int = WAIT_MS
 ) -> Outcome:
-    """Have the slave at ``address`` become the master, and wait until it serves as that.
+    """Make the slave at ``address`` the master and wait until it serves.
 
-    Raises NotConnected and RequestTimedOut when it does not answer, BrokerRefused when it is no
-    slave or other machines may not ask, NotPromoted.
+    Raises NotConnected and RequestTimedOut when it does not respond, BrokerRefused when it is not a
+    slave or does not accept the request from other machines, and NotPromoted.
     """
     begun_ms = clock.monotonic_ms()
     body = encode_json(wanted)
@@ -58,7 +59,7 @@ async def promote(
 
 
 async def _role(remoting: Remoting, address: str) -> str:
-    """The role of a broker, "" while it does not answer."""
+    """Return the role of a broker; "" while it does not respond."""
     try:
         response = await remoting.call(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, None, timeout_ms=1_000

@@ -1,4 +1,4 @@
-"""Having a new master take the address of the old one, once that has stopped."""
+"""Makes a new master take the address of the old one, once the old one has stopped."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 5_000
 _STEP_MS: Final = 50
-#: How long an operator has for stopping the old master.
+#: Time that an operator has to stop the old master.
 WAIT_MS: Final = 120_000
 
 
 class NotTaken(CometError):
-    """An address was not taken over, and why; the new master serves on its own all the same."""
+    """An address could not be taken over; the new master keeps serving on its own address."""
 
 
 async def look_at_address(remoting: Remoting, broker: str, address: str) -> AddressState:
-    """Whether the broker at ``broker`` could listen on ``address``; changes nothing.
+    """Return whether the broker at ``broker`` could listen on ``address``; change nothing.
 
     Raises NotConnected, RequestTimedOut and BrokerRefused.
     """
@@ -41,10 +41,12 @@ async def take_address(
     wait_ms: int = WAIT_MS,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Have the master at ``broker`` listen on ``address`` and register by it, as soon as nobody
-    else listens there; gives how long that took, in ms. ``say`` is told what is waited for.
+    """Make the master at ``broker`` listen on ``address`` and register with it; return the ms
+    taken.
 
-    Raises NotTaken when it is another machine's, or in use for ``wait_ms``, and BrokerRefused.
+    It waits until no other process listens there; ``say`` is called with a line that says so.
+    Raises NotTaken when the address belongs to another machine or stays in use for ``wait_ms``, and
+    BrokerRefused.
     """
     begun_ms = clock.monotonic_ms()
     waits = False

@@ -1,4 +1,4 @@
-"""Answers of the admin operations as rows for people and for JSON. Pure."""
+"""Rows of tables and JSON output, made from results of the admin operations. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class ProgressRow:
-    """Where a group stands in one queue."""
+    """Progress of a group in one queue."""
 
     topic: str
     broker: str
@@ -60,7 +60,7 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One consumer of a group that is connected."""
+    """One connected consumer of a group."""
 
     client_id: str
     address: str
@@ -70,7 +70,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class PositionRow:
-    """Where a group goes on in one queue."""
+    """Committed offset of a group in one queue."""
 
     topic: str
     broker: str
@@ -80,7 +80,7 @@ class PositionRow:
 
 @dataclass(frozen=True, slots=True)
 class HeldRow:
-    """What a consumer holds of one queue, as it says itself."""
+    """Prefetch state of one queue, as its consumer reports it."""
 
     topic: str
     broker: str
@@ -95,7 +95,7 @@ class HeldRow:
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
-    """One broker's part of a topic."""
+    """Queues of a topic on one broker."""
 
     broker: str
     cluster: str
@@ -107,7 +107,7 @@ class RouteRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One stored message; ``body`` is its beginning as text."""
+    """One stored message; ``body`` is the start of its body as text."""
 
     message_id: str
     offset_id: str
@@ -127,8 +127,11 @@ class MessageRow:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC; empty for none, and the number where it is
-    no moment: some clients tell of memory that they never set."""
+    """Format milliseconds since the epoch as ISO 8601 in UTC.
+
+    Returns an empty text for 0 or less, and the number itself if it is out of range: some clients
+    send uninitialized memory.
+    """
     if ms <= 0:
         return ""
     try:
@@ -139,7 +142,7 @@ def moment(ms: int) -> str:
 
 
 def broker_row(broker: Broker, runtime: Mapping[str, str]) -> BrokerRow:
-    """A broker with what its runtime table says."""
+    """Return the row of a broker with its runtime information."""
     return BrokerRow(
         broker.cluster,
         broker.name,
@@ -152,7 +155,7 @@ def broker_row(broker: Broker, runtime: Mapping[str, str]) -> BrokerRow:
 
 
 def _first_rate(text: str) -> float:
-    """The first of three rates ("10s 60s 600s"); 0 when there is none."""
+    """Return the first of three rates ("10s 60s 600s"); 0 when there is none."""
     try:
         return round(float(text.split()[0]), 2)
     except (IndexError, ValueError):
@@ -160,7 +163,7 @@ def _first_rate(text: str) -> float:
 
 
 def queue_rows(stats: Mapping[MessageQueue, TopicOffset]) -> list[QueueRow]:
-    """One row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         QueueRow(
             queue.broker_name,
@@ -175,7 +178,7 @@ def queue_rows(stats: Mapping[MessageQueue, TopicOffset]) -> list[QueueRow]:
 
 
 def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[ProgressRow]:
-    """One row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         ProgressRow(
             queue.topic,
@@ -191,7 +194,7 @@ def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[Progre
 
 
 def member_rows(connections: ConsumerConnections) -> list[MemberRow]:
-    """One row a consumer, by client id."""
+    """Return one row per consumer, ordered by client id."""
     found = sorted(connections.connection_set, key=lambda each: each.client_id)
     return [
         MemberRow(each.client_id, each.client_addr, each.language, version_name(each.version))
@@ -200,7 +203,7 @@ def member_rows(connections: ConsumerConnections) -> list[MemberRow]:
 
 
 def position_rows(offsets: Mapping[MessageQueue, int]) -> list[PositionRow]:
-    """One row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         PositionRow(queue.topic, queue.broker_name, queue.queue_id, offset)
         for queue, offset in sorted(offsets.items())
@@ -208,7 +211,7 @@ def position_rows(offsets: Mapping[MessageQueue, int]) -> list[PositionRow]:
 
 
 def held_rows(held: Mapping[MessageQueue, ProcessQueueInfo]) -> list[HeldRow]:
-    """One row a queue, in order."""
+    """Return one row per queue, in order."""
     return [
         HeldRow(
             queue.topic,
@@ -226,17 +229,17 @@ def held_rows(held: Mapping[MessageQueue, ProcessQueueInfo]) -> list[HeldRow]:
 
 
 def total_lag(progress: Iterable[ConsumeOffset]) -> int:
-    """Messages that a group has still to consume."""
+    """Return the number of messages that a group has not consumed yet."""
     return sum(max(0, each.broker_offset - each.consumer_offset) for each in progress)
 
 
 def permissions(perm: int) -> str:
-    """``RW``, ``R-``, ``-W`` or ``--``."""
+    """Format permissions as ``RW``, ``R-``, ``-W`` or ``--``."""
     return ("R" if readable(perm) else "-") + ("W" if writable(perm) else "-")
 
 
 def route_rows(route: TopicRoute) -> list[RouteRow]:
-    """One row a broker that has queues of the topic."""
+    """Return one row for each broker with queues of the topic."""
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
     rows: list[RouteRow] = []
     for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
@@ -256,7 +259,7 @@ def route_rows(route: TopicRoute) -> list[RouteRow]:
 
 
 def message_row(message: StoredMessage) -> MessageRow:
-    """A message with times as text and the beginning of its body."""
+    """Return the row of a message: times as text, and the start of its body."""
     body = message.body[:_BODY_PREVIEW].decode("utf-8", "replace")
     if len(message.body) > _BODY_PREVIEW:
         body += f"... ({len(message.body)} bytes)"

@@ -1,4 +1,4 @@
-"""``python -m cometmq.cli``: the command without its script."""
+"""``python -m cometmq.cli``: runs the command without its installed script."""
 
 import sys
 

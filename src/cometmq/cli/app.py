@@ -1,4 +1,4 @@
-"""All commands but the servers, as one typer application; its help lists the servers too."""
+"""Typer application with all commands except the servers; its help lists the servers too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cometmq.speedups import DESCRIPTION
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
-#: Commands of two words, for the first one alone runs a server.
+#: Commands of two words, because the first word alone runs a server.
 BROKER_COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
     "broker promote": broker.promote_command,
     "broker drain": broker.drain_command,
@@ -57,7 +57,7 @@ app.command("demo")(demo.demo)
 for _words, _command in BROKER_COMMANDS.items():
     app.command(_words)(_command)
 
-# Servers read their own words; here they only stand in the help.
+# Servers parse their own arguments; these entries only list them in the help.
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -95,7 +95,7 @@ _add_server("broker", "Run a broker.")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command that ``words`` give; the answer is the exit code."""
+    """Run the command in ``words`` and return the exit code."""
     try:
         first = " ".join(words[:2])
         if first in BROKER_COMMANDS:

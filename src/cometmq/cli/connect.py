@@ -1,4 +1,4 @@
-"""What every command that talks to a cluster has in common: where it is, and a loop to run in."""
+"""Shared by all commands that connect to a cluster: options, client and event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a l
 
 
 def client(namesrv: str) -> Client:
-    """A client, not yet open. Raises SettingsError for an address that is none."""
+    """Return a client that is not open yet. Raises SettingsError for an invalid address."""
     return Client(namesrv or DEFAULT_NAMESRV)
 
 

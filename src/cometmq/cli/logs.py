@@ -1,10 +1,10 @@
-"""Logging of the command line: one line an event, to standard error.
+"""Logging of the command line: one line per event, to standard error.
 
     2026-03-04T05:06:07.089 INFO cometmq.broker.app ready port=10911
 
-Modules log ``event key=value key=value``; nothing here changes what they say. Line breaks and other
-control characters are spelled out (``\\n``, ``\\x1b``), so that a line stays one event; only a
-traceback adds lines, each indented. What one peer or one kind of event may write is bounded
+Modules log ``event key=value key=value``; this module does not change that text. Line breaks and
+other control characters are escaped (``\\n``, ``\\x1b``), so that one event stays one line; only a
+traceback adds lines, each indented. The output of one peer or of one kind of event is limited
 (core/loglimits.py).
 """
 
@@ -21,7 +21,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class LineFormatter(logging.Formatter):
-    """One event as one line: time with milliseconds, level, module, message."""
+    """Formats one event as one line: time with milliseconds, level, module, message."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03d"
@@ -30,21 +30,21 @@ class LineFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without a traceback."""
+        """Return the line without a traceback."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: tuple[object, ...]) -> str:
-        """The traceback, indented."""
+        """Return the traceback, indented."""
         return indented_traceback(super().formatException(ei))  # type: ignore[arg-type]
 
     def formatStack(self, stack_info: str) -> str:
-        """The stack that a caller asked for, indented."""
+        """Return the stack, indented."""
         return indented_traceback(super().formatStack(stack_info))
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes what its limiter admits."""
+    """Writes the records that its limiter admits."""
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
         super().__init__(stream)
@@ -52,7 +52,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(LineFormatter())
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write ``record`` if it is allowed, after summaries that are due."""
+        """Write ``record`` if it is admitted, after summaries that are due."""
         self.acquire()
         try:
             admitted = self._limiter.admit(record)
@@ -63,7 +63,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         return record in admitted
 
     def close(self) -> None:
-        """Say what was left out and not told yet."""
+        """Write the remaining summaries of suppressed records, then close."""
         self.acquire()
         try:
             for each in self._limiter.rest():
@@ -74,7 +74,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(level: str, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-    """Send every event of ``level`` and above to ``stream``, standard error when not given."""
+    """Send every event of ``level`` and above to ``stream``, or to standard error."""
     handler = BoundedHandler(sys.stderr if stream is None else stream, clock or SystemClock())
     root = logging.getLogger()
     root.handlers[:] = [handler]

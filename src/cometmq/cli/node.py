@@ -1,7 +1,7 @@
-"""Name server and broker put together in one process, the way ``cometmq start`` runs them.
+"""Node: name server and broker in one process, as ``cometmq start`` runs them.
 
-The broker registers with the name server beside it, so a node needs nothing else. Settings are
-RocketMQ's property names; those that only a name server knows go to it, all others to the broker.
+The broker registers with this name server, so a node needs no other process. Settings have
+RocketMQ's property names. Settings that only a name server has go to it, all others to the broker.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a node listens on unless told otherwise: nobody else's machine reaches it.
+#: Default listen address of a node: other machines cannot reach it.
 LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Settings of the parts of a node, and remarks on them for the log."""
+    """Settings of the parts of a node, and notices about them for the log."""
 
     namesrv: NamesrvConfig
     broker: BrokerConfig
@@ -40,8 +40,10 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The addresses of a node that runs; ``is_registered`` tells whether its own name server has
-    its broker now."""
+    """Addresses of a running node.
+
+    ``is_registered`` returns whether the node's broker is registered with its name server.
+    """
 
     namesrv: str
     broker: str
@@ -50,8 +52,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """A broker that serves: the address that it tells others, and ``registered_with``, which gives
-    the name servers that have it now."""
+    """Running broker.
+
+    ``address`` is its advertised address; ``registered_with`` returns the name servers with which
+    it is registered.
+    """
 
     address: str
     registered_with: Callable[[], list[str]]
@@ -65,10 +70,10 @@ def node_config(
     broker_port: int = 0,
     bind: str = "",
 ) -> NodeConfig:
-    """The configuration of a node that keeps everything under ``store``.
+    """Return the configuration of a node that keeps all its files under ``store``.
 
-    Ports and ``store`` win over ``settings``; ``bind`` does when it is given. Raises SettingsError
-    for an unknown key or a bad value.
+    Ports, ``store`` and a non-empty ``bind`` override ``settings``. Raises SettingsError for an
+    unknown key or an invalid value.
     """
     values = dict(settings)
     if bind:
@@ -90,7 +95,7 @@ def node_config(
 
 
 def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
-    """A name server's settings. Raises SettingsError for an unknown key or a bad value."""
+    """Return a name server's settings. Raises SettingsError for an unknown key or invalid value."""
     config, used = build(NamesrvConfig, values)
     reject_unknown(values, used, (NamesrvConfig,))
     return config
@@ -100,10 +105,9 @@ def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
 async def running_node(
     config: NodeConfig, clock: Clock, on_failed: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Node]:
-    """Run a node; inside, it serves and has tried to register.
+    """Run a node; inside the block, it serves and has tried to register.
 
-    Raises what a start can raise: StoreError, and OSError for a port that is taken; for
-    ``on_failed`` see :func:`running_broker`.
+    Raises StoreError, and OSError for a port in use. For ``on_failed`` see :func:`running_broker`.
     """
     async with running_namesrv(config.namesrv, clock) as namesrv:
         broker = set_address(config.broker, namesrv)
@@ -115,7 +119,7 @@ async def running_node(
 
 @asynccontextmanager
 async def running_namesrv(config: NamesrvConfig, clock: Clock) -> AsyncIterator[str]:
-    """Run a name server; gives its address."""
+    """Run a name server and yield its address."""
     from cometmq.namesrv.app import NameServer
 
     server = NameServer(config, clock)
@@ -134,10 +138,10 @@ async def running_broker(
     notices: tuple[str, ...] = (),
     on_failed: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker; inside, it serves and has tried to register with its name servers.
+    """Run a broker; inside the block, it serves and has tried to register with its name servers.
 
-    ``on_failed`` is called when it ended to begin anew, and could not: the block is to end then,
-    and what was wrong is raised behind it.
+    ``on_failed`` is called if the broker stopped in order to restart in this process, and could
+    not. The block should then end; the error is raised after it.
     """
     from cometmq.broker.supervisor import Lives
 
@@ -148,7 +152,7 @@ async def running_broker(
     port = await lives.start()
     try:
         address = join_address(config.broker_ip1, port)
-        # The broker of now: one that began anew registers anew.
+        # Look the current broker up on each call: a restarted broker registers again.
         yield RunningBroker(address, lambda: lives.broker.registered)
         lives.raise_failure()
     finally:
@@ -156,19 +160,19 @@ async def running_broker(
 
 
 def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:
-    """``config`` with ``namesrv`` first among the name servers it registers with."""
+    """Return ``config`` with ``namesrv`` as the first name server to register with."""
     from dataclasses import replace
 
     return replace(config, namesrv_addr=";".join([namesrv, *config.name_servers]))
 
 
 def reachable(bind_address: str) -> str:
-    """What this process connects to when it listens on ``bind_address``."""
+    """Return the address to connect to for a server that listens on ``bind_address``."""
     return broker_config.reachable_address(bind_address)
 
 
 def join_address(host: str, port: int) -> str:
-    """``host:port``, with brackets round an IPv6 address."""
+    """Return ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

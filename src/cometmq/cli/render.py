@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Output of commands: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that colours nothing by guess: numbers and words print as they are."""
+    """Return a console without automatic highlighting: numbers and words print unchanged."""
     return Console(highlight=False, markup=False, stderr=stderr)
 
 
 def print_json(values: Iterable[Any]) -> None:
-    """One JSON object a line."""
+    """Print one JSON object per line."""
     for value in values:
         print(msgspec.json.encode(value).decode(), flush=True)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; columns of numbers are set to the right."""
+    """Print a table; columns of numbers are aligned right."""
     found = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
@@ -39,7 +39,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
 
 
 def print_rows(rows: Sequence[DataclassInstance]) -> None:
-    """A table of values of one dataclass, a column for each field; nothing when there are none."""
+    """Print a table of instances of one dataclass, a column for each field; nothing if there are
+    none.
+    """
     if rows:
         names = [field.name for field in fields(rows[0])]
         headings = [name.replace("_", " ") for name in names]
@@ -47,7 +49,7 @@ def print_rows(rows: Sequence[DataclassInstance]) -> None:
 
 
 def body_text(body: bytes, limit: int = 200) -> str:
-    """A body as text where it is text, else its size; long ones cut."""
+    """Return a body as text, shortened to ``limit`` characters, or its size if it is not text."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""Running servers in this process: one event loop, stopped by SIGTERM or SIGINT.
+"""Runs servers in this process: one event loop, stopped by SIGTERM or SIGINT.
 
 A start either reaches its ready line, or ends with one line on standard error and exit code 2.
-Collection of garbage rests while modules load; from the ready line on net/collector.py sees to it.
+Garbage collection is off while modules are imported; from the ready line on net/collector.py runs
+it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Lifetime:
-    """How long a command's servers run: until a stop signal.
+    """Lifetime of a command's servers: until a stop signal.
 
-    A signal before :meth:`announce` gives the start up; one after it ends :meth:`wait`; a second
-    one gives up whatever still goes on.
+    A signal before :meth:`announce` cancels the start; one after it ends :meth:`wait`; a second one
+    cancels all remaining work.
     """
 
     def __init__(self, task: asyncio.Task[Any], on_ready: Callable[[], None]) -> None:
@@ -45,29 +46,29 @@ class Lifetime:
         self._ready = False
 
     def signalled(self) -> None:
-        """The process is asked to end."""
+        """Handle a signal to stop."""
         if not self._ready or self._stop.is_set():
             self._task.cancel()
         self._stop.set()
 
     def serve(self) -> None:
-        """From now on the servers run: garbage is collected, and a signal stops them in order."""
+        """Mark the servers as running: garbage is collected, and a signal stops them in order."""
         if not self._ready:
             self._ready = True
             self._on_ready()
 
     def announce(self, line: str) -> None:
-        """Print the ready line; from now on the servers run, if they did not before."""
+        """Print the ready line and mark the servers as running, unless they are already."""
         print(line, flush=True)
         self.serve()
 
     @property
     def is_ending(self) -> bool:
-        """Whether the servers have to stop."""
+        """True if the servers have to stop."""
         return self._stop.is_set()
 
     def end(self) -> None:
-        """The servers cannot go on."""
+        """Stop the servers, because they cannot continue."""
         self._stop.set()
 
     async def wait(self) -> None:
@@ -75,14 +76,14 @@ class Lifetime:
         await self._stop.wait()
 
 
-#: Starts the servers, announces them, waits for the end, and stops them again.
+#: Starts the servers, announces them, waits for the end, and stops them.
 Main = Callable[[Lifetime], Coroutine[Any, Any, None]]
 
 
 def run(command: str, main: Main, *, watch_input: bool = False) -> int:
-    """Run ``main`` until a stop signal; gives the exit code of the process.
+    """Run ``main`` until a stop signal; return the exit code of the process.
 
-    With ``watch_input`` the end of standard input is one too.
+    With ``watch_input`` the end of standard input counts as a stop signal.
     """
     gc.disable()
     keep_freed_memory()
@@ -99,14 +100,17 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
 
 
 def refuse(command: str, problem: str) -> int:
-    """Say on one line of standard error why the command was not done."""
+    """Print the reason for refusing the command and return the exit code.
+
+    It is one line on standard error.
+    """
     line = " ".join(problem.split())
     print(f"cometmq {command}: {line}", file=sys.stderr, flush=True)
     return REFUSED
 
 
 def explain(error: OSError) -> str:
-    """What an operating-system error at the start means and what to do about it."""
+    """Return the meaning of an operating system error at the start, and how to fix it."""
     named = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.EADDRINUSE:
         return f"{error}: another process listens there; stop it, or give another port (0 = free)"
@@ -120,14 +124,17 @@ def explain(error: OSError) -> str:
 
 
 def on_signals(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when the process is asked to end, instead of ending it."""
+    """Call ``callback`` when the process receives a stop signal, instead of ending the process."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
 
 
 def on_end_of_input(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when standard input ends: whoever held its other side is gone."""
+    """Call ``callback`` when standard input ends.
+
+    The process that held its other end is gone then.
+    """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
 

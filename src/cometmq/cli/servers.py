@@ -4,12 +4,13 @@
     cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
     cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
 
-Each prints exactly one line on standard output, once it really serves and a name server has the
-broker (a broker without name servers waits for none):
+Each prints exactly one line on standard output, once it serves and the broker is registered with a
+name server (a broker without name servers does not wait for registration):
 
     ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
 
-with only its own part for ``namesrv`` and ``broker``. Later settings win: file, ``--set``, option.
+``namesrv`` and ``broker`` print only their own address. The precedence of settings is, from low to
+high: file, ``--set``, option.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the server command that ``words`` give; the answer is the exit code."""
+    """Run the server command in ``words`` and return the exit code."""
     options = build_parser().parse_args(words)
     logs.configure(options.log_level)
     try:
@@ -53,7 +54,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the three commands."""
+    """Return the parser of the three commands."""
     parser = argparse.ArgumentParser(prog="cometmq", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -107,14 +108,14 @@ def _command(
 
 
 def _port(text: str) -> int:
-    """A port number; 0 picks a free one."""
+    """Parse a port number; 0 picks a free port."""
     if text.isdecimal() and int(text) <= 65_535:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535, 0 picks a free one)")
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """``key=value`` words as a dict. Raises SettingsError for a word that is no such pair."""
+    """Parse ``key=value`` words into a dict. Raises SettingsError for any other word."""
     values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -125,9 +126,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def read_settings(options: argparse.Namespace) -> dict[str, str]:
-    """The settings of the file, then those of ``--set`` over them.
+    """Return the settings of the file, overridden by those of ``--set``.
 
-    Raises SettingsError for a line or word that is no setting, OSError for an unreadable file.
+    Raises SettingsError for an invalid line or word, OSError for an unreadable file.
     """
     path: Path | None = getattr(options, "config", None)
     values = {} if path is None else parse_properties(path.read_text(encoding="utf-8"))
@@ -186,9 +187,9 @@ def _prepare_broker(options: argparse.Namespace) -> serve.Main:
 async def _until_registered(
     lifetime: serve.Lifetime, is_registered: Callable[[], bool], name_servers: Sequence[str]
 ) -> None:
-    """Return once the broker is registered, or has to stop; at once without name servers.
+    """Wait until the broker is registered or has to stop; return at once without name servers.
 
-    It serves meanwhile those who know its address, and tries all name servers again and again.
+    Meanwhile the broker serves clients that know its address, and keeps trying all name servers.
     """
     if not name_servers or is_registered():
         return
@@ -204,7 +205,7 @@ async def _until_registered(
 
 
 def _with_options(options: argparse.Namespace, **given: object) -> dict[str, str]:
-    """The settings, with the options that were given over them."""
+    """Return the settings, overridden by the options that are set."""
     overrides = given | {"bindAddress": options.bind}
     values = read_settings(options)
     for name, value in overrides.items():

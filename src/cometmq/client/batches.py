@@ -1,4 +1,4 @@
-"""Many messages as few batches. Pure."""
+"""Splits messages into as few batches as the limits allow. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.client.limits import goes_alone
 if TYPE_CHECKING:
     from cometmq.message.model import Message
 
-#: Lengths of an entry, and the properties that every message gets.
+#: Upper bound in bytes of an entry's length fields and of the properties that every message gets.
 _OVERHEAD_BYTES: Final = 22 + 128
 
 
@@ -19,11 +19,11 @@ def plan_batches(
     order_key: Callable[[Message], str | None],
     max_batch_bytes: int,
 ) -> list[tuple[list[int], str | None]]:
-    """Which messages may leave together: positions in ``messages``, and their order key.
+    """Group messages into batches; return their positions in ``messages`` with their order key.
 
-    One topic, one ``wait_store``, one time of birth and one order key a batch, at most
-    ``max_batch_bytes`` each; what may be in no batch goes alone. Messages of one topic and key keep
-    their order.
+    The messages of one batch share topic, ``wait_store``, birth time and order key, and the batch
+    has at most ``max_batch_bytes``. A message that no batch may hold is sent alone. Messages of one
+    topic and key keep their order.
     """
     plan: list[tuple[list[int], str | None]] = []
     open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}
@@ -38,6 +38,7 @@ def plan_batches(
             positions, filled = [], 0
             plan.append((positions, key))
         positions.append(at)
+        # A message sent alone ends the open batch of its group: later messages may not precede it.
         if alone:
             open_batches.pop(group, None)
         else:
@@ -46,12 +47,12 @@ def plan_batches(
 
 
 def _alike(first: Message, message: Message) -> bool:
-    """Whether what a batch says once is the same for both."""
+    """Compare the fields that a batch stores once for all its messages."""
     return first.wait_store == message.wait_store and first.born_ms == message.born_ms
 
 
 def _estimate_bytes(message: Message) -> int:
-    """Upper bound of an entry's size, without encoding its properties."""
+    """Return an upper bound of an entry's size in bytes, without encoding its properties."""
     size = _OVERHEAD_BYTES + len(message.body) + _text_bytes(message.tag)
     size += _text_bytes(message.message_id)
     for key in message.keys:

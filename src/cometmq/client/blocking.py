@@ -1,8 +1,8 @@
-"""The client for programs without an event loop: the same names, every call waits.
+"""Blocking facade of the asyncio client: the same names, and every call waits for its result.
 
-One thread runs a loop with the asyncio client on it; any number of other threads may use the
-facade. What a call takes and gives is the asyncio client's and stands only there: a type checker
-and ``help()`` see its signature through :func:`_waiting`. ::
+One thread runs an event loop with the asyncio client on it; any number of other threads may use the
+facade. Arguments, return values and errors are documented at the asyncio client only:
+:func:`_waiting` passes its signatures on to type checkers and ``help()``. ::
 
     with cometmq.client.blocking.Client("127.0.0.1:9876") as client:
         client.send("regions", b"...", tag="update")
@@ -38,7 +38,7 @@ M = TypeVar("M")
 
 
 class Transaction:
-    """A transactional message round a ``with`` block; see the asyncio client's."""
+    """Transactional message around a ``with`` block; see the asyncio client's class."""
 
     __slots__ = ("_inner", "_thread")
 
@@ -48,16 +48,16 @@ class Transaction:
 
     @property
     def result(self) -> SendResult:
-        """Where the half message is stored. Raises RuntimeError before it is."""
+        """Location of the stored half message. Raises RuntimeError before it is stored."""
         return self._inner.result
 
     @property
     def message_id(self) -> str:
-        """The message's unique key, by which a checker can find what the block did."""
+        """Unique key of the message, by which a checker can find the work of the block."""
         return self._inner.message_id
 
     def leave_open(self) -> None:
-        """End the block without commit or rollback: the broker will ask the group's checker."""
+        """End the block without commit or rollback; the broker then asks the group's checker."""
         self._inner.leave_open()
 
     def __enter__(self) -> Transaction:
@@ -76,8 +76,11 @@ class Transaction:
 def _waiting(
     method: Callable[Concatenate[asynchronous.Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Client, P], T]:
-    """A method of the asyncio client as one that waits for its result. Iterators among the
-    arguments are read in the caller's thread: many belong to it, such as a database's rows."""
+    """Wrap a coroutine method of the asyncio client so that a call waits for its result.
+
+    Iterators among the arguments are read in the caller's thread, because many belong to it, such
+    as the rows of a database cursor.
+    """
 
     start: Callable[..., Coroutine[Any, Any, T]] = method
 
@@ -130,8 +133,10 @@ def _deciding(
         Callable[[Callable[[M], Awaitable[T]]], Callable[[M], Awaitable[T]]],
     ],
 ) -> Callable[Concatenate[Client, P], Callable[[Callable[[M], T]], Callable[[M], T]]]:
-    """A method that makes a decorator. What is decorated is a plain function here, and runs in a
-    thread of its own."""
+    """Wrap a method that returns a decorator.
+
+    The decorated function is a plain function here. It runs in a worker thread.
+    """
 
     @functools.wraps(method)
     def call(
@@ -158,7 +163,7 @@ def _deciding(
 
 
 class Client:
-    """A RocketMQ client for blocking programs; arguments and errors are the asyncio client's."""
+    """RocketMQ client for blocking programs; arguments and errors are the asyncio client's."""
 
     def __init__(
         self,
@@ -184,7 +189,7 @@ class Client:
             self._thread.wait(self._inner.start())
 
     def close(self) -> None:
-        """Leave all groups, close all connections, end the thread."""
+        """Leave all groups, close all connections and end the thread."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             try:
@@ -194,12 +199,12 @@ class Client:
 
     @property
     def inner(self) -> asynchronous.Client:
-        """The asyncio client; its coroutines run through :meth:`wait`."""
+        """The asyncio client; run its coroutines with :meth:`wait`."""
         return self._inner
 
     @property
     def puller(self) -> Puller:
-        """Reads queues at offsets of one's own, without a group.
+        """Reader of queues at explicit offsets, without a consumer group.
 
         Raises RuntimeError when the client is not open.
         """

@@ -1,6 +1,6 @@
-"""Consumers for programs without an event loop: the asyncio ones, every call waiting.
+"""Consumers for programs without an event loop: facades of the asyncio consumers.
 
-What a call takes and gives is the asyncio class's and stands only there; see blocking.py.
+Arguments, return values and errors are documented at the asyncio classes only; see blocking.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Inner = TypeVar("Inner")
 
 
 class _Facade(Generic[Inner]):
-    """An object of the asyncio client, on the loop of a thread."""
+    """Facade of an asyncio object that lives on the loop of a thread."""
 
     def __init__(self, thread: LoopThread, inner: Inner) -> None:
         self._thread = thread
@@ -35,7 +35,7 @@ class _Facade(Generic[Inner]):
 def _waiting(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Facade[Inner], P], T]:
-    """A coroutine method as one that waits for its result."""
+    """Wrap a coroutine method so that a call waits for its result."""
 
     @functools.wraps(method)
     def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,7 +47,7 @@ def _waiting(
 def _calling(
     method: Callable[Concatenate[Inner, P], T],
 ) -> Callable[Concatenate[_Facade[Inner], P], T]:
-    """A plain method as one that runs on the loop, which owns what it looks at."""
+    """Wrap a plain method so that it runs on the event loop, which owns the state it reads."""
 
     @functools.wraps(method)
     def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -57,7 +57,7 @@ def _calling(
 
 
 class ReceivedMessage(received.MessageView):
-    """One message of a subscription; see the asyncio client's."""
+    """One message of a subscription; see the asyncio client's class."""
 
     __slots__ = ("_message", "_thread")
 
@@ -67,22 +67,24 @@ class ReceivedMessage(received.MessageView):
         self._message = message
 
     def processing(self, *, reraise: bool = False) -> Processing:
-        """``with message.processing():`` acknowledges the message when the block is left; an
-        Exception in it is logged, sends the message to be retried, and goes no further, unless
-        ``reraise``."""
+        """Return a block that settles the message when it ends: ``with message.processing():``.
+
+        A block that ends normally acknowledges the message. An Exception in the block is logged and
+        the message is retried; the exception is raised again only with ``reraise``.
+        """
         return Processing(self, self._thread, self._message.processing(reraise=reraise))
 
     def ack(self) -> None:
-        """Done: never give it again."""
+        """Acknowledge the message: it is not delivered again."""
         self._thread.call(self._message.ack)
 
     def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
-        """Give it again later."""
+        """Have the message delivered again later."""
         self._thread.wait(self._message.retry(delay_level, pause_ms=pause_ms))
 
 
 class Processing:
-    """The block in which a message is worked on; see ReceivedMessage.processing."""
+    """Block in which a message is processed; see ReceivedMessage.processing."""
 
     __slots__ = ("_block", "_message", "_thread")
 
@@ -107,7 +109,7 @@ class Processing:
 
 
 class Subscription(_Facade[subscription.Subscription]):
-    """A membership in a consumer group; see the asyncio client's."""
+    """Membership in a consumer group; see the asyncio client's class."""
 
     def __enter__(self) -> Subscription:
         self._thread.wait(self._inner.start())
@@ -129,9 +131,12 @@ class Subscription(_Facade[subscription.Subscription]):
         return await anext(self._inner, None)
 
     def run(self, handler: Callable[[ReceivedMessage], Any], *, reraise: bool = False) -> None:
-        """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
-        is closed (from another thread, or by an interrupt of this one). With ``reraise`` the first
-        exception of a handler closes it, and is raised here."""
+        """Call ``handler`` with every message until the subscription is closed.
+
+        ``concurrency`` threads call it. The subscription is closed by another thread, or by an
+        interrupt of this one. With ``reraise`` the first exception of a handler closes it and is
+        raised here.
+        """
         raised: list[Exception] = []
         arguments = (handler, raised if reraise else None)
         workers = [
@@ -152,7 +157,9 @@ class Subscription(_Facade[subscription.Subscription]):
     def _work(
         self, handler: Callable[[ReceivedMessage], Any], raised: list[Exception] | None
     ) -> None:
-        """Serve one thread; an exception goes to ``raised`` where that is given."""
+        """Process messages in one thread; append a handler's exception to ``raised`` if that is a
+        list.
+        """
         for message in self:
             try:
                 with message.processing(reraise=raised is not None):
@@ -169,7 +176,7 @@ class Subscription(_Facade[subscription.Subscription]):
 
 
 class PullConsumer(_Facade[polling.PullConsumer]):
-    """A consumer that is asked for messages; see the asyncio client's."""
+    """Polling consumer; see the asyncio client's class."""
 
     def __enter__(self) -> PullConsumer:
         self._thread.wait(self._inner.start())
@@ -184,8 +191,10 @@ class PullConsumer(_Facade[polling.PullConsumer]):
         self._thread.wait(self._inner.__aexit__(kind, error, traceback))
 
     def __iter__(self) -> Iterator[received.MessageView]:
-        """Messages one by one until the consumer is closed; each is done when the next is asked
-        for."""
+        """Yield messages one by one until the consumer is closed.
+
+        A message counts as processed when the next one is requested.
+        """
         while not self._inner.closed:
             yield from self.poll(max_messages=1)
 
@@ -208,7 +217,7 @@ class PullConsumer(_Facade[polling.PullConsumer]):
 
 
 class Puller(_Facade[pulls.Puller]):
-    """Reads queues at offsets of one's own; see the asyncio client's."""
+    """Reader of queues at explicit offsets; see the asyncio client's class."""
 
     pull = _waiting(pulls.Puller.pull)
     max_offset = _waiting(pulls.Puller.max_offset)
@@ -220,8 +229,10 @@ class Puller(_Facade[pulls.Puller]):
     def read_range(
         self, queue: MessageQueue, start: int, end: int, **options: Any
     ) -> Iterator[list[StoredMessage]]:
-        """Messages of ``queue`` with ``start <= offset < end``, in order, a pull at a time; options
-        and errors are the asyncio client's."""
+        """Yield the messages of ``queue`` with ``start <= offset < end``, in order.
+
+        Each list is the result of one pull. Options and errors are the asyncio client's.
+        """
         parts = self._inner.read_range(queue, start, end, **options)
 
         async def take() -> list[StoredMessage] | None:

@@ -1,4 +1,4 @@
-"""The client as users hold it: send, subscribe, read, over shared connections."""
+"""Public asyncio client: sends, subscribes and reads over shared connections."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A RocketMQ client: ``async with Client("127.0.0.1:9876") as client: ...``.
+    """RocketMQ client: ``async with Client("127.0.0.1:9876") as client: ...``.
 
-    ``name_servers`` is one address, several parted by ``;``, or a sequence; ``settings`` are fields
-    of ClientConfig, and ``config`` replaces both. Raises SettingsError for a setting that does not
-    exist.
+    ``name_servers`` is one address, several addresses separated by ``;``, or a sequence of
+    addresses. ``settings`` are fields of ClientConfig; ``config`` replaces both. Raises
+    SettingsError for an unknown setting.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Client:
         **settings: Any,
     ) -> None:
         self.config = config or make_config(name_servers, settings)
-        #: Called round every block of work on a message; may be added to at any time.
+        #: Hooks called around the processing of every message; hooks may be added at any time.
         self.consume_hooks: list[ConsumeHook] = []
         self._clock = clock
         self._session: Session | None = None
@@ -73,7 +73,7 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Open the client; nothing is connected before it is needed."""
+        """Open the client. Connections are made when they are first needed."""
         if self._session is None:
             self._session = Session(self.config, clock=self._clock)
             self._inquiries = Inquiries(self._session)
@@ -82,7 +82,7 @@ class Client:
                 self._trace(self._session)
 
     async def close(self) -> None:
-        """Leave all groups, close all connections."""
+        """Leave all groups and close all connections."""
         for subscription in self._subscriptions:
             await subscription.close()
         for consumer in self._pull_consumers:
@@ -107,7 +107,7 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """What producers, consumers and admin calls share.
+        """Connections, routes and memberships that producers, consumers and admin calls share.
 
         Raises RuntimeError outside of ``async with``.
         """
@@ -117,31 +117,31 @@ class Client:
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client."""
+        """Client id under which brokers know this client."""
         return self.session.client_id
 
     @property
     def producer(self) -> Producer:
-        """Sends ready-made messages; :meth:`send` is the short form."""
+        """Producer of ready-made messages; :meth:`send` is the short form."""
         if self._producer is None:
             self._producer = Producer(self.session)
         return self._producer
 
     @property
     def puller(self) -> Puller:
-        """Reads queues at offsets of one's own, without a group."""
+        """Reader of queues at explicit offsets, without a consumer group."""
         if self._puller is None:
             self._puller = Puller(self.session)
         return self._puller
 
     @property
     def send_hooks(self) -> list[SendHook]:
-        """Called round every attempt to send; may be added to at any time."""
+        """Hooks called around every send attempt; hooks may be added at any time."""
         return self.producer.hooks
 
     @property
     def forbidden_hooks(self) -> list[ForbiddenHook]:
-        """Asked before every attempt to send: what one raises ends the send."""
+        """Hooks called before every send attempt; an error that one raises ends the send."""
         return self.producer.forbidden_hooks
 
     @overload
@@ -187,10 +187,10 @@ class Client:
     ) -> SendResult:
         """Send a message, or a body to a topic, and wait until a broker has stored it.
 
-        ``keys`` find it later, ``tag`` is what consumers filter by. Consumers get it after
-        ``delay_s``, or at ``deliver_at``, or after the broker's ``delay_level``. Messages with one
-        ``order_key`` stay in order; ``queue`` is a queue of the topic, or a function that picks
-        one. Raises as Producer.send.
+        ``keys`` index the message for later queries; consumers filter by ``tag``. The message is
+        delivered after ``delay_s``, at ``deliver_at``, or after the broker's ``delay_level``.
+        Messages with the same ``order_key`` stay in order. ``queue`` is a queue of the topic, or a
+        function that picks one. Raises as Producer.send.
         """
         message = _message(topic, body, tag, keys, properties, delay_level)
         if delay_s or deliver_at is not None:
@@ -202,8 +202,10 @@ class Client:
         )
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
-        """Take back a message sent with ``delay_s`` or ``deliver_at`` before it is due; ``sent`` is
-        what :meth:`send` gave. Raises as Producer.recall."""
+        """Recall a message sent with ``delay_s`` or ``deliver_at`` before it is due.
+
+        ``sent`` is the result that :meth:`send` returned. Raises as Producer.recall.
+        """
         await self.producer.recall(sent, timeout_ms=timeout_ms)
 
     async def send_oneway(
@@ -217,8 +219,11 @@ class Client:
         order_key: str | None = None,
         queue: MessageQueue | QueueSelector | None = None,
     ) -> None:
-        """Send without waiting for an answer: fast, and lost without notice when a broker fails.
-        Raises as Producer.send_oneway."""
+        """Send a message without waiting for a response.
+
+        This is fast, but the message is lost without notice when a broker fails. Raises as
+        Producer.send_oneway.
+        """
         message = _message(topic, body, tag, keys, properties, 0)
         await self.producer.send_oneway(message, order_key=order_key, queue=queue)
 
@@ -230,8 +235,10 @@ class Client:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> list[SendResult]:
-        """Send messages in one request: all of them are stored behind each other, or none. Raises
-        as Producer.send_batch."""
+        """Send messages in one request: either all are stored, with consecutive offsets, or none.
+
+        Raises as Producer.send_batch.
+        """
         return await self.producer.send_batch(
             messages, order_key=order_key, queue=queue, timeout_ms=timeout_ms
         )
@@ -255,13 +262,14 @@ class Client:
         max_reconsume_times: int = -1,
         allocation: Allocation = "average",
     ) -> Subscription:
-        """Consume as a member of ``group``: a topic whose tags match ``filter``
-        (``insert || update``, or Sql), or filters by topic.
+        """Consume as a member of ``group``.
 
-        ``ordered`` gives the messages of each queue one by one; ``mode="broadcasting"`` gives every
-        member every message; ``start`` is where a new group begins; a message that fails more than
-        ``max_reconsume_times`` becomes a dead letter; ``allocation`` is how the members share
-        queues. Raises SettingsError and MessageIllegal for what cannot be.
+        ``topics`` is one topic, whose tags match ``filter`` (``insert || update``, or Sql), or a
+        mapping of topics to filters. ``ordered`` delivers the messages of each queue one by one.
+        ``mode="broadcasting"`` delivers every message to every member. ``start`` is the position at
+        which a new group begins. A message that fails more than ``max_reconsume_times`` becomes a
+        dead letter. ``allocation`` is the strategy that shares the queues among the members. Raises
+        SettingsError and MessageIllegal for invalid options.
         """
         options = make_options(
             topics,
@@ -293,13 +301,14 @@ class Client:
         allocation: Allocation = "average",
         on_assignment: AssignmentListener | None = None,
     ) -> PullConsumer:
-        """A consumer that is asked for messages and moves in its queues as it is told: it shares
-        ``topics`` with the other members of ``group``, or, without topics, reads the queues that it
-        is assigned. Options as in :meth:`subscribe`.
+        """Return a consumer that fetches messages when it is polled and can seek in its queues.
 
-        With ``auto_commit`` what a poll gave is committed some time after the next poll.
-        ``on_assignment`` is told which queues came and went. Raises SettingsError and
-        MessageIllegal for what cannot be.
+        It shares ``topics`` with the other members of ``group`` or, without topics, reads the
+        queues passed to its ``assign``. Options as in :meth:`subscribe`.
+
+        With ``auto_commit`` the messages of a poll are committed some time after the next poll.
+        ``on_assignment`` is called with the queues that were added and removed. Raises
+        SettingsError and MessageIllegal for invalid options.
         """
         options = make_options(
             topics,
@@ -332,12 +341,13 @@ class Client:
         group: str = "",
         timeout_ms: int = 0,
     ) -> Transaction:
-        """Send a message that consumers see if a block succeeds, and only then:
-        ``async with client.transaction("orders", b"...", group="shop"): ...``.
+        """Send a message that consumers see only if a block succeeds.
 
-        The broker asks the checker of the producer ``group`` about a transaction that it hears
-        nothing more of; see :meth:`transaction_checker`. Entering raises as Producer.send, and
-        BrokerRefused when the message is not stored safely.
+        ``async with client.transaction("orders", b"...", group="shop"): ...``
+
+        If neither commit nor rollback reaches the broker, it asks the checker of the producer
+        ``group`` about the transaction; see :meth:`transaction_checker`. Entering raises as
+        Producer.send, and BrokerRefused when the message is not stored safely.
         """
         message = _message(topic, body, tag, keys, properties, 0)
         return Transaction(
@@ -352,11 +362,12 @@ class Client:
     def transaction_checker(
         self, group: str = "", *, topic: str = AUTO_CREATE_TOPIC
     ) -> Callable[[Checker], Checker]:
-        """A decorator: brokers ask the function about open transactions of a producer ``group``.
+        """Return a decorator that registers the checker of a producer ``group``.
 
-        It gets the message and says True (committed), False (rolled back) or None (not known yet).
-        The brokers of ``topic`` know of this client from now on, also before it sends anything.
-        Raises ValueError when the group has a checker already.
+        Brokers call the checker about open transactions. It receives the message and returns True
+        (committed), False (rolled back) or None (not known yet). The brokers of ``topic`` are
+        informed of this client at once, even if it sends nothing. Raises ValueError when the group
+        has a checker already.
         """
         session, producer = self.session, self._producer_of(group)
         if self._checkers is None:
@@ -385,9 +396,9 @@ class Client:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 3_000,
     ) -> MessageView:
-        """Send a message and wait for the answer of the consumer that gets it.
+        """Send a message and wait for the reply of the consumer that receives it.
 
-        Raises as Producer.send, and RequestTimedOut when there is none within ``timeout_ms``.
+        Raises as Producer.send, and RequestTimedOut if no reply arrives within ``timeout_ms``.
         """
         if self._asker is None:
             self._asker = Asker(self.session, self.producer)
@@ -404,10 +415,11 @@ class Client:
         concurrency: int = 8,
         start: Start = "last",
     ) -> Callable[[Responder], Responder]:
-        """A decorator: the function answers the requests sent to a topic, as a member of ``group``.
+        """Return a decorator that makes a function reply to the requests of a topic.
 
-        It gets the message and gives the answer's body, or None for no answer; when it raises, the
-        message is consumed again later. Raises as :meth:`subscribe`.
+        The function runs as a member of ``group``. It receives the message and returns the body of
+        the reply, or None for no reply. If it raises, the message is retried later. Raises as
+        :meth:`subscribe`.
         """
         subscription = self.subscribe(topics, group=group, concurrency=concurrency, start=start)
         producer = self.producer
@@ -422,7 +434,7 @@ class Client:
         return register
 
     def _producer_of(self, group: str) -> Producer:
-        """The producer that sends for ``group``, this client's own when it is empty."""
+        """Return the producer of ``group``; an empty group is this client's own."""
         if group in ("", self.producer.group):
             return self.producer
         known = self._producers.get(group)
@@ -434,7 +446,7 @@ class Client:
     async def queues(
         self, topic: str, purpose: Literal["read", "write"] = "read"
     ) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that may be read or written. Raises RouteNotFound."""
+        """Return the queues of a topic that may be read or written. Raises RouteNotFound."""
         namespace = self.session.namespace
         known_as = namespace.wrap(topic)
         if purpose == "write":
@@ -445,7 +457,7 @@ class Client:
 
 
 def _epoch_ms(moment: datetime | None) -> int:
-    """Milliseconds since the epoch; 0 for no moment. Raises MessageIllegal."""
+    """Return milliseconds since the epoch; 0 for None. Raise MessageIllegal without a time zone."""
     if moment is None:
         return 0
     if moment.tzinfo is None:

@@ -1,8 +1,7 @@
-"""Carries packed requests to brokers: which queue, how many attempts, within what time, who is
-told.
+"""Delivers packed requests to brokers: chooses the queue, limits attempts and time, runs the hooks.
 
-An attempt that failed is followed by one on another broker where there is one. With an order key,
-a queue or a selector of the user's, every attempt follows that (upstream:
+A failed attempt is followed by one on another broker if there is one. An order key, a queue or a
+selector of the user fixes the choice for every attempt (upstream:
 DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.java).
 """
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Refusals after which another broker may take the message; any other is final.
+#: Response codes after which another broker may accept the message; any other code is final.
 RETRY_CODES: Final = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
@@ -52,15 +51,17 @@ RETRY_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     }
 )
-#: Pause before the same broker is asked again, for each attempt made.
+#: Pause before the same broker is tried again, multiplied by the number of attempts made.
 _SAME_BROKER_PAUSE_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A send whose first attempt, to ``queue`` at ``address``, was made elsewhere, and what came of
-    it: a response, the loss of the connection, or None when its time was up. It began at
-    ``begun_ms`` and has ``timeout_ms`` for all its attempts."""
+    """Send whose first attempt, to ``queue`` at ``address``, was made by plainsends.py.
+
+    ``outcome`` is a response, the loss of the connection, or None for a timeout. The send began at
+    ``begun_ms`` and has ``timeout_ms`` for all its attempts.
+    """
 
     queue: MessageQueue
     address: str
@@ -69,7 +70,7 @@ class Begun:
     timeout_ms: int
 
     async def results(self, packed: Packed, timeout_ms: int) -> list[SendResult]:
-        """What the attempt gives, or raises, as one that is made here."""
+        """Return the results of the attempt, or raise its error, like an attempt made here."""
         if self.outcome is None:
             raise RequestTimedOut(self.address, packed.code, timeout_ms)
         if isinstance(self.outcome, NotConnected):
@@ -87,7 +88,7 @@ class Delivery:
         self._config = session.config
         self._clock = session.clock
         self._group = group
-        #: Which queue of a topic is next.
+        #: Round-robin position in each topic's queues.
         self.turns = RoundRobin()
         self._faults = FaultScores() if session.config.send_latency_fault else None
         self._prober = None if self._faults is None else Prober(session, self._faults)
@@ -102,10 +103,10 @@ class Delivery:
         attempts: int = 0,
         begun: Begun | None = None,
     ) -> list[SendResult]:
-        """Send until a broker has stored the request's messages; gives a result for each.
+        """Send until a broker has stored the messages of the request; return a result for each.
 
-        ``attempts`` 0 is as many as are configured; ``begun`` is the first of them. Raises
-        RouteNotFound, and the last attempt's error when all failed.
+        ``attempts`` is the maximum; 0 means the configured number. ``begun`` is the first of them.
+        Raises RouteNotFound, and the last attempt's error when all failed.
         """
         self._session.add_producer(self._group)
         budget_ms = timeout_ms or self._config.send_timeout_ms
@@ -132,6 +133,8 @@ class Delivery:
             try:
                 stored = await attempt
             except (BrokerRefused, NotConnected, RequestTimedOut) as failure:
+                # Once an attempt has stored the message, even if unsafely, no later refusal fails
+                # the send.
                 if stored is None and _is_final(failure):
                     raise
                 error = failure
@@ -146,14 +149,14 @@ class Delivery:
         raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
 
     def _bounded(self, left_ms: int, is_last: bool) -> int:
-        """How much of its time a send gives to one attempt."""
+        """Return the time limit of one attempt, in ms, of the ``left_ms`` that the send has."""
         bound_ms = self._config.send_attempt_timeout_ms
         return min(left_ms, bound_ms) if bound_ms and not is_last else left_ms
 
     async def send_oneway(
         self, packed: Packed, order_key: str | None, queue: MessageQueue | QueueSelector | None
     ) -> None:
-        """Send once and wait for no answer. Raises RouteNotFound and NotConnected."""
+        """Send once without waiting for a response. Raises RouteNotFound and NotConnected."""
         self._session.add_producer(self._group)
         chosen = await self._choose(packed, order_key, queue, None)
         await self._attempt(packed, chosen, 1, self._config.send_timeout_ms, oneway=True)
@@ -223,11 +226,11 @@ class Delivery:
         elif isinstance(error, BrokerRefused) and not _is_final(error):
             self._faults.refused(name, now_ms)
         elif error is None or isinstance(error, BrokerRefused):
-            # It answered; a message that no broker takes is not this one's fault.
+            # The broker responded. It is not at fault if no broker would accept the message.
             self._faults.answered(name, now_ms - begun_ms, now_ms)
 
     async def _refresh(self, topic: str, deadline_ms: int) -> None:
-        """Ask where the topic lives now, as long as the send has time."""
+        """Fetch the topic's route again, within the time that the send has left."""
         left_ms = deadline_ms - self._clock.monotonic_ms()
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0, left_ms) / 1000):

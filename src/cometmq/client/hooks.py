@@ -1,8 +1,7 @@
-"""What is told to code that watches sends and consumption: traces, metrics, tests; and who may
-forbid a send.
+"""Hooks around sends and consumption, for traces, metrics and tests, and hooks that forbid a send.
 
-Hooks run in the order of their list. One that raises is logged and changes nothing, except a
-ForbiddenHook, which is there to raise.
+Hooks run in the order of their list. The exception of a hook is logged and changes nothing, except
+that of a ForbiddenHook, which ends the send.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Hook(Protocol[A_contra]):
-    """Called round every attempt of one kind."""
+    """Called around every attempt of one kind."""
 
     def before(self, attempt: A_contra) -> None:
-        """The attempt begins."""
+        """Handle the start of an attempt."""
         ...
 
     def after(self, attempt: A_contra) -> None:
-        """It ended, also when it failed or was cancelled."""
+        """Handle the end of an attempt, also if it failed or was cancelled."""
         ...
 
 
@@ -39,9 +38,9 @@ class Hook(Protocol[A_contra]):
 class SendAttempt:
     """One attempt to send: a message or a batch of one topic to one queue.
 
-    ``results``, one a message, or ``error`` is set before the after-hooks run; neither for one-way
-    sends that left. ``is_half`` marks the half message of a transaction. Times are milliseconds
-    since the epoch.
+    ``results``, one per message, or ``error`` is set before the after-hooks run; a one-way send
+    that succeeds sets neither. ``is_half`` marks the half message of a transaction. Times are
+    milliseconds since the epoch.
     """
 
     messages: tuple[Message, ...]
@@ -59,17 +58,17 @@ class SendAttempt:
 
     @property
     def result(self) -> SendResult | None:
-        """Where the first message is stored, or None."""
+        """Result of the first message, or None."""
         return self.results[0] if self.results else None
 
 
 @dataclass(slots=True)
 class ConsumeAttempt:
-    """One block of work on a message: ``message.processing()``, or a handler.
+    """Processing of one message: a ``message.processing()`` block, or a handler.
 
-    ``outcome`` says what became of the message and ``error`` what the block raised; both are set
-    before the after-hooks run. ``trace_id`` joins what is traced of its beginning and its end.
-    Times are milliseconds since the epoch.
+    ``outcome`` is the state of the message and ``error`` the exception of the block; both are set
+    before the after-hooks run. ``trace_id`` joins the trace records of the start and the end. Times
+    are milliseconds since the epoch.
     """
 
     message: MessageView
@@ -83,8 +82,11 @@ class ConsumeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """What a producer told a broker about a transaction: True for committed, False for rolled back,
-    None for not known; ``checked`` when the broker had asked. ``at_ms`` is since the epoch."""
+    """End of a transaction, as a producer reported it to a broker.
+
+    ``committed`` is True for committed, False for rolled back, None for not known. ``checked`` is
+    set when the broker had asked. ``at_ms`` is milliseconds since the epoch.
+    """
 
     message_id: str
     topic: str
@@ -101,15 +103,15 @@ class TransactionEnd:
 SendHook = Hook[SendAttempt]
 ConsumeHook = Hook[ConsumeAttempt]
 
-#: Hears of every end of a transaction that left for its broker.
+#: Called after each end of a transaction that was sent to its broker.
 TransactionHook = Callable[[TransactionEnd], None]
 
-#: Looks at an attempt before anything else does; a CometError that it raises ends the send.
+#: Called with an attempt before all other hooks; a CometError that it raises ends the send.
 ForbiddenHook = Callable[[SendAttempt], None]
 
 
 def run_before(hooks: Sequence[Hook[A]], attempt: A) -> None:
-    """Tell all hooks that an attempt begins."""
+    """Notify all hooks that an attempt begins."""
     for hook in list(hooks):
         try:
             hook.before(attempt)
@@ -118,7 +120,7 @@ def run_before(hooks: Sequence[Hook[A]], attempt: A) -> None:
 
 
 def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
-    """Tell all hooks that an attempt ended."""
+    """Notify all hooks that an attempt ended."""
     for hook in list(hooks):
         try:
             hook.after(attempt)
@@ -127,7 +129,7 @@ def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
 
 
 def tell(hooks: Sequence[TransactionHook], end: TransactionEnd) -> None:
-    """Tell all hooks of the end of a transaction."""
+    """Notify all hooks of the end of a transaction."""
     for hook in list(hooks):
         try:
             hook(end)

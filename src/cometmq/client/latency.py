@@ -1,4 +1,4 @@
-"""Which brokers to leave alone for a while because they were slow or failed.
+"""Brokers to avoid for a while because they were slow or failed.
 
 Pure (upstream: MQFaultStrategy.java, LatencyFaultToleranceImpl.java). Times are monotonic
 milliseconds.
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
 
-#: A failed send counts as one that took so long.
+#: Latency that a failed send counts as.
 FAILURE_LATENCY_MS: Final = 30_000
 
-#: Latency from which on a broker is left alone, and for how long.
+#: Least latency and the penalty for it: the time for which the broker is avoided.
 _PENALTIES_MS: Final = (
     (15_000, 600_000),
     (3_000, 180_000),
@@ -26,20 +26,20 @@ _PENALTIES_MS: Final = (
 
 
 def penalty_ms(latency_ms: float) -> int:
-    """How long a broker that needed ``latency_ms`` is left alone."""
+    """Return the time for which a broker with this latency is avoided; 0 for a fast one."""
     return next((penalty for least, penalty in _PENALTIES_MS if latency_ms >= least), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """Until when a broker is left alone, and through which queue it could not be reached."""
+    """End of a broker's penalty, and the queue through which the broker could not be reached."""
 
     until_ms: int
     unreachable: MessageQueue | None = None
 
 
 class FaultScores:
-    """Brokers by name, with the moment until which each is left alone."""
+    """Penalties of brokers by name."""
 
     __slots__ = ("_scores",)
 
@@ -47,7 +47,7 @@ class FaultScores:
         self._scores: dict[str, _Score] = {}
 
     def answered(self, broker_name: str, latency_ms: float, now_ms: int) -> None:
-        """A broker took ``latency_ms`` to serve a send."""
+        """Record that a broker took ``latency_ms`` to serve a send."""
         penalty = penalty_ms(latency_ms)
         if penalty:
             self._scores[broker_name] = _Score(now_ms + penalty)
@@ -55,15 +55,15 @@ class FaultScores:
             self._scores.pop(broker_name, None)
 
     def refused(self, broker_name: str, now_ms: int) -> None:
-        """A broker answered that it cannot take messages now."""
+        """Record that a broker responded that it cannot accept messages at the moment."""
         self._scores[broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS))
 
     def unreachable(self, queue: MessageQueue, now_ms: int) -> None:
-        """The broker of a queue did not answer, or could not be asked."""
+        """Record that the broker of a queue did not respond, or could not be connected."""
         self._scores[queue.broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS), queue)
 
     def to_probe(self, now_ms: int) -> list[MessageQueue]:
-        """A queue of each broker that is left alone because it could not be reached."""
+        """Return one queue of each broker that is avoided because it could not be reached."""
         return [
             score.unreachable
             for score in self._scores.values()
@@ -71,17 +71,19 @@ class FaultScores:
         ]
 
     def is_back(self, broker_name: str) -> None:
-        """A broker that could not be reached answers again."""
+        """Record that a broker that could not be reached responds again."""
         self._scores.pop(broker_name, None)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
-        """Whether the broker may be chosen."""
+        """Return whether the broker may be chosen."""
         score = self._scores.get(broker_name)
         return score is None or score.until_ms <= now_ms
 
     def least_bad(self, broker_names: list[str], now_ms: int) -> str:
-        """The broker to use when all of ``broker_names`` are left alone: one that answers where
-        there is one, and of those the first to be back."""
+        """Return the broker to use when all of ``broker_names`` are avoided.
+
+        Reachable brokers come first; among equals, the one whose penalty ends first.
+        """
         nothing = _Score(now_ms)
         scores = {name: self._scores.get(name, nothing) for name in broker_names}
         return min(

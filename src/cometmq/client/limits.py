@@ -1,5 +1,8 @@
-"""What may be sent and subscribed to: names, sizes, properties, batches. Every refusal says which
-limit is broken and what would be right (upstream: Validators.java, MessageBatch.java)."""
+"""Checks names, sizes, properties and batches before they are sent or subscribed to.
+
+Every error states which limit is broken and which value would be valid (upstream: Validators.java,
+MessageBatch.java).
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,24 @@ from cometmq.message import names, properties
 if TYPE_CHECKING:
     from cometmq.message.model import Message
 
-#: A time on the wire has 63 bits.
+#: Times on the wire have 63 bits.
 _LATEST_MS: Final = (1 << 63) - 1
 _LEGAL: Final = "letters without accents, digits and the signs %|_-"
 
 
 @lru_cache(maxsize=4096)
 def check_topic(topic: str) -> None:
-    """Raises MessageIllegal for a name that no broker takes."""
+    """Raise MessageIllegal for a topic name that brokers reject."""
     _check_name("topic", topic, names.MAX_NAME_CHARACTERS)
 
 
 def check_group(group: str) -> None:
-    """Raises MessageIllegal for a consumer group whose retry topic no broker takes."""
+    """Raise MessageIllegal for a consumer group whose retry topic brokers reject."""
     _check_name("group", group, names.MAX_GROUP_CHARACTERS)
 
 
 def check_producer_group(group: str) -> None:
-    """Raises MessageIllegal for a name that no broker takes."""
+    """Raise MessageIllegal for a producer group name that brokers reject."""
     _check_name("producer group", group, names.MAX_PRODUCER_GROUP_CHARACTERS)
 
 
@@ -49,14 +52,14 @@ def _check_name(kind: str, name: str, limit: int) -> None:
 
 @lru_cache(maxsize=4096)
 def check_target(topic: str) -> None:
-    """Raises MessageIllegal for a topic that clients may not send to."""
+    """Raise MessageIllegal for a topic that clients may not send to."""
     check_topic(topic)
     if topic in names.FORBIDDEN_TO_SEND:
         raise MessageIllegal(f"topic {topic!r} is the brokers' own: nobody may send to it")
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
-    """Raises MessageIllegal, saying which limit a message breaks; its topic is not looked at."""
+    """Raise MessageIllegal, naming the limit that a message breaks; its topic is not checked."""
     _check_body(message.body, max_message_bytes)
     if message.is_delayed:
         _check_delay(message)
@@ -134,7 +137,7 @@ def _check_property(name: str, value: str) -> None:
 
 
 def check_property_size(text: str) -> str:
-    """A property text that is not too long. Raises MessageIllegal."""
+    """Return a property text that is not too long. Raise MessageIllegal otherwise."""
     # A character is at most four bytes, so short texts need not be encoded to be measured.
     if not text.isascii():
         _check_encodable(text)
@@ -159,12 +162,12 @@ def _check_encodable(text: str) -> None:
 
 
 def goes_alone(message: Message) -> bool:
-    """Whether a message may be in no batch: it is delayed, or bound for a retry topic."""
+    """Return whether no batch may hold a message: it is delayed, or goes to a retry topic."""
     return message.is_delayed or message.topic.startswith(names.RETRY_PREFIX)
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Raises MessageIllegal, saying why messages cannot be one batch."""
+    """Raise MessageIllegal, with the reason, if messages cannot form one batch."""
     first = messages[0]
     for message in messages:
         if message.topic != first.topic:

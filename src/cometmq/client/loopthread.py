@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that have none: others wait for its work."""
+"""Event loop in its own thread, for programs without one: other threads wait for its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A thread that runs an event loop until it is closed."""
+    """Thread that runs an event loop until it is closed."""
 
     def __init__(self) -> None:
         self._loop = loop_factory()()

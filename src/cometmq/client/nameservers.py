@@ -1,4 +1,4 @@
-"""Name servers: one is asked at a time, the next one when it fails."""
+"""Requests to name servers: one server is used at a time, the next one after a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class NameServers:
-    """Those of one client; all its requests go to the same one, as long as it answers."""
+    """Name servers of one client; all requests go to the same server as long as it responds."""
 
     def __init__(self, config: ClientConfig, remoting: Remoting) -> None:
         self._config = config
@@ -33,8 +33,10 @@ class NameServers:
     async def ask(
         self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
     ) -> Response:
-        """Ask the one in use, or the next ones when it cannot be reached; the response has
-        any code. Raises the last ClientError when none can."""
+        """Send a request to the server in use, or to the next ones if it cannot be reached.
+
+        The response may have any code. Raises the last ClientError if no server can be reached.
+        """
         servers = self._config.name_servers
         error: ClientError | None = None
         for _ in servers:
@@ -51,19 +53,22 @@ class NameServers:
             except ClientError as failure:
                 log.warning("name_server_failed address=%s error=%s", address, failure)
                 error = failure
-                if self._used == used:  # others may have moved on already
+                if self._used == used:  # another request may have switched already
                     self._used += 1
         assert error is not None
         raise error
 
     async def route(self, topic: str) -> TopicRoute | CometError:
-        """The route of ``topic``, or why there is none: RouteNotFound when nobody knows it. One
-        question at a time for each topic, however many wait for it."""
+        """Return the route of ``topic``, or the error: RouteNotFound when no name server knows it.
+
+        Concurrent callers share one request for each topic.
+        """
         while (asking := self._asking.get(topic)) is not None:
             await ended(asking)
             if not asking.cancelled():
                 return asking.result()
-            # Who asked gave up: one of those who wait asks in its place.
+            # The task that sent the request was cancelled: one of the waiting callers sends it
+            # again.
         asking = self._asking[topic] = asyncio.get_running_loop().create_future()
         try:
             result = await self._fetch_route(topic)

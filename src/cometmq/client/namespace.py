@@ -1,7 +1,7 @@
 """Namespaces: the same topic and group names for several tenants of one cluster.
 
-A client with a namespace says ``orders`` where brokers know ``ns%orders``. Names inside the client
-are the brokers'; this is where they become users' names and back (upstream: NamespaceUtil.java).
+A user of namespace ``ns`` writes ``orders``; brokers know ``ns%orders``. The client works with
+broker names inside; this module converts from and to user names (upstream: NamespaceUtil.java).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Namespace:
-    """Names of one namespace; an empty ``name`` changes nothing.
+    """Converts names of one namespace; an empty ``name`` changes nothing.
 
-    Wrapping what is wrapped, or is a system's own name, changes nothing either.
+    Wrapping leaves names unchanged that are wrapped already, or are names of the system.
     """
 
     __slots__ = ("_prefix", "name")
@@ -33,7 +33,7 @@ class Namespace:
         return bool(self._prefix)
 
     def wrap(self, name: str) -> str:
-        """A user's name of a topic or group as brokers know it."""
+        """Return the broker name of a user's topic or group."""
         if not self._prefix or names.is_system_topic(name):
             return name
         kind, rest = names.split_prefix(name)
@@ -42,26 +42,26 @@ class Namespace:
         return kind + self._prefix + rest
 
     def unwrap(self, name: str) -> str:
-        """A broker's name as users of this namespace say it; others' names stay."""
+        """Return the user name of a topic or group; names of other namespaces are unchanged."""
         if not self._prefix:
             return name
         kind, rest = names.split_prefix(name)
         return kind + rest.removeprefix(self._prefix)
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """A queue with its topic's name as brokers know it."""
+        """Return a queue with the broker name of its topic."""
         if not self._prefix:
             return queue
         return structs.replace(queue, topic=self.wrap(queue.topic))
 
     def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """A queue with its topic's name as users say it."""
+        """Return a queue with the user name of its topic."""
         if not self._prefix:
             return queue
         return structs.replace(queue, topic=self.unwrap(queue.topic))
 
     def unwrap_message(self, message: StoredMessage) -> StoredMessage:
-        """A message whose topics, also the one that it was retried from, are users' names."""
+        """Return a message with user names for its topic and the topic it was retried from."""
         if not self._prefix:
             return message
         properties = message.properties

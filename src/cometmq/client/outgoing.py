@@ -1,4 +1,4 @@
-"""From messages to the request that sends them: properties, compression, the batch body.
+"""Packs messages into requests: properties, compression, batch body.
 
 Pure, so that large messages can be packed in a thread.
 """
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from cometmq.client.namespace import Namespace
     from cometmq.message.model import MessageQueue, StoredMessage
 
-#: Larger bodies are compressed in a thread: this much takes about a millisecond.
+#: Larger bodies are compressed in a thread: compressing this many bytes takes about 1 ms.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
-    """A request body and what its header says, whatever queue it will go to. ``topic`` is the
-    brokers' name of it.
+    """Request body and header values, independent of the queue. ``topic`` is the broker name.
 
-    ``reconsume_times`` and ``max_reconsume_times`` go with messages that a consumer gives back
+    ``reconsume_times`` and ``max_reconsume_times`` are set for messages that a consumer sends back
     through its retry topic.
     """
 
@@ -55,7 +54,7 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     max_reconsume_times: int | None = None
 
     def header(self, group: str, queue: MessageQueue, default_topic_queues: int) -> SendMessageV2:
-        """The request's header for one queue."""
+        """Return the request's header for one queue."""
         return SendMessageV2(
             producer_group=group,
             topic=self.topic,
@@ -74,20 +73,22 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
         )
 
     def with_properties(self, more: Mapping[str, str]) -> Packed:
-        """The same request with further properties. Raises MessageIllegal when they are too
-        long."""
+        """Return the request with further properties.
+
+        Raises MessageIllegal when they are too long.
+        """
         separator = properties.PROPERTY_SEPARATOR
         text = f"{self.properties}{separator}{properties.encode_text(more)}"
         return msgspec.structs.replace(self, properties=check_property_size(text))
 
     def prepared(self, group: str) -> Packed:
-        """The same message as the half message of a transaction of ``group``."""
+        """Return the message as the half message of a transaction of ``group``."""
         pairs = {properties.TRAN_MSG: "true", properties.PRODUCER_GROUP: group}
         sys_flag = with_transaction_type(self.sys_flag, TransactionType.PREPARED)
         return msgspec.structs.replace(self.with_properties(pairs), sys_flag=sys_flag)
 
     def as_reply(self, topic: str) -> Packed:
-        """The same message as the answer to a request, for the reply topic ``topic``."""
+        """Return the message as the reply to a request, for the reply topic ``topic``."""
         code = RequestCode.SEND_REPLY_MESSAGE_V2
         return msgspec.structs.replace(self, topic=topic, code=code)
 
@@ -100,16 +101,20 @@ class Packer:
         self._namespace = namespace
 
     def check(self, message: Message) -> str:
-        """The brokers' name of the topic of a message that may be sent. Raises MessageIllegal for
-        another one; that its properties are too long is only seen when it is packed."""
+        """Check a message and return the broker name of its topic. Raises MessageIllegal.
+
+        The size of its properties is checked only when it is packed.
+        """
         topic = self._namespace.wrap(message.topic)
         check_target(topic)
         check_message(message, self._config.max_message_bytes)
         return topic
 
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
-        """A request for one message, born at ``born_ms`` unless it says otherwise. Raises
-        MessageIllegal."""
+        """Return a request for one message. Raises MessageIllegal.
+
+        ``born_ms`` is the birth time of a message that sets none.
+        """
         topic = self.check(message)
         body, sys_flag = self._maybe_compress(message.body)
         return Packed(
@@ -127,8 +132,10 @@ class Packer:
     def batch(
         self, messages: Sequence[Message], unique_keys: Sequence[str], born_ms: int
     ) -> Packed:
-        """A request for several messages, at least one, born at ``born_ms`` unless they say
-        otherwise. Raises MessageIllegal."""
+        """Return a request for one or more messages. Raises MessageIllegal.
+
+        ``born_ms`` is the birth time of messages that set none.
+        """
         check_batch(messages)
         entries: list[tuple[int, bytes, bytes]] = []
         topic = ""
@@ -168,8 +175,11 @@ class Packer:
         max_reconsume_times: int,
         delay_level: int,
     ) -> Packed:
-        """A request that stores a consumed message again, in ``retry_topic``: what it keeps and
-        what its header says is what the Java client sends there. Raises MessageIllegal."""
+        """Return a request that stores a consumed message again, in ``retry_topic``.
+
+        The properties that it keeps and its header are those that the Java client sends. Raises
+        MessageIllegal.
+        """
         pairs = dict(message.properties)
         for name in (properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID):
             pairs.pop(name, None)

@@ -1,4 +1,4 @@
-"""This machine's address, as others see it."""
+"""Address of this machine, as other machines see it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from cometmq.net.client import split_address
 
 
 def own_ip(name_server: str) -> str:
-    """This machine's address on the way to a name server, or to the world where that is a name
-    (resolving it would block); nothing is sent to find it."""
+    """Return this machine's address on the route to a name server. No packet is sent.
+
+    For a name server given by host name it is the address on the default route, because resolving
+    the name would block.
+    """
     host, _ = split_address(name_server)
     try:
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET

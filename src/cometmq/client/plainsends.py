@@ -1,9 +1,9 @@
-"""Plain sends: one message that asks for nothing but to be stored, in whatever queue is next.
+"""Fast path of plain sends: one message without special options, to the next queue in turn.
 
-Most sends are plain. Their first attempt leaves as one frame that a compiled function makes, and
-their results are made where the answers are read (speedups: requests). What comes of it otherwise
-is the business of delivery.py, like every send that is not plain: with hooks, fault scores, a
-namespace, a delay, a body to be compressed, or a connection that must be opened or waited for.
+Most sends are plain. A compiled function makes the single frame of their first attempt, and their
+results are made where responses are read (speedups: requests). Any other outcome is passed to
+delivery.py. So is every send that is not plain: one with hooks, fault scores, a namespace, a delay,
+a body to compress, or a connection that must be opened or waited for.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 _WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
 
 
-#: What differs from send to send: the queue id, the time and the properties.
+#: Header fields that differ from send to send: the queue id, the birth time and the properties.
 _VALUES: Final = ("e", "g", "i")
 
 
 class _Way(NamedTuple):
-    """How a message gets into one queue: through ``address``; ``pieces`` stand in its header round
-    what differs from send to send, and results are made of ``place``."""
+    """Prepared send to one queue through ``address``.
+
+    ``pieces`` are the header bytes around the fields that differ from send to send; ``place`` holds
+    the parts of a result.
+    """
 
     address: str
     pieces: tuple[bytes, ...]
@@ -48,7 +51,7 @@ class _Way(NamedTuple):
 
 
 class _Lane:
-    """The ways into the queues of one topic, good as long as its route stays what it was."""
+    """Prepared sends to the queues of one topic, valid as long as its route does not change."""
 
     __slots__ = ("brokers", "queues", "ways")
 
@@ -61,8 +64,10 @@ class _Lane:
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """A first attempt that is on its way. ``waiter`` gets a SendResult, or what else came of it,
-    from which delivery goes on."""
+    """First attempt that was sent.
+
+    ``waiter`` receives a SendResult, or an outcome with which delivery.py continues.
+    """
 
     waiter: asyncio.Future[Any]
     link: Link
@@ -74,7 +79,7 @@ class Posted(msgspec.Struct, frozen=True):
     timeout_ms: int
 
     def begun(self, outcome: Any) -> Begun:
-        """The attempt, with an outcome that is no result."""
+        """Return the attempt with an outcome that is not a result."""
         queue, address = self.way.place[2], self.way.address
         return Begun(queue, address, outcome, self.begun_ms, self.timeout_ms)
 
@@ -101,8 +106,10 @@ class PlainSends:
         self._lanes: dict[str, _Lane] = {}
 
     def post(self, message: Message, timeout_ms: int) -> Posted | None:
-        """Send a message on its way, if it is plain and its way is clear; None when it is not, and
-        nothing has happened. Raises MessageIllegal."""
+        """Send a message if it is plain and its connection is ready. Raises MessageIllegal.
+
+        Returns None if it is not; nothing was sent then.
+        """
         delivery, body = self._delivery, message.body
         if delivery.hooks or delivery.forbidden_hooks or not self._is_wanted:
             return None
@@ -132,7 +139,10 @@ class PlainSends:
         return Posted(waiter, link, opaque, way, key, born_ms, now_ms, timeout_ms)
 
     def _properties(self, message: Message, key: str) -> str | None:
-        """The property text of a message; None when it is not plain. Raises MessageIllegal."""
+        """Return the property text of a message; None when it is not plain.
+
+        Raises MessageIllegal.
+        """
         if message.is_delayed or message.born_ms or not message.wait_store or message.flag != 0:
             return None
         if message.tag or message.keys or message.properties or message.message_id:
@@ -143,9 +153,12 @@ class PlainSends:
         return _WAIT + key
 
     def _lane(self, topic: str, now_ms: int) -> _Lane | None:
-        """The ways of a topic; None when its route, or the address of a broker, is not known."""
+        """Return the prepared sends of a topic; None if its route or a broker's address is
+        unknown.
+        """
         lane = self._lanes.get(topic)
         queues, brokers = self._session.publish_route(topic, now_ms)
+        # Both objects are replaced when the route changes, so identity is a sufficient check.
         if lane is not None and lane.queues is queues and lane.brokers is brokers:
             return lane
         self._lanes.pop(topic, None)

@@ -1,5 +1,6 @@
-"""Asks brokers that could not be reached whether they are back, so that they are not left alone for
-longer than they are away (upstream: LatencyFaultToleranceImpl.detectByOneRound)."""
+"""Probes unreachable brokers, so that they are avoided no longer than they are down (upstream:
+LatencyFaultToleranceImpl.detectByOneRound).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Prober:
-    """Probes for one producer, while there is somebody to probe."""
+    """Probes for one producer, as long as there are brokers to probe."""
 
     def __init__(self, session: Session, faults: FaultScores) -> None:
         self._session = session
@@ -28,7 +29,7 @@ class Prober:
         self._running: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """A broker could not be reached."""
+        """Start probing, because a broker could not be reached."""
         if self._running is None or self._running.done():
             self._running = self._session.tasks.spawn(self._run(), name="probe brokers")
 
@@ -52,6 +53,6 @@ class Prober:
             )
         except ClientError as error:
             log.info("broker_still_away broker=%s error=%s", queue.broker_name, error)
-        else:  # whatever it answers, it does
+        else:  # any response shows that it is up
             log.info("broker_back broker=%s", queue.broker_name)
             self._faults.is_back(queue.broker_name)

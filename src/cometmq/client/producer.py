@@ -1,7 +1,7 @@
-"""Sending: one message, one-way, one batch, or many messages in as few batches as may be.
+"""Producer: sends one message, a one-way message, a batch, or many messages in few batches.
 
-A message keeps its unique key over all attempts, so that what a retry stored twice can be told
-apart (upstream: DefaultMQProducer.java).
+A message keeps its unique key over all attempts, so that copies that a retry stored can be
+recognized (upstream: DefaultMQProducer.java).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OrderKey = str | Callable[["Message"], str] | None
 
 
 class Producer:
-    """Sends for one session, as ``group``. Raises MessageIllegal for a bad group name."""
+    """Sends for one session, as ``group``. Raises MessageIllegal for an invalid group name."""
 
     def __init__(self, session: Session, group: str = "") -> None:
         self.group = group or session.config.producer_group
-        #: The group as brokers know it.
+        #: Broker name of the group.
         self.known_as = known_as = session.namespace.wrap(self.group)
         check_producer_group(known_as)
         self._session = session
@@ -46,17 +46,17 @@ class Producer:
         self._packer = Packer(session.config, session.namespace)
         self._delivery = Delivery(session, known_as)
         self._plain = PlainSends(session, self._delivery, known_as)
-        #: Told of every end of a transaction; may be added to at any time.
+        #: Hooks called at the end of each transaction; hooks may be added at any time.
         self.transaction_hooks: list[TransactionHook] = []
 
     @property
     def hooks(self) -> list[SendHook]:
-        """Called round every attempt; may be added to at any time."""
+        """Hooks called around every attempt; hooks may be added at any time."""
         return self._delivery.hooks
 
     @property
     def forbidden_hooks(self) -> list[ForbiddenHook]:
-        """Asked before every attempt; may be added to at any time."""
+        """Hooks called before every attempt; hooks may be added at any time."""
         return self._delivery.forbidden_hooks
 
     async def send(
@@ -69,10 +69,10 @@ class Producer:
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        ``queue`` (one, or a function that picks one) or ``order_key`` choose its queue, else queues
-        take turns. ``timeout_ms`` (the configured one when 0) bounds all attempts together. Raises
-        MessageIllegal for a message over a limit, RouteNotFound, what a forbidden hook raises, and
-        the last attempt's NotConnected, RequestTimedOut or BrokerRefused.
+        ``queue`` (a queue, or a function that picks one) or ``order_key`` chooses the queue;
+        otherwise queues take turns. ``timeout_ms`` (0: the configured one) bounds all attempts
+        together. Raises MessageIllegal for a message over a limit, RouteNotFound, the error of a
+        forbidden hook, and the last attempt's NotConnected, RequestTimedOut or BrokerRefused.
         """
         if queue is None and order_key is None:
             posted = self._plain.post(message, timeout_ms)
@@ -89,10 +89,10 @@ class Producer:
         return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
-        """Take back a message that waits for a time of its own: consumers do not get it.
+        """Recall a message with a delay or delivery time of its own: consumers do not receive it.
 
-        ``sent`` is what its send gave. Raises MessageIllegal for a message that its broker cannot
-        recall, BrokerRefused when it is too late or recalls are not allowed, RouteNotFound,
+        ``sent`` is the result of its send. Raises MessageIllegal for a message that its broker
+        cannot recall, BrokerRefused when it is too late or recalls are not allowed, RouteNotFound,
         NotConnected and RequestTimedOut.
         """
         if not sent.recall_handle:
@@ -117,8 +117,10 @@ class Producer:
         order_key: str | None = None,
         queue: MessageQueue | QueueSelector | None = None,
     ) -> None:
-        """Send one message without waiting for an answer: it may be lost. Raises MessageIllegal,
-        RouteNotFound, what a forbidden hook raises, and NotConnected."""
+        """Send one message without waiting for a response; it may be lost.
+
+        Raises MessageIllegal, RouteNotFound, the error of a forbidden hook, and NotConnected.
+        """
         packed = await self._pack_one(message)
         await self._delivery.send_oneway(packed, order_key, queue)
 
@@ -130,11 +132,11 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> list[SendResult]:
-        """Send messages in one request: all of them are stored, behind each other in one queue, or
+        """Send messages in one request: all are stored, with consecutive offsets in one queue, or
         none.
 
-        They have one topic and one ``wait_store``, no delay, and together at most
-        ``max_message_bytes``. Raises MessageIllegal for others, else as :meth:`send`.
+        They share one topic and one ``wait_store``, have no delay, and together at most
+        ``max_message_bytes``. Raises MessageIllegal for other messages, otherwise as :meth:`send`.
         """
         given = list(messages)
         if not given:
@@ -144,12 +146,12 @@ class Producer:
     async def send_many(
         self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
     ) -> list[SendResult]:
-        """Send messages in batches, as few as the limits allow; results in the given order.
+        """Send messages in as few batches as the limits allow; return results in the given order.
 
         Messages of one topic and one order key (a text for all, or a function of each message) stay
-        in order; delayed ones go alone. Raises as :meth:`send`: MessageIllegal before anything is
-        sent, unless properties are too long; else what was sent before the failing batch stays
-        sent.
+        in order; delayed messages are sent alone. Raises as :meth:`send`. MessageIllegal is raised
+        before anything is sent, except for properties that are too long. After other errors, the
+        batches sent before the failed one remain stored.
         """
         given = list(messages)
         for message in given:
@@ -176,8 +178,11 @@ class Producer:
         timeout_ms: int = 0,
         attempts: int = 0,
     ) -> SendResult:
-        """Send the half message of a transaction of this group; its result has the half message's
-        queue offset. ``attempts`` 0 is as many as are configured. Raises as :meth:`send`."""
+        """Send the half message of a transaction of this group.
+
+        The result has the half message's queue offset. ``attempts`` is the maximum; 0 means the
+        configured number. Raises as :meth:`send`.
+        """
         packed = (await self._pack_one(message)).prepared(self.known_as)
         sent = await self._delivery.send(packed, order_key, queue, timeout_ms, attempts=attempts)
         return sent[0]
@@ -191,18 +196,23 @@ class Producer:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
-        """Send one message with properties that users may not set. Raises as :meth:`send`."""
+        """Send one message with reserved properties, which users may not set.
+
+        Raises as :meth:`send`.
+        """
         packed = (await self._pack_one(message)).with_properties(reserved)
         return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
 
     async def send_reply(self, message: Message, reserved: Mapping[str, str]) -> SendResult:
-        """Send the answer to a request: its topic is the same in every namespace. Raises as
-        :meth:`send`, BrokerRefused also when the asker did not get it."""
+        """Send the reply to a request; its topic is the same in every namespace.
+
+        Raises as :meth:`send`, and BrokerRefused if the requester did not receive the reply.
+        """
         packed = (await self._pack_one(message)).with_properties(reserved).as_reply(message.topic)
         return (await self._delivery.send(packed, None, None, 0))[0]
 
     def share_hooks(self, other: Producer) -> None:
-        """Use the hooks of another producer, also those that it is given later."""
+        """Use the hooks of another producer, including those added to it later."""
         self._delivery.hooks = other.hooks
         self._delivery.forbidden_hooks = other.forbidden_hooks
         self.transaction_hooks = other.transaction_hooks
@@ -216,8 +226,10 @@ class Producer:
         max_reconsume_times: int,
         delay_level: int,
     ) -> SendResult:
-        """Store a consumed message again in its group's retry topic; with no attempt left the
-        broker makes it a dead letter. Raises as :meth:`send`."""
+        """Store a consumed message again in its group's retry topic. Raises as :meth:`send`.
+
+        With no attempt left the broker makes it a dead letter.
+        """
         now_ms = self._clock.wall_ms()
         packed = self._packer.retry(
             message,
@@ -231,7 +243,7 @@ class Producer:
         return (await self._delivery.send(packed, None, None, 0))[0]
 
     async def _go_on(self, message: Message, posted: Posted, outcome: Outcome) -> SendResult:
-        """Send a message whose first attempt did not simply succeed."""
+        """Continue to send a message whose first attempt did not return a result."""
         packed = self._packer.single(message, posted.key, posted.born_ms)
         begun = posted.begun(outcome)
         sent = await self._delivery.send(packed, None, None, begun.timeout_ms, begun=begun)

@@ -1,4 +1,4 @@
-"""Queues between users' hands and the bodies that carry them as keys."""
+"""Converts queues to and from the keys of protocol bodies."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 def key_of(queue: MessageQueue) -> QueueKey:
-    """A queue as bodies carry it."""
+    """Return a queue as the key that bodies carry."""
     return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def queue_of(key: QueueKey) -> MessageQueue:
-    """The queue that a body names."""
+    """Return the queue that a key of a body names."""
     return MessageQueue(key.topic, key.broker_name, key.queue_id)
 
 
 def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
-    """A table whose keys are queues as JSON, by queue. Raises CometError for other keys."""
+    """Return a table whose JSON keys are queues as a table by queue.
+
+    Raises CometError for other keys.
+    """
     found: dict[MessageQueue, T] = {}
     for key, value in queue_table(table).items():
         if key.queue_id < 0:

@@ -1,8 +1,9 @@
-"""Which brokers of a name are asked while some of them cannot be reached.
+"""Chooses the broker of a master-slave group to ask while some of its brokers cannot be reached.
 
-What only a master does is asked of the master alone. Everything else falls over: an address that
-failed is left out for a while, as long as another of its name is left, and the topic's route is
-asked for again at once, for name servers know of a lost broker before their next poll is due.
+Requests that only a master serves go to the master alone. All other requests fail over: an address
+that failed is avoided for a while, as long as another broker of the same name is left. The topic's
+route is also fetched again at once, because name servers learn of a lost broker before the next
+poll of the route is due.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ AVOID_MS: Final = 10_000
 
 
 class Replicas:
-    """Picks among the brokers of a name for one session."""
+    """Chooses among the brokers of a name for one session."""
 
     __slots__ = ("_avoided", "_refreshing", "_session")
 
@@ -37,17 +38,21 @@ class Replicas:
         self._refreshing: set[str] = set()
 
     def to_pull_from(self, broker_name: str, suggested_id: int) -> tuple[int, str] | None:
-        """Broker id and address for a pull; None when the broker is in no known route."""
+        """Return the broker id and address for a pull; None when no known route names the
+        broker.
+        """
         return pull_address(self._reachable(broker_name), suggested_id)
 
     async def any_of(self, queue: MessageQueue) -> str:
-        """Where to ask about a queue: its master while that can be reached, else another broker
-        of its name. Raises RouteNotFound or NotConnected."""
+        """Return the address to query about a queue. Raises RouteNotFound or NotConnected.
+
+        It is the queue's master while that can be reached, otherwise another broker of its name.
+        """
         found = self.to_pull_from(queue.broker_name, MASTER_ID)
         return found[1] if found is not None else await self._session.master_of(queue)
 
     async def call(self, queue: MessageQueue, code: RequestCode, header: Header | None) -> Response:
-        """As :meth:`ask`, for a request that has to succeed: else BrokerRefused is raised."""
+        """Send a request as :meth:`ask`; raise BrokerRefused for any code but SUCCESS."""
         address, response = await self.ask(queue, code, header)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused(address, code, response.code, response.remark or "")
@@ -56,8 +61,11 @@ class Replicas:
     async def ask(
         self, queue: MessageQueue, code: RequestCode, header: Header | None
     ) -> tuple[str, Response]:
-        """The answer of a broker that knows a queue, whatever its code, and its address; each that
-        cannot be reached is passed over once. Raises RouteNotFound, NotConnected, RequestTimedOut.
+        """Send a request to a broker that has a queue; return its address and its response.
+
+        The response may have any code. A broker that cannot be reached is skipped; the call fails
+        when the same one fails again or no other is left. Raises RouteNotFound, NotConnected,
+        RequestTimedOut.
         """
         failed: set[str] = set()
         timeout_ms = self._session.config.request_timeout_ms
@@ -73,7 +81,7 @@ class Replicas:
                 failed.add(address)
 
     def failed(self, address: str, topic: str) -> None:
-        """An address cannot be reached: ask others for a while, and where they are."""
+        """Avoid an address that failed for AVOID_MS, and fetch the topic's route again."""
         self._avoided[address] = self._session.clock.monotonic_ms() + AVOID_MS
         if topic not in self._refreshing:
             self._refreshing.add(topic)

@@ -1,8 +1,8 @@
-"""Request-reply: a message that is answered, by whichever consumer of its topic gets it.
+"""Request-reply: messages that a consumer of their topic replies to.
 
-    asker    sends with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL, and waits
-    replier  consumes it, and sends its answer to <cluster>_REPLY_TOPIC
-    broker   pushes the answer to the asker (PUSH_REPLY_MESSAGE_TO_CLIENT)
+    requester  sends with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL, and waits
+    replier    consumes the request, and sends its reply to <cluster>_REPLY_TOPIC
+    broker     pushes the reply to the requester (PUSH_REPLY_MESSAGE_TO_CLIENT)
 
 (upstream: DefaultMQProducerImpl.request, MessageUtil.java)
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Gives the answer to a request; None when there is none to give.
+#: Returns the body of the reply to a request, or None for no reply.
 Responder = Callable[["ReceivedMessage"], Awaitable[bytes | None]]
 
 _REPLY: Final = "reply"
@@ -45,7 +45,7 @@ _REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
 
 class Asker:
-    """The open requests of one client."""
+    """Open requests of one client."""
 
     def __init__(self, session: Session, producer: Producer) -> None:
         self._session = session
@@ -61,9 +61,9 @@ class Asker:
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int,
     ) -> MessageView:
-        """Send a message and wait for the answer to it.
+        """Send a message and wait for the reply to it.
 
-        Raises as Producer.send, and RequestTimedOut when no answer came within ``timeout_ms``.
+        Raises as Producer.send, and RequestTimedOut when no reply arrives within ``timeout_ms``.
         """
         session = self._session
         correlation_id = uuid.uuid4().hex
@@ -79,7 +79,7 @@ class Asker:
                 topic = session.namespace.wrap(message.topic)
                 await session.publish_queues(topic)
                 session.hold(topic)
-                # The answer comes by way of a broker that knows this client as a producer.
+                # Only a broker that knows this client as a producer can push the reply to it.
                 await session.introduce(self._producer.known_as)
                 await self._producer.send_with(
                     message, asked, order_key=order_key, queue=queue, timeout_ms=timeout_ms
@@ -106,7 +106,7 @@ class Asker:
 
 
 def _message_of(header: PushReply, properties: dict[str, str], body: bytes) -> StoredMessage:
-    """Raises BadRecord for a body that cannot be unpacked."""
+    """Build the message of a reply. Raises BadRecord for a body that cannot be decompressed."""
     return StoredMessage(
         topic=header.topic,
         queue_id=header.queue_id,
@@ -130,13 +130,13 @@ def _packed(address: str) -> bytes:
     try:
         return pack_host(*split_address(address.removeprefix("/")))
     except (ClientError, ValueError):
-        return bytes(8)  # only shown
+        return bytes(8)  # informative only
 
 
 async def respond(producer: Producer, message: ReceivedMessage, responder: Responder) -> None:
-    """Have a request answered; what ``responder`` raises goes through.
+    """Call ``responder`` with a request and send its reply; its errors are passed on.
 
-    An answer that does not arrive is logged: the asker is gone, or has waited too long.
+    A reply that cannot be delivered is logged: the requester is gone or its wait timed out.
     """
     body = await responder(message)
     address = reply_address(message.properties)
@@ -150,8 +150,7 @@ async def respond(producer: Producer, message: ReceivedMessage, responder: Respo
 
 
 def reply_address(asked: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """The topic that an answer goes to and the properties it needs; None for a message that wants
-    no answer."""
+    """Return the reply topic and the properties of a reply; None if no reply is requested."""
     cluster, asker = asked.get(props.CLUSTER), asked.get(props.REPLY_TO_CLIENT)
     correlation_id = asked.get(props.CORRELATION_ID)
     if not cluster or not asker or not correlation_id:

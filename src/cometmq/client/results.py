@@ -1,4 +1,4 @@
-"""What a broker's answer to a send means: where the messages are stored, and how safely. Pure."""
+"""Interprets a broker's response to a send: where the messages are stored, and how safely. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SendStatus(Enum):
-    """How safely a message was stored; each of them means that it was."""
+    """Safety with which a message was stored. With every status, the message is stored."""
 
     OK = ResponseCode.SUCCESS.value
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT.value
@@ -32,9 +32,12 @@ _STATUS: Final = {status.value: status for status in SendStatus}
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message is stored. ``message_id`` is its unique key, ``offset_id`` the broker's.
-    ``region`` is where the broker says it is; empty when it wants no traces. ``recall_handle`` is
-    what recalls a message that waits for a time of its own."""
+    """Location of a stored message.
+
+    ``message_id`` is its unique key, ``offset_id`` the broker's id of it. ``region`` is the
+    broker's region; it is empty when the broker wants no traces. ``recall_handle`` recalls a
+    message with a delay or delivery time of its own.
+    """
 
     status: SendStatus
     message_id: str
@@ -49,9 +52,9 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 def read_results(
     address: str, packed: Packed, queue: MessageQueue, response: Response
 ) -> list[SendResult]:
-    """One result for each message of a request that went to ``queue``.
+    """Return one result for each message of a request that was sent to ``queue``.
 
-    Raises BrokerRefused when nothing was stored, CometError for an answer that does not fit.
+    Raises BrokerRefused when nothing was stored, CometError for a malformed response.
     """
     status = _STATUS.get(response.code)
     if status is None:
@@ -97,7 +100,7 @@ def _numbers(address: str, text: str, count: int) -> list[int]:
 def _stored_at(response: Response) -> SendMessageResponse:
     ext = response.ext
     try:
-        # What every broker answers; from_ext costs three times as much.
+        # The fields that every broker sends; from_ext takes three times as long.
         return SendMessageResponse(ext["msgId"], int(ext["queueId"]), int(ext["queueOffset"]))
     except (KeyError, ValueError):
-        return from_ext(SendMessageResponse, ext)  # says what is wrong
+        return from_ext(SendMessageResponse, ext)  # raises an error that names the problem

@@ -1,7 +1,7 @@
-"""From a topic's route to the queues that may be written and read, and a table of routes.
+"""Queues that a topic's route allows to write and read, and the table of known routes.
 
-Pure: the table is told the time and says what to ask for; it asks nobody itself
-(upstream: MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
+Pure: callers pass the time and fetch the routes (upstream:
+MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ Brokers = dict[str, dict[int, str]]
 
 
 def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Queues that may be written: those of brokers that have a master, or what the topic's order
-    configuration fixes."""
+    """Return the queues that may be written.
+
+    These are the queues of brokers with a master, or those of the topic's order configuration.
+    """
     if route.order_topic_conf:
         return _ordered_queues(topic, route.order_topic_conf)
     masters = {broker.broker_name for broker in route.broker_datas if broker.master()}
@@ -32,7 +34,7 @@ def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Queues that may be read, in the order that all members of a group agree on."""
+    """Return the queues that may be read, in the order that all members of a group agree on."""
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
@@ -42,7 +44,7 @@ def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
-    """``brokerA:4;brokerB:4`` as queues, in that order; parts that cannot be read are left out."""
+    """Parse ``brokerA:4;brokerB:4`` into queues, in that order; skip malformed parts."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         name, _, count = part.partition(":")
@@ -52,8 +54,10 @@ def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
 
 
 def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
-    """The route that a new topic will have, from that of AUTO_CREATE_TOPIC: at most
-    ``queue_count`` queues a broker."""
+    """Return the route that a new topic will have, from the route of AUTO_CREATE_TOPIC.
+
+    It has at most ``queue_count`` queues per broker.
+    """
     capped = [
         structs.replace(
             data,
@@ -66,8 +70,11 @@ def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
 
 
 def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
-    """A route with its brokers where ``fresh`` has them, that of a topic to be created. Of one that
-    moved only the queues are written that it will create; those that the other lacks stay."""
+    """Return a route with the broker addresses of ``fresh``, the route of a topic to be created.
+
+    A broker whose addresses changed keeps only as many write queues as it will create for the
+    topic. Brokers that ``fresh`` lacks stay unchanged.
+    """
     there = {broker.broker_name: broker for broker in fresh.broker_datas}
     moved = {
         broker.broker_name
@@ -96,7 +103,7 @@ def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
 
 
 def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
-    """Broker name to broker id to address, over several routes."""
+    """Return broker addresses by broker name and broker id, over several routes."""
     found: Brokers = {}
     for route in routes:
         for broker in route.broker_datas:
@@ -106,9 +113,9 @@ def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
 
 
 def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] | None:
-    """Where to pull from: the suggested broker id, else the next one, else any that is left.
+    """Return the broker id and address to pull from; None when the name has no broker left.
 
-    Gives its id and address; None when the broker is gone.
+    The suggested broker id comes first, then the next id, then any other.
     """
     if suggested_id in ids:
         return suggested_id, ids[suggested_id]
@@ -119,7 +126,7 @@ def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] |
 
 @dataclass(slots=True)
 class KnownTopic:
-    """What is known of one topic. ``guessed`` routes stand for a topic that does not exist yet."""
+    """Route and queues of one topic. A ``guessed`` route is of a topic that does not exist yet."""
 
     route: TopicRoute
     publish: tuple[MessageQueue, ...]
@@ -138,25 +145,25 @@ class RouteTable:
 
     @property
     def brokers(self) -> Brokers:
-        """Every broker that any known route names."""
+        """Addresses of all brokers that a known route names."""
         return self._brokers
 
     def get(self, topic: str, now_ms: int) -> KnownTopic | None:
-        """What is known of ``topic``; counts as a use of it."""
+        """Return the entry of ``topic`` and mark it as used."""
         known = self._topics.get(topic)
         if known is not None:
             known.used_ms = now_ms
         return known
 
     def peek(self, topic: str) -> KnownTopic | None:
-        """What is known of ``topic``, which is no use of it."""
+        """Return the entry of ``topic`` without marking it as used."""
         return self._topics.get(topic)
 
     def put(
         self, topic: str, route: TopicRoute, now_ms: int, *, guessed: bool = False
     ) -> tuple[KnownTopic, bool]:
-        """Take a route that was just answered; also says whether it differs from the one before."""
-        # Behind all others: where routes disagree about a broker, the last answer counts.
+        """Store a route that was just fetched; return its entry and whether the route changed."""
+        # Move the topic to the end: where routes disagree about a broker, the last response wins.
         before = self._topics.pop(topic, None)
         if before is not None and before.route == route and before.guessed == guessed:
             self._topics[topic] = before
@@ -174,11 +181,13 @@ class RouteTable:
         return known, True
 
     def topics(self) -> list[str]:
-        """Topics to ask the name server for again."""
+        """Return the topics whose routes are polled."""
         return list(self._topics)
 
     def expire(self, now_ms: int, held: Iterable[str] = ()) -> list[str]:
-        """Forget topics that nobody used for the expiry time, except ``held`` ones; gives them."""
+        """Remove topics that were not used for the expiry time, except ``held`` ones; return
+        them.
+        """
         keep = set(held)
         gone = [
             topic

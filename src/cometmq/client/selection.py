@@ -1,5 +1,6 @@
-"""Which queue a message goes to: in turn, by the hash of its order key, or as a function of the
-user's says (upstream: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java)."""
+"""Chooses the queue of a message: round-robin, by the hash of its order key, or by a user's
+function (upstream: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ if TYPE_CHECKING:
     from cometmq.client.latency import FaultScores
     from cometmq.message.model import Message, MessageQueue
 
-#: Picks one of a topic's queues for a message, or for the first one of a batch. Every attempt asks
-#: it again.
+#: Picks one of a topic's queues for a message, or for the first one of a batch. It is called for
+#: every attempt.
 QueueSelector = Callable[[Sequence["MessageQueue"], "Message"], "MessageQueue"]
 
 
 def by_key(queues: Sequence[MessageQueue], order_key: str) -> MessageQueue:
-    """The queue of ``order_key``: the one that a Java producer's hash selector would take."""
+    """Return the queue of ``order_key``, the same that a Java producer's hash selector picks."""
     remainder = abs(java_hash(order_key)) % len(queues)
     return queues[remainder]
 
 
 class RoundRobin:
-    """Queues of each topic in turn, starting at a random one."""
+    """Round-robin over the queues of each topic, starting at a random queue."""
 
     __slots__ = ("_next",)
 
@@ -33,7 +34,7 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def turn_of(self, topic: str, count: int) -> int:
-        """Which of the ``count`` queues of a topic is next."""
+        """Return the index of the next queue of a topic with ``count`` queues."""
         start = self._next.get(topic)
         if start is None:
             start = random.randrange(count)
@@ -49,10 +50,10 @@ class RoundRobin:
         faults: FaultScores | None = None,
         now_ms: int = 0,
     ) -> MessageQueue:
-        """The next queue of a topic (``queues`` are its, and not empty).
+        """Return the next queue of a topic; ``queues`` are its queues, at least one.
 
-        One on another broker than ``avoid_broker`` where there is one; with ``faults``, one on a
-        broker that is not left alone, else on the one that is back first.
+        A queue on another broker than ``avoid_broker`` is preferred. With ``faults``, a queue on an
+        available broker is returned; if there is none, one on the broker that ``least_bad`` names.
         """
         topic = queues[0].topic
         count = len(queues)

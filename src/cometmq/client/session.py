@@ -1,8 +1,8 @@
-"""What all producers and consumers of one client share: connections, routes, heartbeats, its id.
+"""State shared by all producers and consumers of one client: connections, routes, heartbeats, id.
 
-Brokers learn from heartbeats which groups a client belongs to; they are sent every 30 s, and at
-once when a group joins or a new broker shows up. Routes are polled every 30 s; one that is known
-stays in use while the name servers are away.
+Heartbeats inform brokers of the client's groups. They are sent every 30 s, and at once when a group
+is joined or a new broker appears. Routes are polled every 30 s; known routes stay in use while no
+name server responds.
 """
 
 from __future__ import annotations
@@ -48,32 +48,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT_MS: Final = 1_000
-#: Without brokers every topic is unknown: nobody asks for the default one each time.
+#: With no broker registered every topic is unknown: limits the requests for the default topic's
+#: route.
 _DEFAULT_AGAIN_MS: Final = 1_000
 
 
 class Member(Protocol):
-    """A consumer as its session sees it."""
+    """Consumer, as seen by its session."""
 
     group: str
 
     def describe(self) -> ConsumerData:
-        """What heartbeats say of it."""
+        """Return the group's entry in heartbeats."""
         ...
 
     def topics(self) -> frozenset[str]:
-        """Topics whose routes it needs."""
+        """Return the topics whose routes the consumer needs."""
         ...
 
     def rebalance_soon(self) -> None:
-        """Its group or the queues of its topics changed."""
+        """Rebalance at once, because the group or the queues of its topics changed."""
         ...
 
 
 class Session:
-    """Open it with :meth:`start`, or use it as an async context manager.
+    """Session of one client. Open it with :meth:`start`, or use it as an async context manager.
 
-    ``config`` says whom to ask; ``clock`` replaces the machine's in tests.
+    ``config`` names the name servers; tests pass a ``clock`` of their own.
     """
 
     def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
@@ -114,14 +115,17 @@ class Session:
         await self.close()
 
     def start(self) -> None:
-        """Begin to poll routes and send heartbeats; nothing is connected before it is needed."""
+        """Start to poll routes and send heartbeats.
+
+        Connections are made when they are first needed.
+        """
         if not self._started:
             self._started = True
             self.tasks.spawn(self._poll_routes(), name="route poll")
             self.tasks.spawn(self._send_heartbeats(), name="heartbeats")
 
     async def close(self) -> None:
-        """Tell the brokers that this client leaves, then close every connection."""
+        """Unregister this client from the brokers, then close every connection."""
         await asyncio.gather(
             *(
                 self._leave(address, group, "")
@@ -135,8 +139,10 @@ class Session:
     # ------------------------------------------------------------------ routes
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Queues of ``topic`` that may be written; those it will have when it is created by its
-        first message. Raises RouteNotFound."""
+        """Return the queues of ``topic`` that may be written. Raises RouteNotFound.
+
+        For a topic that does not exist yet, return the queues that its first message will create.
+        """
         known = self._routes.get(topic, self.clock.monotonic_ms())
         if known is None or not known.publish:
             known = await self._learn(topic, for_sending=True)
@@ -145,33 +151,38 @@ class Session:
         return known.publish
 
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """As :meth:`publish_queues`, from memory; empty when it must be asked for."""
+        """Return :meth:`publish_queues` from the known routes; empty if the route must be
+        fetched.
+        """
         known = self._routes.get(topic, self.clock.monotonic_ms())
         return () if known is None else known.publish
 
     def publish_route(self, topic: str, now_ms: int) -> tuple[tuple[MessageQueue, ...], Brokers]:
-        """As :meth:`known_publish_queues`, and where all known brokers are. What does not change is
-        the same object again."""
+        """Return :meth:`known_publish_queues` and the addresses of all known brokers.
+
+        As long as neither changes, the same objects are returned, so callers may compare
+        identities.
+        """
         known = self._routes.get(topic, now_ms)
         return () if known is None else known.publish, self._routes.brokers
 
     async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Queues of ``topic`` that may be read, in their common order. Raises RouteNotFound."""
+        """Return the queues of ``topic`` that may be read, in order. Raises RouteNotFound."""
         known = self._routes.get(topic, self.clock.monotonic_ms())
         if known is None or known.guessed:
             known = await self._learn(topic, for_sending=False)
         return known.subscribe
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of ``topic``, freshly asked for. Raises RouteNotFound."""
+        """Fetch the route of ``topic`` and return it. Raises RouteNotFound."""
         return (await self._learn(topic, for_sending=False)).route
 
     def master_address(self, broker_name: str) -> str | None:
-        """Where the master of ``broker_name`` listens; None when no known route has one."""
+        """Return the address of the master of ``broker_name``; None if no known route has one."""
         return self._routes.brokers.get(broker_name, {}).get(MASTER_ID)
 
     async def master_of(self, queue: MessageQueue) -> str:
-        """Where the master of a queue listens, asking for its route when needed.
+        """Return the address of a queue's master; fetch the route if it is not known.
 
         Raises RouteNotFound or NotConnected.
         """
@@ -184,12 +195,14 @@ class Session:
         return address
 
     def brokers_of(self, broker_name: str) -> Mapping[int, str]:
-        """The addresses of a name's brokers by id, as the known routes have them."""
+        """Return broker addresses by broker id for a broker name, from the known routes."""
         return self._routes.brokers.get(broker_name, {})
 
     async def refresh(self, topic: str) -> None:
-        """Ask for the route of ``topic`` again; on failure the known one stays, but for where its
-        brokers are."""
+        """Fetch the route of ``topic`` again. If that fails the known route stays in use.
+
+        If the name servers do not know the topic, only its brokers' addresses are updated.
+        """
         result = await self.name_servers.route(topic)
         if isinstance(result, TopicRoute):
             self._put(topic, result)
@@ -199,7 +212,7 @@ class Session:
             await self._find_brokers(topic)
 
     async def _find_brokers(self, topic: str) -> None:
-        # A slave that was promoted may lack a young topic, and makes it when it is sent to.
+        # A promoted slave may lack a recently created topic; it creates it with the first send.
         if self._routes.peek(topic) is None or self.clock.monotonic_ms() < self._default_due_ms:
             return
         default = await self.name_servers.route(AUTO_CREATE_TOPIC)
@@ -224,6 +237,7 @@ class Session:
     def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
         if changed:
+            # Send a heartbeat to brokers that the route names for the first time.
             if not self._greeted.issuperset(self._addresses()):
                 self._heartbeat_wanted.set()
             for member in list(self.members.values()):
@@ -243,28 +257,31 @@ class Session:
     # ------------------------------------------------------------------ groups and heartbeats
 
     def add_producer(self, group: str) -> None:
-        """Say in heartbeats that this client sends for ``group``."""
+        """Add ``group`` to the producer groups of the heartbeats."""
         if group not in self._producer_groups:
             self._producer_groups.add(group)
             self._heartbeat_wanted.set()
 
     async def introduce(self, group: str) -> None:
-        """Say that this client sends for ``group``: every known broker has heard of it before this
-        returns, as far as it can be reached."""
+        """Announce ``group`` as a producer group to every known broker that can be reached.
+
+        The heartbeats are sent before this returns.
+        """
         self.add_producer(group)
         if group not in self._introduced or not self._greeted.issuperset(self._addresses()):
             await self.heartbeat()
             self._introduced.add(group)
 
     def hold(self, topic: str) -> None:
-        """Keep the route of ``topic`` known, and this client known to its brokers, for as long as
-        the session lasts."""
+        """Keep the route of ``topic`` polled, and this client known to its brokers, until the
+        session ends.
+        """
         self._held_topics.add(topic)
 
     async def add_member(self, member: Member) -> None:
-        """Join a consumer group: the brokers of its topics hear of it before this returns.
+        """Join a consumer group and announce it to the brokers before returning.
 
-        Raises ValueError when the group is taken in this client.
+        Raises ValueError when this client already has a member of the group.
         """
         if member.group in self.members:
             raise ValueError(f"this client consumes for group {member.group!r} already")
@@ -272,7 +289,7 @@ class Session:
         await self.heartbeat()
 
     async def remove_member(self, member: Member) -> None:
-        """Leave a consumer group; the brokers hear of it as far as they can be reached."""
+        """Leave a consumer group and unregister from the brokers that can be reached."""
         if self.members.get(member.group) is member:
             del self.members[member.group]
             await asyncio.gather(
@@ -280,11 +297,11 @@ class Session:
             )
 
     def heartbeat_soon(self) -> None:
-        """A broker does not know what heartbeats say: do not wait for the period."""
+        """Send a heartbeat at once, because a broker lacks what heartbeats contain."""
         self._heartbeat_wanted.set()
 
     async def heartbeat(self) -> None:
-        """Send one heartbeat to every known broker; those that fail are logged."""
+        """Send one heartbeat to every known broker; failures are logged."""
         self._heartbeat_wanted.clear()
         beat = Heartbeat(
             client_id=self.client_id,
@@ -335,7 +352,9 @@ class Session:
             log.info("unregister_failed address=%s error=%s", address, error)
 
     def _addresses(self) -> list[str]:
-        """Brokers that should know this client: all of them for a consumer, else the masters."""
+        """Return the brokers to send heartbeats to: all of them for a consumer, otherwise the
+        masters.
+        """
         brokers = self._routes.brokers.values()
         if self.members:
             return sorted({address for ids in brokers for address in ids.values()})

@@ -1,4 +1,4 @@
-"""What every thread and every task of this process is doing, as text: a Java client's jstack."""
+"""Stack traces of every thread and task of this process as text, like a Java client's jstack."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import FrameType
 
-#: What an administrator is sent at most.
+#: Maximum length of the text, in characters.
 MAX_CHARACTERS: Final = 256 * 1024
 _FRAMES: Final = 16
 
 
 def stacks() -> str:
-    """The stacks of all threads, then of the running loop's tasks, innermost call last."""
+    """Return the stacks of all threads, then of the running loop's tasks, innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         _titled(f"thread {names.get(ident, ident)}", traceback.format_stack(frame, _FRAMES))

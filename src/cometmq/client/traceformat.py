@@ -1,8 +1,8 @@
-"""Message traces as text: what every client writes into the trace topic and mqadmin reads there
+"""Text format of message traces, which clients write to the trace topic and mqadmin reads
 (upstream: TraceDataEncoder.java). Pure.
 
-A record is fields joined by \\x01 and ended by \\x02; a field that is not known is "null", because
-readers drop empty ones at the end and then miss them.
+A record is a list of fields joined by \\x01 and ended by \\x02. An unknown field is "null", because
+readers drop empty fields at the end and then miss them.
 
     Pub             kind time region group topic id tags keys address size cost type offset-id ok
     SubBefore       kind time region group request-id id retries keys
@@ -25,7 +25,7 @@ _UNKNOWN: Final = "null"
 
 
 class MessageKind(IntEnum):
-    """What kind of message was sent (upstream: MessageType.java)."""
+    """Kind of a sent message (upstream: MessageType.java)."""
 
     NORMAL = 0
     HALF = 1
@@ -34,7 +34,7 @@ class MessageKind(IntEnum):
 
 
 class ConsumeEnd(IntEnum):
-    """How consuming ended (upstream: ConsumeReturnType.java)."""
+    """Result of consuming a message (upstream: ConsumeReturnType.java)."""
 
     SUCCESS = 0
     TIMED_OUT = 1
@@ -45,7 +45,7 @@ class ConsumeEnd(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """One record's text, and the words by which it is found."""
+    """Text of one record, and the keys that index it."""
 
     text: str
     keys: tuple[str, ...]
@@ -53,7 +53,9 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that a broker at ``address`` stored, as safely as it should or not."""
+    """Send that a broker at ``address`` stored; ``succeeded`` if it was stored as safely as
+    demanded.
+    """
 
     message_id: str
     topic: str
@@ -70,7 +72,7 @@ class Sent:
     succeeded: bool
 
     def encode(self) -> TraceRecord:
-        """The Pub record."""
+        """Return the Pub record."""
         return _record(
             self.message_id,
             self.keys,
@@ -82,7 +84,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Consuming:
-    """A message that a consumer begins to work on; ``request_id`` joins it with its end."""
+    """Start of processing a message; ``request_id`` joins it with its end."""
 
     message_id: str
     group: str
@@ -93,7 +95,7 @@ class Consuming:
     started_ms: int
 
     def encode(self) -> TraceRecord:
-        """The SubBefore record."""
+        """Return the SubBefore record."""
         return _record(
             self.message_id,
             self.keys,
@@ -104,7 +106,7 @@ class Consuming:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """The end of what a :class:`Consuming` began."""
+    """End of processing a message; see :class:`Consuming`."""
 
     message_id: str
     group: str
@@ -115,7 +117,7 @@ class Consumed:
     end: ConsumeEnd
 
     def encode(self) -> TraceRecord:
-        """The SubAfter record."""
+        """Return the SubAfter record."""
         return _record(
             self.message_id,
             self.keys,
@@ -127,8 +129,11 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnded:
-    """How a producer said that a transaction ended: True for committed, False for rolled back,
-    None when it does not know; ``checked`` when the broker had asked."""
+    """End of a transaction, as reported by its producer.
+
+    ``committed`` is True for committed, False for rolled back, None for not known. ``checked`` is
+    set when the broker had asked.
+    """
 
     message_id: str
     topic: str
@@ -143,7 +148,7 @@ class TransactionEnded:
     at_ms: int
 
     def encode(self) -> TraceRecord:
-        """The EndTransaction record."""
+        """Return the EndTransaction record."""
         state = {True: "COMMIT_MESSAGE", False: "ROLLBACK_MESSAGE", None: "UNKNOW"}
         return _record(
             self.message_id,
@@ -166,13 +171,13 @@ def _field(value: str | int | bool) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(int(value))
-    # A separator inside a key or a tag would tear the record apart.
+    # A separator inside a key or a tag would split the record.
     return value.replace(_FIELD, " ").replace(_RECORD, " ") or _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class TraceMessage:
-    """A message of the trace topic: several records, and the keys that find it."""
+    """Message of the trace topic: several records, and the keys that index it."""
 
     body: bytes
     keys: tuple[str, ...]
@@ -181,8 +186,10 @@ class TraceMessage:
 def gather(
     records: Iterable[TraceRecord], *, max_body_bytes: int, max_keys_bytes: int
 ) -> list[TraceMessage]:
-    """Records in as few messages as the limits allow, in their order. A record that is over a limit
-    on its own goes alone."""
+    """Join records into as few messages as the limits allow, in order.
+
+    A record that exceeds a limit by itself is sent alone.
+    """
     messages: list[TraceMessage] = []
     texts: list[str] = []
     keys: dict[str, None] = {}

@@ -1,8 +1,8 @@
-"""Traces: who sent and who consumed a message, when and how it went, told to the trace topic.
+"""Message traces: producer, consumer, time and result of each message, sent to the trace topic.
 
-The hooks only note what happened; a task makes messages of the notes every half second and sends
-them. At most MAX_WAITING notes wait: further ones are dropped and counted, and a trace that cannot
-be sent is dropped and logged, so that tracing neither fails nor holds up what is traced (upstream:
+The hooks only queue records; a task packs them into messages and sends them every half second. At
+most MAX_WAITING records are queued: further ones are dropped and counted. A trace that cannot be
+sent is dropped and logged, so that tracing neither fails nor delays the traced work (upstream:
 AsyncTraceDispatcher.java, client/trace/hook/*.java).
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 2_048
-#: A flush that is not over by then is given up when the client closes.
+#: Time limit of the last flush when the client closes.
 CLOSE_TIMEOUT_MS: Final = 1_000
 _GROUP: Final = "_INNER_TRACE_PRODUCER"
 _PERIOD_MS: Final = 500
@@ -46,20 +46,23 @@ _SEND_TIMEOUT_MS: Final = 5_000
 _MAX_BODY_BYTES: Final = 118_000
 #: Keys are a property, and all properties together may have 32 767 bytes.
 _MAX_KEYS_BYTES: Final = 24_000
-#: What brokers of no named region say.
+#: Region name of brokers without a configured region.
 _DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class Tracer:
-    """Traces what one session does, into ``topic``. Its hooks go into the client's lists."""
+    """Traces the messages of one session to ``topic``.
+
+    Its hooks are added to the client's lists.
+    """
 
     def __init__(self, session: Session, topic: str) -> None:
         self.topic = topic
-        #: Notes that were dropped, because they came faster than they could be sent.
+        #: Number of records dropped because they arrived faster than they could be sent.
         self.dropped = 0
         self._session = session
         self._clock = session.clock
-        # With hooks of its own, that is none: traces are not traced.
+        # This producer has no hooks, so that traces are not traced.
         self._producer = Producer(session, f"{_GROUP}-{session.config.producer_group}")
         self._waiting: deque[Trace] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -68,7 +71,7 @@ class Tracer:
         self.on_consume = ConsumeTrace(self)
 
     def note(self, trace: Trace) -> None:
-        """Something happened; it is told soon. Never raises."""
+        """Queue a record to be sent soon. Never raises."""
         if len(self._waiting) >= MAX_WAITING:
             if not self.dropped:
                 log.warning("traces_dropped waiting=%d: they come too fast", MAX_WAITING)
@@ -79,19 +82,19 @@ class Tracer:
             self._sending = self._session.tasks.spawn(self._send_soon(), name="traces")
 
     def is_trace(self, topic: str) -> bool:
-        """Whether a topic holds traces, which are not traced themselves."""
+        """Return whether a topic holds traces, which are not traced themselves."""
         return topic.startswith(self.topic)
 
     def next_id(self) -> str:
-        """An id that no other call gave."""
+        """Return a unique id."""
         return self._session.unique_keys.next(self._clock.wall_ms())
 
     def now_ms(self) -> int:
-        """Wall time."""
+        """Return the wall time in ms."""
         return self._clock.wall_ms()
 
     def on_transaction_end(self, end: TransactionEnd) -> None:
-        """A producer told the broker how a transaction ended."""
+        """Trace the end of a transaction that a producer reported to its broker."""
         if self.is_trace(end.topic):
             return
         self.note(
@@ -102,7 +105,7 @@ class Tracer:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Send what waits, as far as that is done within a second."""
+        """Send the queued records, as far as that takes at most CLOSE_TIMEOUT_MS."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 self._hurry.set()
@@ -112,7 +115,7 @@ class Tracer:
             log.warning("traces_lost count=%d reason=the client closes", len(self._waiting))
 
     async def flush(self) -> None:
-        """Send what waits now. Failures are logged."""
+        """Send the records queued so far. Failures are logged."""
         notes, self._waiting = self._waiting, deque()
         messages = gather(
             (trace.encode() for trace in notes),
@@ -138,20 +141,20 @@ class Tracer:
 
 
 class SendTrace:
-    """Notes sends; see hooks.SendHook."""
+    """Traces sends; see hooks.SendHook."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def before(self, attempt: SendAttempt) -> None:
-        """Nothing yet: only what a broker stored is traced."""
+        """Do nothing: only messages that a broker stored are traced."""
 
     def after(self, attempt: SendAttempt) -> None:
-        """A broker stored messages."""
+        """Trace the messages that a broker stored."""
         cost_ms = attempt.ended_ms - attempt.started_ms
         for message, result in zip(attempt.messages, attempt.results, strict=False):
             if not result.region or self._tracer.is_trace(message.topic):
-                continue  # the broker wants no traces, or it is one
+                continue  # the broker wants no traces, or the message is a trace
             self._tracer.note(
                 Sent(
                     result.message_id,
@@ -172,13 +175,13 @@ class SendTrace:
 
 
 class ConsumeTrace:
-    """Notes work on messages; see hooks.ConsumeHook."""
+    """Traces the processing of messages; see hooks.ConsumeHook."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def before(self, attempt: ConsumeAttempt) -> None:
-        """Work on a message begins."""
+        """Trace the start of processing a message."""
         message = attempt.message
         properties = message.properties
         if properties.get(props.TRACE_ON) == "false" or self._tracer.is_trace(message.topic):
@@ -197,7 +200,7 @@ class ConsumeTrace:
         )
 
     def after(self, attempt: ConsumeAttempt) -> None:
-        """It ended."""
+        """Trace the end of processing a message."""
         if not attempt.trace_id:
             return
         message = attempt.message

@@ -1,11 +1,11 @@
-"""Transactional messages: stored first, seen by consumers once the sender's own work is done.
+"""Transactional messages: stored first, visible to consumers after the sender's work succeeded.
 
     send the half message -> run the block -> commit or roll back
-                                           -> nothing arrives: the broker asks the group's checker
+                                           -> neither arrives: the broker asks the group's checker
 
-Only a half message that is stored as safely as its broker's policy says runs the block (upstream:
-DefaultMQProducerImpl.sendMessageInTransaction). Commit and rollback are one-way: one that is lost
-is made up for by the broker's question.
+The block runs only if the half message was stored as safely as the broker's policy demands
+(upstream: DefaultMQProducerImpl.sendMessageInTransaction). Commit and rollback are one-way
+requests; if one is lost, the broker asks the checker.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Says how the transaction of a half message ended: True for committed, False for rolled back, None
-#: when that is not known yet; the broker asks again then.
+#: Returns the state of a half message's transaction: True for committed, False for rolled back,
+#: None when it is not known yet, so that the broker asks again.
 Checker = Callable[[MessageView], Awaitable[bool | None]]
 
 _END_OF: Final = {
@@ -52,9 +52,9 @@ _END_OF: Final = {
 
 
 class Transaction:
-    """One transactional message round a block of the sender's own work.
+    """Transactional message around a block of the sender's work.
 
-    Entering sends the half message; leaving commits, or rolls back when the block raised.
+    Entering sends the half message; leaving commits, or rolls back if the block raised.
     """
 
     def __init__(
@@ -80,30 +80,31 @@ class Transaction:
 
     @property
     def result(self) -> SendResult:
-        """Where the half message is stored. Raises RuntimeError before it is."""
+        """Location of the stored half message. Raises RuntimeError before it is stored."""
         if self._sent is None:
             raise RuntimeError("the half message is not sent yet: use `async with`")
         return self._sent
 
     @property
     def message_id(self) -> str:
-        """The message's unique key, by which a checker can find what the block did."""
+        """Unique key of the message, by which a checker can find the work of the block."""
         return self.result.message_id
 
     def leave_open(self) -> None:
-        """End the block without commit or rollback: the broker will ask the group's checker."""
+        """End the block without commit or rollback; the broker then asks the group's checker."""
         self._left_open = True
 
     async def __aenter__(self) -> Transaction:
         """Send the half message.
 
         Raises as Producer.send, and BrokerRefused when the message is stored less safely than the
-        broker's policy asks; it is rolled back then.
+        broker's policy demands; it is then rolled back.
         """
         if self._message.is_delayed:
             raise MessageIllegal("a transactional message cannot be delayed: its commit decides")
         if self._message.born_ms:
-            # Brokers count from it when to ask for a half message, and when to give it up.
+            # Brokers measure from the birth time when to check a half message and when to give it
+            # up.
             raise MessageIllegal("a transactional message is born when it is sent: leave born_ms 0")
         sent = await self._producer.send_prepared(
             self._message,
@@ -159,7 +160,7 @@ class Transaction:
 
 
 class CheckerTable:
-    """The checkers of one client; answers the brokers' CHECK_TRANSACTION_STATE."""
+    """Checkers of one client; answers the brokers' CHECK_TRANSACTION_STATE requests."""
 
     def __init__(self, session: Session, hooks: Sequence[TransactionHook] = ()) -> None:
         self._session = session
@@ -168,8 +169,10 @@ class CheckerTable:
         session.remoting.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._checked
 
     def add(self, group: str, checker: Checker) -> None:
-        """Have ``checker`` asked about half messages of a producer group (the brokers' name of it).
-        Raises ValueError when the group has one."""
+        """Register the checker of a producer group (its broker name).
+
+        Raises ValueError when the group has one.
+        """
         if group in self._checkers:
             raise ValueError(f"producer group {group!r} has a transaction checker already")
         self._checkers[group] = checker

@@ -1,4 +1,4 @@
-"""Which messages a subscription wants: tag expressions and their Java-compatible hash codes.
+"""Filters of subscriptions: tag expressions with Java-compatible hash codes, and SQL92.
 
-Pure: an expression and a message go in, a verdict comes out.
+Pure: takes an expression and messages, returns whether they match.
 """

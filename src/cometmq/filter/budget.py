@@ -1,8 +1,8 @@
-"""How much one read may look at by an expression: it runs on the event loop, and others wait.
+"""Limits the work of an expression in one read, because it blocks the event loop.
 
-A filter of a few comparisons looks at as many small messages as a read does anyway. The more parts
-it has, and the longer the properties are, the fewer messages: then the read ends where it got to,
-and whoever reads goes on there.
+With a filter of a few comparisons, a read evaluates as many small messages as without limits. The
+more parts the filter has, and the longer the properties are, the fewer messages a read evaluates.
+It then ends early, and the reader continues at the next offset.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from typing import Final
 
 #: Parts of an expression times messages; in plain Python each takes up to half a microsecond.
 MAX_COMPARISONS: Final = 20_000
-#: Of properties.
+#: Total bytes of properties.
 MAX_BYTES: Final = 262_144
-#: Parts of an expression times bytes of properties, in which each of them may search.
+#: Parts of an expression times bytes of properties, because each part may search all of them.
 MAX_SEARCHED_BYTES: Final = 2 << 20
 
 
 class Budget:
-    """What is left for one read by an expression of so many parts: ``count`` messages with
-    ``size_bytes`` of properties. One message may always be looked at."""
+    """Remaining work of one read with an expression of ``weight`` parts.
+
+    ``count`` messages with ``size_bytes`` of properties are left. At least one message may always
+    be evaluated.
+    """
 
     __slots__ = ("count", "size_bytes")
 
@@ -29,10 +32,10 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing more is to be looked at."""
+        """True when no further message may be evaluated."""
         return self.count <= 0 or self.size_bytes <= 0
 
     def take(self, count: int, size_bytes: int) -> None:
-        """Count messages that were looked at, and the bytes of their properties."""
+        """Subtract evaluated messages and the bytes of their properties."""
         self.count -= count
         self.size_bytes -= size_bytes

@@ -1,13 +1,12 @@
-"""SQL92 filters: an expression is compiled once, to a program that is run beside the properties of
-messages.
+"""SQL92 filters: an expression is compiled once to a program that runs on message properties.
 
-Three-valued: True, False, or unknown, which a missing property makes of a comparison; only True is
-a match. Properties are text. Beside a number they are read as one, beside TRUE or FALSE as a
-boolean. Text that is not a number beside a number is an error of the whole evaluation, and then
-the message does not match, even where an OR has another side (upstream: ComparisonExpression.java,
-ExpressionMessageFilter.java).
+Logic is three-valued: True, False, or unknown, which is the result of comparing a missing property;
+only True is a match. Properties are text. Compared with a number they are read as a number,
+compared with TRUE or FALSE as a boolean. Text that is not a number, compared with a number, is an
+error of the whole evaluation: the message does not match, even if another operand of an OR is true
+(upstream: ComparisonExpression.java, ExpressionMessageFilter.java).
 
-What a program's steps do is defined in speedups/plain/match.py.
+speedups/plain/match.py defines the steps of a program.
 """
 
 from __future__ import annotations
@@ -51,15 +50,17 @@ _SEARCHES: Final = {
     "STARTSWITH": Op.STARTS_WITH,
     "ENDSWITH": Op.ENDS_WITH,
 }
-#: How much memory a filter, a part of it and a character of its text take at the most.
+#: Upper bounds of the memory of a filter, of one part of it and of one character of its text.
 _FILTER_BYTES: Final = 5_000
 _PART_BYTES: Final = 130
 _CHAR_BYTES: Final = 20
 
 
 class SqlFilter:
-    """A compiled expression. Raises BadFilter when it cannot be read. ``weight`` is how many parts
-    are evaluated for each message (budget.py)."""
+    """Compiled expression. Raises BadFilter when it is invalid.
+
+    ``weight`` is the number of parts evaluated for each message (budget.py).
+    """
 
     __slots__ = ("__weakref__", "expression", "program", "weight")
 
@@ -70,7 +71,7 @@ class SqlFilter:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes, at the most."""
+        """Upper bound of its memory, roughly."""
         return _FILTER_BYTES + _PART_BYTES * self.weight + _CHAR_BYTES * len(self.expression)
 
     def __repr__(self) -> str:
@@ -92,7 +93,9 @@ def _compiled(tree: Node) -> Program:
 
 
 class _Compiler:
-    """Adds the steps of nodes to ``code``; those of each node leave one value."""
+    """Appends the steps of nodes to ``code``; the steps of each node leave one value on the
+    stack.
+    """
 
     __slots__ = ("code",)
 
@@ -100,13 +103,13 @@ class _Compiler:
         self.code: list[Step] = []
 
     def truth(self, node: Node) -> None:
-        """Something that is true or false: text alone is never true."""
+        """Compile a node used as a condition; the text of a property alone is never true."""
         self.value(node)
         if isinstance(node, Property):
             self._step(Op.AS_TRUTH)
 
     def value(self, node: Node) -> None:
-        """Something that is compared: a property gives its text."""
+        """Compile a node used as a value; a property yields its text."""
         match node:
             case Property(name):
                 self._step(Op.PROPERTY, name.encode())
@@ -139,7 +142,7 @@ class _Compiler:
             self._step(_SEARCHES[node.kind], node.text.encode())
 
     def _negative(self, operand: Node) -> None:
-        """A number behind a minus is the number that it is; nothing else has a negation."""
+        """Compile a negation: negate a numeric constant here, anything else at evaluation."""
         self.value(operand)
         op, value = self.code[-1]
         if op == Op.PUSH and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -148,7 +151,7 @@ class _Compiler:
             self._step(Op.NEGATE)
 
     def _joined(self, onward: Op, joint: Op, operands: Sequence[Node]) -> None:
-        """All of them, up to the first that decides."""
+        """Compile operands so that evaluation stops at the first one that decides the result."""
         self.truth(operands[0])
         jumps: list[int] = []
         for operand in operands[1:]:

@@ -1,4 +1,4 @@
-"""The text of a SQL92 filter, read into a tree (upstream: SelectorParser.jj).
+"""Parser of SQL92 filters: text to tree (upstream: SelectorParser.jj).
 
     or          and { OR and }
     and         equality { AND equality }
@@ -11,8 +11,8 @@
     primary     string | number | TRUE | FALSE | NULL | property | "(" or ")"
 
 NOT binds tighter than a comparison: ``NOT a = 5`` compares the negation of ``a`` with 5, as in
-RocketMQ; ``NOT (a = 5)`` is what is usually meant. Words may be written in any case, names of
-properties are taken as they stand.
+RocketMQ; use ``NOT (a = 5)`` for the usual meaning. Keywords are case-insensitive, property names
+are case-sensitive.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-#: Levels of parentheses, signs and NOT in the text.
+#: Nesting levels of parentheses, signs and NOT in the text.
 MAX_DEPTH = 64
-#: Levels of the tree: ``a = a = a`` nests without any parenthesis.
+#: Nesting levels of the tree: ``a = a = a`` nests without parentheses.
 MAX_TREE_DEPTH = 128
 MAX_CHARS = 65_536
-#: Names, numbers, strings, words and signs. Each takes some microseconds to read.
+#: Names, numbers, strings, keywords and signs. Each takes some microseconds to read.
 MAX_WORDS = 2_048
-#: Nodes of the tree, as often as they are evaluated: BETWEEN evaluates what is before it twice.
+#: Node evaluations of the tree: BETWEEN evaluates its left operand twice.
 MAX_PARTS = 4_096
 
 _LONG = 1 << 63
@@ -37,8 +37,9 @@ _LONG_DIGITS = 19
 _MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
-# No repeat gives back what it took: a token is found, or not, in one pass over its characters. A
-# comment behind -- is not here: that a line ends anywhere is asked once a text, not at each sign.
+# All quantifiers are possessive, so a token is matched or not in one pass over its characters.
+# Comments after -- are matched separately: whether any line end follows is computed once for the
+# text, not at every sign.
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\n\r\f]++|/\*.*?\*/)
       | (?P<float>\d++(?:\.\d*+(?:[eE][+-]?\d++)?|[eE][+-]?\d++)|\.\d++(?:[eE][+-]?\d++)?)
@@ -54,7 +55,7 @@ _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]")
 
 
 class BadFilter(ValueError):
-    """A filter expression cannot be read. ``position`` counts characters from 0."""
+    """A filter expression is invalid. ``position`` counts characters from 0."""
 
     def __init__(self, expression: str, position: int, problem: str) -> None:
         self.expression = expression
@@ -65,14 +66,14 @@ class BadFilter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A message's property: its text, unknown when the message has none."""
+    """Property of a message: its text, or unknown when the message lacks it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal; None is NULL."""
+    """Literal; None is NULL."""
 
     value: str | int | float | bool | None
 
@@ -131,7 +132,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """``name CONTAINS text`` and its like; ``kind`` is the word."""
+    """``name CONTAINS text``, STARTSWITH or ENDSWITH; ``kind`` is the keyword."""
 
     kind: str
     name: str
@@ -155,8 +156,10 @@ def parse(expression: str) -> Node:
 
 
 def parse_and_count(expression: str) -> tuple[Node, int]:
-    """Return the tree of an expression that is true or false of a message, and how many parts of it
-    are evaluated (:func:`measure`). Raises BadFilter."""
+    """Return the tree of a condition and the number of parts evaluated (:func:`measure`).
+
+    Raises BadFilter.
+    """
     if len(expression) > MAX_CHARS:
         raise BadFilter(expression, MAX_CHARS, f"it is longer than {MAX_CHARS} characters")
     try:
@@ -176,19 +179,23 @@ def parse_and_count(expression: str) -> tuple[Node, int]:
 
 
 def count_words(expression: str) -> int:
-    """About how many words there are to be read, at most MAX_WORDS: what it costs to parse."""
+    """Return about how many words an expression has, at most MAX_WORDS, as its cost of parsing."""
     return sum(1 for _ in islice(_ROUGH_WORD.finditer(expression), MAX_WORDS))
 
 
 def measure(root: Node) -> tuple[int, int]:
-    """How many levels a tree has, and how many nodes are evaluated, where one that stands at
-    several places counts at each. Takes no stack for a deep tree, and looks at each node once."""
+    """Return the number of levels of a tree and the number of node evaluations.
+
+    A node shared by several parents counts once for each. The walk is iterative, so that a deep
+    tree cannot exhaust the stack, and visits each node once.
+    """
     known: dict[int, tuple[int, int]] = {}
     left = [root]
     while left:
         node = left[-1]
         operands = _operands(node)
         unknown = [each for each in operands if id(each) not in known]
+        # A node is measured after all its operands.
         if unknown:
             left += unknown
             continue
@@ -232,8 +239,8 @@ def _tokens(expression: str) -> list[_Token]:
 def _token(expression: str, at: int) -> _Token:
     before = expression[at - 1] if at else ""
     if before == "0" and (digits := _DIGITS.match(expression, at)):
-        # Behind a number 0, which the reader refuses. One token, for each zero of a run of them
-        # would look at the rest of the run.
+        # Digits after the number 0, which the parser rejects. They form one token: if each zero of
+        # a run were a token, each would scan the rest of the run again.
         return _Token("whole", digits.group(), at)
     match = _TOKEN.match(expression, at)
     if match is None:
@@ -246,7 +253,7 @@ def _token(expression: str, at: int) -> _Token:
 
 
 class _Reader:
-    """Recursive descent; ``token`` is the next one."""
+    """Recursive descent parser; ``token`` is the next token."""
 
     def __init__(self, expression: str, tokens: list[_Token]) -> None:
         self._expression = expression
@@ -267,7 +274,7 @@ class _Reader:
         return self.problem(f"expected {wanted}, found {found}")
 
     def accept(self, *texts: str) -> str:
-        """Step over the next token when it is one of these words or signs; gives it, or ""."""
+        """Skip the next token if it is one of these words or signs; return it, or ""."""
         token = self.token
         if token.kind in ("word", "sign") and token.text in texts:
             self._go_to(self._next + 1)
@@ -279,7 +286,10 @@ class _Reader:
             raise self.unexpected(text)
 
     def truth(self, node: Node, position: int) -> Node:
-        """``node``, which was read from ``position`` on, if it is true or false of a message."""
+        """Return ``node``, read from ``position`` on, if it is a condition.
+
+        Raises BadFilter otherwise.
+        """
         if isinstance(node, (Property, *_TRUTHS)) or _is_truth_constant(node):
             return node
         raise BadFilter(self._expression, position, "this is a value, not true or false")

@@ -1,6 +1,6 @@
-"""Filtering records as they are stored, without decoding them.
+"""Filters stored records without decoding them.
 
-Only lengths are read until the properties are reached; what matches is given as slices.
+Only lengths are read to find the properties; matching records are returned as slices.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The records that match, joined where they touch."""
+    """Matching records; adjacent ones are joined into one chunk."""
 
     chunks: list[memoryview]
     count: int
     size_bytes: int
-    #: Of the properties of all records that were looked at.
+    #: Bytes of the properties of all records that were evaluated.
     looked_bytes: int = 0
 
 
 def matching(
     chunks: Iterable[memoryview], matches: Callable[[Sequence[Buffer]], Sequence[bool]]
 ) -> Matches:
-    """Keep the records of ``chunks`` (each of whole records) that match: ``matches`` gets the
-    property bytes of all of them and says it of each."""
+    """Return the matching records of ``chunks``, each of which holds whole records.
+
+    ``matches`` receives the property bytes of all records and returns a result for each.
+    """
     places = [(chunk, at, size) for chunk in chunks for at, size in iter_sizes(chunk)]
     properties = [properties_of(chunk, at, size) for chunk, at, size in places]
     verdicts = matches(properties)
@@ -39,6 +41,7 @@ def matching(
     size_bytes = 0
     last: memoryview | None = None
     first = stop = 0
+    # Join matches that are adjacent in a chunk, so that there are fewer slices to send.
     for chunk, at, size in compress(places, verdicts):
         size_bytes += size
         if chunk is not last or at != stop:

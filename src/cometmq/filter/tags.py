@@ -1,7 +1,7 @@
-"""Tags: one short word a message, compared by hash in the broker and by text in the client.
+"""Tags: one short word per message, compared by hash in the broker and by text in the client.
 
-A queue entry holds the hash that Java's ``String.hashCode`` gives, so only equal text is sure to
-match; the client compares the text again. An expression is ``*`` (or nothing) for every message,
+A queue entry holds the hash of the tag (Java's ``String.hashCode``). Different tags can have the
+same hash, so the client compares the text too. An expression is ``*`` (or empty) for every message,
 or ``a || b`` (upstream: FilterAPI.java, MessageStoreImpl tagsString2tagsCode).
 """
 
@@ -13,19 +13,19 @@ from typing import ClassVar
 from cometmq.speedups import java_hash
 
 ALL = "*"
-#: What parts tags in the mind of whoever writes an expression, or of a broker.
+#: Characters that users, or other brokers, take for separators of tags.
 _PARTING = "|,"
 _SEPARATOR = "||"
-#: In one expression; whoever filters compares with all of them.
+#: Per expression; a filter compares with all of them.
 MAX_TAGS = 4_096
 _CACHE_LIMIT = 65_536
-#: The codes of longer tags are not remembered: a tag may have as many characters as properties.
+#: Codes of longer tags are not cached: a tag may be as long as the properties allow.
 _CACHED_CHARS = 64
 _codes: dict[str, int] = {}
 
 
 def tag_code(tag: str | None) -> int:
-    """What a queue entry stores for a tag: its hash, and 0 for none."""
+    """Return the code of a tag in a queue entry: its hash, or 0 for no tag."""
     if not tag:
         return 0
     code = _codes.get(tag)
@@ -40,7 +40,7 @@ def tag_code(tag: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A parsed expression. ``tags`` and ``codes`` are empty when every message matches."""
+    """Parsed expression. ``tags`` and ``codes`` are empty when every message matches."""
 
     expression: str
     tags: frozenset[str]
@@ -50,22 +50,22 @@ class TagFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Whether nothing is filtered."""
+        """True if every message matches."""
         return not self.tags
 
     def accepts_code(self, code: int) -> bool:
-        """Whether a queue entry may hold a match (another tag can have the same hash)."""
+        """Return whether a queue entry may match (another tag can have the same hash)."""
         return not self.codes or code in self.codes
 
     def accepts(self, tag: str) -> bool:
-        """Whether a message with this tag matches."""
+        """Return whether a message with this tag matches."""
         return not self.tags or tag in self.tags
 
 
 def parse(expression: str | None) -> TagFilter:
-    """Read an expression such as ``insert || update``.
+    """Parse an expression such as ``insert || update``.
 
-    Raises ValueError when there are separators and no tag between them, or more than MAX_TAGS.
+    Raises ValueError when there are separators without a tag, or more than MAX_TAGS tags.
     """
     text = (expression or "").strip()
     if not text or text == ALL:
@@ -84,7 +84,7 @@ def parse(expression: str | None) -> TagFilter:
 
 
 def problem_of(tag: str) -> str:
-    """Why no expression can name a tag of a message, on any broker; empty for a good one."""
+    """Return why no expression can name a message's tag, on any broker; empty if one can."""
     if tag.strip() != tag or not tag:
         return "is empty, or begins or ends with a blank"
     if _SEPARATOR in tag:
@@ -93,8 +93,10 @@ def problem_of(tag: str) -> str:
 
 
 def parse_exactly(expression: str | None) -> TagFilter:
-    """As :func:`parse`, for an expression that a user of this project writes: one that would most
-    likely never match raises ValueError, which says how to write it."""
+    """Parse like :func:`parse`, but reject expressions that most likely match nothing.
+
+    The ValueError explains the correct form. Used for expressions of CometMQ's own users.
+    """
     wanted = parse(expression)
     for tag in sorted(wanted.tags):
         signs = [sign for sign in _PARTING if sign in tag]

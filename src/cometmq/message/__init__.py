@@ -1,5 +1,5 @@
-"""The message and its stored record: model, properties, ids, system flags, batches.
+"""Messages and their stored records: model, properties, ids, system flags, batches.
 
-The record packed here is what lies in the commit log, what a pull answers and what a replica
-copies: the same bytes, never encoded twice. Pure functions over bytes.
+The commit log, pull responses and replication hold the record packed here: the same bytes, encoded
+only once. Pure functions over bytes.
 """

@@ -1,12 +1,12 @@
-"""The body of a batch send: messages of one topic, one behind the other.
+"""Body of a batch send: a sequence of messages of one topic.
 
     bytes   field
     4       size of this entry
-    4       magic         0, not looked at
-    4       body CRC      0, not looked at
+    4       magic         0, ignored
+    4       body CRC      0, ignored
     4       flag
     4+n     body
-    2+n     properties    the message's own; those of the whole batch stand in the request's header
+    2+n     properties    of this message; those of the whole batch are in the request's header
 
 (upstream: MessageDecoder.encodeMessage, MessageExtBatch encoder in CommitLog.java)
 """
@@ -36,7 +36,7 @@ class BatchEntry(NamedTuple):
 
 
 def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The batch body of (flag, body, properties) triples.
+    """Return the batch body of (flag, body, properties) triples.
 
     Raises ValueError when properties are longer than 32 767 bytes.
     """
@@ -55,10 +55,10 @@ def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def walk(raw: bytes) -> list[tuple[int, int, int, int]]:
-    """Where the messages of a batch body lie: (flag, begin of the body, its end, end of the entry).
+    """Return the positions of the messages in a batch body.
 
-    The properties begin two bytes behind the body. Raises BadRecord where lengths contradict each
-    other.
+    Each is (flag, start of the body, end of the body, end of the entry); the properties start two
+    bytes after the end of the body. Raises BadRecord if lengths are inconsistent.
     """
     found: list[tuple[int, int, int, int]] = []
     read, position, end = _ENTRY_READ.unpack_from, 0, len(raw)
@@ -80,7 +80,7 @@ def walk(raw: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def has_more_than(raw: bytes, count: int) -> bool:
-    """Whether a batch body may hold more than ``count`` messages; reads no more than it must."""
+    """Return whether a batch body may hold more than ``count`` messages; read at most that many."""
     position, end = 0, len(raw)
     while end - position > count * _FIXED_BYTES:
         size = int.from_bytes(raw[position : position + 4], "big")
@@ -92,7 +92,7 @@ def has_more_than(raw: bytes, count: int) -> bool:
 
 
 def split(raw: bytes) -> list[BatchEntry]:
-    """The messages of a batch body. Raises BadRecord where lengths contradict each other."""
+    """Return the messages of a batch body. Raises BadRecord if lengths are inconsistent."""
     return [
         BatchEntry(flag, raw[body_at:body_end], raw[body_end + 2 : stop])
         for flag, body_at, body_end, stop in walk(raw)

@@ -1,8 +1,10 @@
-"""Unpacking and packing message bodies (upstream: MessageDecoder.java, CompressorFactory.java).
+"""Compresses and decompresses message bodies (upstream: MessageDecoder.java,
+CompressorFactory.java).
 
-zlib is written, because every client can unpack it; LZ4 frames and ZSTD come from Java clients that
-were told so. Their libraries are an extra, imported when the first such body arrives. A body of no
-bytes is never packed, whatever its flag says: the Java client reads it so.
+Bodies are compressed with zlib, because every client can decompress it. Java clients can be
+configured to send LZ4 frames and ZSTD; their libraries are an extra and are imported when the first
+such body arrives. An empty body is never compressed, whatever its flag says; the Java client does
+the same.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from typing import Final
 from cometmq.message.flags import COMPRESSED, Compression, compression
 from cometmq.message.record import BadRecord
 
-#: A body that grows beyond this is refused: no sender's message limit is near it.
+#: Larger bodies are rejected; message limits of senders are far below this.
 MAX_INFLATED_BYTES = 256 << 20
-#: ZSTD has no bound of its own. A block of four bytes can stand for 128 KiB, so this much at a time
-#: goes over the bound by 32 MiB at most.
+#: The ZSTD decompressor has no output limit. A block of four bytes can expand to 128 KiB, so a step
+#: of this size exceeds the limit by at most 32 MiB.
 _ZSTD_STEP_BYTES: Final = 1024
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as its sender gave it.
+    """Return the body as its sender passed it.
 
-    Raises BadRecord when it cannot be unpacked.
+    Raises BadRecord when it cannot be decompressed.
     """
     if not sys_flag & COMPRESSED or not body:
         return body
@@ -43,7 +45,7 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 
 def compress(body: bytes, level: int = 5) -> bytes:
-    """The body packed with zlib, the only kind that every client can unpack."""
+    """Compress the body with zlib, the only kind that every client can decompress."""
     return zlib.compress(body, level)
 
 

@@ -1,4 +1,4 @@
-"""Bits of a message's ``sysFlag`` and what they say (upstream: MessageSysFlag.java).
+"""Bits of a message's ``sysFlag`` (upstream: MessageSysFlag.java).
 
 0x0001 body is compressed            0x0010 bornHost is IPv6 (16 + 4 bytes)
 0x0002 several tags                  0x0020 storeHost is IPv6 (16 + 4 bytes)
@@ -22,7 +22,7 @@ _COMPRESSION_SHIFT = 8
 
 
 class TransactionType(IntEnum):
-    """What a record is in a transaction: the two bits of ``TRANSACTION_MASK``."""
+    """Role of a record in a transaction: the two bits of ``TRANSACTION_MASK``."""
 
     NONE = 0x0
     PREPARED = 0x4
@@ -31,7 +31,7 @@ class TransactionType(IntEnum):
 
 
 class Compression(IntEnum):
-    """How a body with the COMPRESSED bit is packed (5.x; before there was only zlib)."""
+    """Compression of a body with the COMPRESSED bit (5.x; earlier releases have only zlib)."""
 
     ZLIB = 0
     LZ4 = 1
@@ -39,22 +39,24 @@ class Compression(IntEnum):
 
 
 def transaction_type(sys_flag: int) -> TransactionType:
-    """The transaction type held in ``sys_flag``."""
+    """Return the transaction type in ``sys_flag``."""
     return TransactionType(sys_flag & TRANSACTION_MASK)
 
 
 def with_transaction_type(sys_flag: int, kind: TransactionType) -> int:
-    """``sys_flag`` with its transaction type replaced by ``kind``."""
+    """Return ``sys_flag`` with its transaction type replaced by ``kind``."""
     return sys_flag & ~TRANSACTION_MASK | kind
 
 
 def takes_queue_slot(sys_flag: int) -> bool:
-    """Whether a record is listed in its queue: prepared and rollback ones never are."""
+    """Return whether a record has an entry in its consume queue; prepared and rollback ones do
+    not.
+    """
     return not sys_flag & 0x4
 
 
 def compression(sys_flag: int) -> Compression:
-    """The compression type held in ``sys_flag``; 3 means zlib, as upstream writes it.
+    """Return the compression type in ``sys_flag``; 3 means zlib, as upstream writes it.
 
     Raises ValueError for a type that no release has.
     """

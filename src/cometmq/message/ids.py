@@ -3,9 +3,10 @@
     offset id   store host ip 4|16, port 4, physical offset 8          32 or 56 hex digits
     unique key  ip 4|16, pid 2, loader hash 4, ms of the month 4, counter 2       the same lengths
 
-The broker makes the first, a producer the second (upstream: MessageDecoder.createMessageId,
-MessageClientIDSetter.java). They cannot be told apart by their form. What has a number of its own,
-such as a row of an outbox, has that in the place of pid and hash (:func:`lasting_key`).
+The broker creates the offset id, the producer the unique key (upstream:
+MessageDecoder.createMessageId, MessageClientIDSetter.java). Their form does not distinguish them. A
+message made from a numbered item, such as an outbox row, has the number in the place of pid and
+hash (:func:`lasting_key`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 
 class OffsetId(NamedTuple):
-    """What an offset id says: where the broker listened and where the record begins."""
+    """Parts of an offset id: the broker's address and the physical offset of the record."""
 
     host: str
     port: int
@@ -24,25 +25,25 @@ class OffsetId(NamedTuple):
 
 
 def pack_host(host: str, port: int) -> bytes:
-    """A record's form of an address: 8 bytes for IPv4, 20 for IPv6.
+    """Return an address as records hold it: 8 bytes for IPv4, 20 for IPv6.
 
-    Raises ValueError when ``host`` is no IP address.
+    Raises ValueError when ``host`` is not an IP address.
     """
     return ip_address(host).packed + port.to_bytes(4, "big")
 
 
 def unpack_host(packed: bytes) -> tuple[str, int]:
-    """Host and port of 8 or 20 packed bytes."""
+    """Return host and port of 8 or 20 packed bytes."""
     return str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
-    """The offset id of a record, from its packed store host."""
+    """Return the offset id of a record, from its packed store host."""
     return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
 
 
 def decode_offset_id(text: str) -> OffsetId:
-    """The parts of an offset id. Raises ValueError when ``text`` cannot be one."""
+    """Return the parts of an offset id. Raises ValueError when ``text`` is not one."""
     if len(text) not in (32, 56):
         raise ValueError(f"{text!r} has {len(text)} characters; an offset id has 32 or 56")
     raw = bytes.fromhex(text)
@@ -51,10 +52,10 @@ def decode_offset_id(text: str) -> OffsetId:
 
 
 class UniqueKeys:
-    """Makes unique keys for one process.
+    """Creates unique keys for one process.
 
-    ``ip`` is the packed address (4 or 16 bytes), ``salt`` what tells two makers in one process
-    apart (Java puts its class loader's hash there).
+    ``ip`` is the packed address (4 or 16 bytes). ``salt`` distinguishes several instances in one
+    process; Java uses the hash of its class loader.
     """
 
     __slots__ = ("_counter", "_made_ms", "_month_end_ms", "_month_start_ms", "_prefix", "_stem")
@@ -63,14 +64,14 @@ class UniqueKeys:
         fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
         self._prefix = fixed.hex().upper()
         self._counter = 0
-        #: What all keys of one millisecond begin with, and which one that is.
+        #: Common prefix of all keys of one millisecond, and that millisecond.
         self._stem = ""
         self._made_ms = -1
         self._month_start_ms = 0
         self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
-        """A key that no other call gave; ``now_ms`` is wall time."""
+        """Return a new unique key; ``now_ms`` is wall time."""
         if now_ms != self._made_ms:
             if not self._month_start_ms <= now_ms < self._month_end_ms:
                 self._month_start_ms, self._month_end_ms = _month_of(now_ms)
@@ -81,11 +82,12 @@ class UniqueKeys:
 
 
 def lasting_key(number: int, made_ms: int, check: int) -> str:
-    """The unique key of something with a number of its own, the same whenever it is asked for.
+    """Return a stable unique key of a numbered item: equal arguments yield the same key.
 
-    It has a unique key's form, with the loopback address, so that tools which take it for an offset
-    id turn to nobody else, and with the time ``made_ms``, from which tools begin to look for it. Of
-    ``number`` it has 48 bits, of ``check``, which tells different things with one number apart, 16.
+    It has the form of a unique key with the loopback address, so that tools that take it for an
+    offset id query no other machine. It contains the time ``made_ms``, from which tools begin to
+    search. It holds 48 bits of ``number``, and 16 bits of ``check``, which distinguishes different
+    items with the same number.
     """
     start_ms, _ = _month_of(made_ms)
     fixed = f"7F000001{number & 0xFFFF_FFFF_FFFF:012X}"
@@ -93,7 +95,7 @@ def lasting_key(number: int, made_ms: int, check: int) -> str:
 
 
 def lasting_number(key: str) -> int:
-    """The number in a key that :func:`lasting_key` made. Raises ValueError for other texts."""
+    """Return the number in a key made by :func:`lasting_key`. Raises ValueError for other texts."""
     if len(key) != 32:
         raise ValueError(f"{key!r} has {len(key)} characters; a lasting key has 32")
     return int(key[8:20], 16)

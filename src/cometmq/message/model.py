@@ -1,4 +1,4 @@
-"""What users of a client hold in their hands: messages to send, messages stored, queues."""
+"""Public value types of clients: messages to send, stored messages, queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One queue of a topic on one broker set (the order is Java's: topic, broker, id)."""
+    """One queue of a topic under one broker name, ordered as in Java: topic, broker name, id."""
 
     topic: str
     broker_name: str
@@ -27,16 +27,16 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send. ``properties`` are the user's own.
+    """Message to send. ``properties`` are the user's own.
 
-    At most one of ``delay_level``, ``delay_ms`` (from the moment that a broker has it) and
-    ``deliver_at_ms`` (since the epoch) says when consumers get it; with 0 in all they get it at
-    once.
+    At most one of ``delay_level``, ``delay_ms`` (after a broker received it) and ``deliver_at_ms``
+    (since the epoch) sets the time of delivery; if all are 0, the message is delivered at once.
 
-    ``message_id`` is what it is known by to brokers and consumers, its unique key; the client makes
-    one where it is empty. Give one to a message that may be sent again by another process.
+    ``message_id`` is the unique key by which brokers and consumers know the message. If it is
+    empty, the client creates one. Set it for a message that another process may send again.
 
-    ``born_ms`` is when what it tells of happened (since the epoch); with 0 that is when it is sent.
+    ``born_ms`` is the time of the event that the message describes (since the epoch); 0 means the
+    time of sending.
     """
 
     topic: str
@@ -54,11 +54,13 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether consumers do not get it at once."""
+        """True if the message is not delivered at once."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
     def to_properties(self) -> dict[str, str]:
-        """All properties as the wire has them, reserved names included, without a unique key."""
+        """Return all properties as sent on the wire, reserved names included, without a unique
+        key.
+        """
         found = dict(self.properties)
         if self.tag:
             found[props.TAGS] = self.tag
@@ -75,7 +77,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that a broker holds, as consumers see it: body unpacked, properties decoded."""
+    """Message stored by a broker, as consumers see it: body decompressed, properties decoded."""
 
     topic: str
     queue_id: int
@@ -96,32 +98,32 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def tag(self) -> str:
-        """The tag, or an empty text."""
+        """Tag, or an empty text."""
         return self.properties.get(props.TAGS, "")
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The index keys that the sender gave."""
+        """Index keys that the sender set."""
         return props.split_keys(self.properties.get(props.KEYS, ""))
 
     @property
     def unique_key(self) -> str:
-        """The id that the producer gave, or an empty text."""
+        """Unique key set by the producer, or an empty text."""
         return self.properties.get(props.UNIQ_KEY, "")
 
     @property
     def offset_id(self) -> str:
-        """The id that the broker gave."""
+        """Id created by the broker."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """The unique key where there is one, else the offset id: what users are shown."""
+        """Id shown to users: the unique key if there is one, otherwise the offset id."""
         return self.unique_key or self.offset_id
 
     @property
     def delay_level(self) -> int:
-        """The delay level asked for; 0 when none was."""
+        """Requested delay level; 0 when there is none."""
         text = self.properties.get(props.DELAY, "")
         return int(text[:9]) if text.isascii() and text.isdigit() else 0
 
@@ -137,12 +139,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it was read from."""
+        """Queue that it was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
 def from_record(record: Record, broker_name: str = "") -> StoredMessage:
-    """The consumer's view of a record. Raises BadRecord when its body cannot be unpacked."""
+    """Return the consumer's view of a record.
+
+    Raises BadRecord when its body cannot be decompressed.
+    """
     return StoredMessage(
         record.topic,
         record.queue_id,
@@ -164,9 +169,10 @@ def from_record(record: Record, broker_name: str = "") -> StoredMessage:
 
 
 def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
-    """The consumer's view of every record of a buffer of whole records, such as a pull's body.
+    """Return the consumer's view of every record in a buffer, such as the body of a pull response.
 
-    Raises BadRecord at the first bytes that are no record, and for a body that cannot be unpacked.
+    The buffer must hold whole records. Raises BadRecord at the first bytes that are not a record,
+    and for a body that cannot be decompressed.
     """
     plain = cut_records(buffer, StoredMessage, broker_name) if type(buffer) is bytes else None
     if plain is not None:

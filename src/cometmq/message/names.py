@@ -1,8 +1,8 @@
-"""Names of topics and groups: what is legal, what is the system's own (upstream:
-TopicValidator.java, NamespaceUtil.java).
+"""Names of topics and groups: legal characters and lengths, and names reserved for the system
+(upstream: TopicValidator.java, NamespaceUtil.java).
 
-A group's retried messages lie in ``%RETRY%`` + group, its dead letters in ``%DLQ%`` + group. With a
-namespace the name follows the prefix: ``%RETRY%ns%group``.
+The retry topic of a group is ``%RETRY%`` + group, its dead-letter queue is ``%DLQ%`` + group. With
+a namespace the name follows the prefix: ``%RETRY%ns%group``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
-#: A route that exists wherever brokers create topics for their first message.
+#: Topic whose route brokers register if they create topics on the first message.
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -27,7 +27,7 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
-#: Topics that brokers fill themselves.
+#: Topics that only brokers write to.
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -39,34 +39,34 @@ FORBIDDEN_TO_SEND: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-#: Topics whose messages wait there for another one; clients get them from that one alone.
+#: Topics that hold messages until they move to their real topic; clients read them only there.
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 MAX_NAME_CHARACTERS: Final = 127
-#: A group's name must leave room for the prefix of its retry topic.
+#: Leaves room for the prefix of the group's retry topic.
 MAX_GROUP_CHARACTERS: Final = MAX_NAME_CHARACTERS - len(RETRY_PREFIX)
 MAX_PRODUCER_GROUP_CHARACTERS: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def has_legal_characters(name: str) -> bool:
-    """Whether ``name`` holds something, and only what names of topics and groups may hold."""
+    """Return whether ``name`` is not empty and has only characters legal in topics and groups."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_legal_name(name: str) -> bool:
-    """Whether ``name`` can name a topic or a group."""
+    """Return whether ``name`` is legal for a topic or a group."""
     return len(name) <= MAX_NAME_CHARACTERS and has_legal_characters(name)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether ``topic`` is the brokers' own, in whatever namespace a client is."""
+    """Return whether ``topic`` is a system topic, which is the same in every namespace."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """The retry or dead-letter prefix of a topic, and the rest."""
+    """Return the retry or dead-letter prefix of a topic (or an empty text), and the rest."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]

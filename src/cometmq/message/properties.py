@@ -1,13 +1,14 @@
-"""Message properties: the text between a record's body and its end, and its reserved names.
+"""Message properties: their text form, and the reserved names.
 
     name \\x01 value \\x02 name \\x01 value ...       UTF-8, at most 32 767 bytes
 
-A trailing ``\\x02`` is read (the C++ and the older Java clients write one) and never written. Order
-means nothing. A pair whose name or value is empty is dropped, and the last of two equal names wins
-(upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
+A trailing ``\\x02`` is accepted (the C++ and the older Java clients write one) and never written.
+The order has no meaning. A pair whose name or value is empty is dropped, and the last of two equal
+names wins (upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
 
-Readers of one text stand here. Others read the same: speedups/plain/match.py finds what a filter
-asks for, spark/decode/properties.py makes columns of many texts.
+This module reads single texts. speedups/plain/match.py, which finds the properties that a filter
+needs, and spark/decode/properties.py, which makes columns of many texts, must read them the same
+way.
 """
 
 from __future__ import annotations
@@ -74,17 +75,17 @@ RESERVED = frozenset(
 
 
 def encode_text(properties: Mapping[str, str]) -> str:
-    """The property text, as it stands in a send request's header."""
+    """Return the property text, as a send request's header holds it."""
     return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
-    """The property text in UTF-8, as it stands in a record."""
+    """Return the property text in UTF-8, as a record holds it."""
     return encode_text(properties).encode("utf-8", "replace")
 
 
 def decode_text(text: str) -> dict[str, str]:
-    """The pairs of a property text; what is no pair with a name and a value is left out."""
+    """Return the pairs of a property text; pairs without a name or a value are left out."""
     found: dict[str, str] = {}
     for segment in text.split("\x02"):
         name, _, value = segment.partition("\x01")
@@ -94,18 +95,19 @@ def decode_text(text: str) -> dict[str, str]:
 
 
 def decode(raw: bytes | memoryview) -> dict[str, str]:
-    """The pairs of a record's property bytes; broken UTF-8 becomes U+FFFD, as in Java."""
+    """Return the pairs of a record's property bytes; broken UTF-8 becomes U+FFFD, as in Java."""
     return decode_text(str(raw, "utf-8", "replace"))
 
 
 def marker(name: bytes) -> bytes:
-    """What stands before the value of a name, anywhere but at the begin of a text."""
+    """Return the bytes before the value of ``name``, except at the start of a text."""
     return b"\x02" + name + b"\x01"
 
 
 def find(raw: bytes, name: bytes) -> bytes | None:
-    """The value of ``name`` without decoding the others; None when it has none."""
+    """Return the value of ``name`` without decoding the others; None when it has none."""
     mark = marker(name)
+    # The last of equal names wins, so search from the end.
     at = raw.rfind(mark)
     while at >= 0:
         start = at + len(mark)
@@ -114,13 +116,14 @@ def find(raw: bytes, name: bytes) -> bytes | None:
         if value:
             return value
         at = raw.rfind(mark, 0, at + len(mark) - 1)
+    # A pair at the start of the text has no separator before it.
     if raw.startswith(mark[1:]):
         return raw[len(mark) - 1 :].partition(b"\x02")[0] or None
     return None
 
 
 def iter_pairs(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """The name of each pair with a name and a value, and where its value begins and ends."""
+    """Yield for each pair with a name and a value: the name, and start and end of the value."""
     position = 0
     for segment in raw.split(b"\x02"):
         name, _, value = segment.partition(b"\x01")
@@ -131,25 +134,25 @@ def iter_pairs(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def without(text: str, *names: str) -> str:
-    """A property text without the pairs of these names."""
+    """Return a property text without the pairs of these names."""
     marks = tuple([name + NAME_VALUE_SEPARATOR for name in names])
     return "\x02".join([pair for pair in text.split("\x02") if not pair.startswith(marks)])
 
 
 def joined(own: bytes, more: bytes) -> bytes:
-    """``own`` followed by ``more``, with one separator where both have something."""
+    """Return ``own`` followed by ``more``, with one separator if neither is empty."""
     if own and more and not own.endswith(b"\x02"):
         return own + b"\x02" + more
     return own + more
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """The index keys in the value of ``KEYS``: separated by blanks, empty ones left out."""
+    """Return the index keys in the value of ``KEYS``: separated by blanks, empty ones left out."""
     return tuple([key for key in text.split(" ") if key]) if text else ()
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """What a message is found by: its unique key first, then each of its keys."""
+    """Return the keys that index a message: its unique key first, then each of its keys."""
     keys = split_keys(properties.get(KEYS, ""))
     unique = properties.get(UNIQ_KEY)
     return (unique, *keys) if unique else keys

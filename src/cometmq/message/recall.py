@@ -1,4 +1,4 @@
-"""The handle by which a timed message can be taken back (upstream: RecallMessageHandle.java).
+"""Recall handle: identifies a timed message to be recalled (upstream: RecallMessageHandle.java).
 
 URL-safe base64 of "v1 topic brokerName deliverMs uniqueKey".
 """
@@ -14,7 +14,7 @@ _PARTS = 5
 
 
 class RecallHandle(NamedTuple):
-    """Which message is meant. ``deliver_ms`` lies in the second that it waits for."""
+    """Identity of a timed message. ``deliver_ms`` is within the second in which it is due."""
 
     topic: str
     broker_name: str
@@ -22,13 +22,13 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        """The text that a producer gets with the answer to its send."""
+        """Return the text that a producer receives with the response to its send."""
         words = (_VERSION, self.topic, self.broker_name, str(self.deliver_ms), self.unique_key)
         return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
 
 
 def decode_recall(text: str) -> RecallHandle:
-    """The handle in a text that anybody may have made up. Raises ValueError when it is none."""
+    """Decode a handle from untrusted text. Raises ValueError when it is invalid."""
     problem = "recall handle is invalid"
     try:
         raw = base64.b64decode(text.encode(), altchars=b"-_", validate=True).decode()

@@ -1,4 +1,4 @@
-"""The message record: one layout on disk, in pull answers and in replication.
+"""Message record: one layout on disk, in pull responses and in replication.
 
     position  bytes   field                 note
     0         4       total size            of the whole record
@@ -20,12 +20,12 @@
     ..        2+n     properties            UTF-8, see properties.py
 
 All integers are big-endian (upstream: MessageDecoder.java, CommitLog.java). V2 is read and never
-written, because a 4.9 broker stops its recovery there. A blank is 8 bytes, the room left in the
-file and its magic, and says that the log goes on in the next file.
+written, because the recovery of a 4.9 broker stops at a V2 record. A blank has 8 bytes, the space
+left in the file and its magic, and means that the log continues in the next file.
 
-This module is the one place that knows this. What reads some fields of a head takes its layout from
-:func:`head_part` or a position. :func:`iter_spans` walks records that stand one behind the other
-and checks them, :func:`iter_sizes` only follows their sizes; ``speedups`` walks over many at once.
+Only this module knows the layout. Code that reads some fields of a head takes their layout from
+:func:`head_part` or a position. :func:`iter_spans` walks and checks consecutive records,
+:func:`iter_sizes` only follows their sizes; ``speedups`` walks over many at once.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _COLUMN_KINDS: Final = {"I": ">u4", "i": ">i4", "q": ">i8", "8s": ">i8"}
 HEAD_COLUMNS: Final = [(name, _COLUMN_KINDS[kind]) for name, kind in HEAD_FIELDS]
 """The same for ``numpy.dtype``."""
 
-#: Where fields stand that are read without the rest of a record. Those behind a host stand
-#: LONGER_HOST_BYTES further for each IPv6 host before them.
+#: Positions of the fields before the body, with IPv4 hosts. Fields after a host move by
+#: LONGER_HOST_BYTES for each IPv6 host before them.
 POSITIONS: Final = {
     name: calcsize(">" + "".join([*_KINDS.values()][:number])) for number, name in enumerate(_KINDS)
 }
@@ -105,7 +105,8 @@ HEAD = _head()
 _HEADS = (HEAD, _head("born_host"), _head("store_host"), _head("born_host", "store_host"))
 
 _PROPERTIES_LENGTH = Struct(">H")
-#: What stands before a body: its length. Store time, before the host that may be longer.
+#: Body length, directly before the body; and store time, before the store host, which may be
+#: longer.
 _BODY_LENGTH = Struct(">i")
 _STORE_MS = Struct(">q")
 STORE_MS_BYTES: Final = STORE_MS_POSITION + LONGER_HOST_BYTES + _STORE_MS.size
@@ -117,15 +118,17 @@ FIXED_BYTES = HEAD.size + 3
 MAX_TOPIC_BYTES = 127
 MAX_PROPERTIES_BYTES = 32_767
 
-#: Topic and properties with their lengths, in a record of either magic.
+#: Largest size of topic and properties with their lengths, in a record of either magic.
 _TAIL_BYTES_MAX = 2 + 0xFFFF + 2 + MAX_PROPERTIES_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
 
 def head_part(*names: str) -> Struct:
-    """These fields of the head of a record with IPv4 hosts, in their order there. It ends with the
-    last of them."""
+    """Return the layout of these fields in the head of a record with IPv4 hosts, in head order.
+
+    It ends with the last of them.
+    """
     parts: list[str] = []
     at = 0
     for name in names:
@@ -135,7 +138,7 @@ def head_part(*names: str) -> Struct:
 
 
 class BadRecord(CometError):
-    """The bytes at ``position`` of a buffer are no record; ``problem`` says why."""
+    """The bytes at ``position`` of a buffer are not a record; ``problem`` is the reason."""
 
     def __init__(self, position: int, problem: str) -> None:
         self.position = position
@@ -175,27 +178,29 @@ properties begin two bytes behind the topic and end with the record."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """The sysFlag bits that say how long the two hosts of a record are."""
+    """Return the sysFlag bits for the lengths of a record's two hosts."""
     return (BORN_HOST_V6 if len(born_host) == 20 else 0) | (
         STORE_HOST_V6 if len(store_host) == 20 else 0
     )
 
 
 def head_of(sys_flag: int) -> Struct:
-    """The layout of everything before the body, for a record with this sysFlag."""
+    """Return the layout of all fields before the body, for a record with this sysFlag."""
     return _HEADS[(sys_flag & HOST_BITS) >> 4]
 
 
 def store_ms_of(head: Buffer) -> int:
-    """The store time of the record that begins with STORE_MS_BYTES or more of these bytes."""
+    """Return the store time of a record from its first bytes, at least STORE_MS_BYTES."""
     longer = LONGER_HOST_BYTES if head[HOST_BITS_POSITION] & BORN_HOST_V6 else 0
     found: int = _STORE_MS.unpack_from(head, STORE_MS_POSITION + longer)[0]
     return found
 
 
 def claimed_size(buffer: Buffer, at: int = 0) -> int:
-    """The size of the record that begins at a place, of which no more than the head need be there;
-    0 when the head is not there or contradicts itself."""
+    """Return the size in the head of the record at ``at``; the rest of it may be missing.
+
+    Returns 0 when the head is incomplete or inconsistent.
+    """
     if len(buffer) - at < FIXED_BYTES:
         return 0
     size, magic = PREFIX.unpack_from(buffer, at)
@@ -208,7 +213,7 @@ def claimed_size(buffer: Buffer, at: int = 0) -> int:
 
 
 def properties_of(view: memoryview, at: int, size: int) -> memoryview:
-    """The property bytes of the record of ``size`` bytes at ``at``, which is believed."""
+    """Return the property bytes of the record of ``size`` bytes at ``at``, which is not checked."""
     body_at = at + head_of(view[at + HOST_BITS_POSITION]).size
     topic_at = body_at + _BODY_LENGTH.unpack_from(view, body_at - _BODY_LENGTH.size)[0]
     if PREFIX.unpack_from(view, at)[1] == MAGIC_V2:
@@ -219,7 +224,7 @@ def properties_of(view: memoryview, at: int, size: int) -> memoryview:
 
 
 def topic_tail(topic: str) -> bytes:
-    """The topic as it stands behind the body: its length and its bytes.
+    """Return the topic as it follows the body: its length and its bytes.
 
     Raises ValueError over 127 bytes, which only V2 could hold.
     """
@@ -232,7 +237,7 @@ def topic_tail(topic: str) -> bytes:
 
 
 def pack(record: Record) -> bytes:
-    """The bytes of a record; its size, CRC and host bits are computed, not taken from it."""
+    """Return the bytes of a record; its size, CRC and host bits are computed, not taken from it."""
     body, properties = record.body, record.properties
     sys_flag = record.sys_flag & ~HOST_BITS | host_flags(record.born_host, record.store_host)
     head = head_of(sys_flag)
@@ -259,15 +264,17 @@ def pack(record: Record) -> bytes:
 
 
 def verify(body: Buffer, body_crc: int) -> bool:
-    """Whether a stored body still has the CRC that its record carries (0 means none was taken)."""
+    """Return whether a stored body matches the CRC in its record; 0 means that there is no CRC."""
     return body_crc == 0 or crc32(body) & CRC_MASK == body_crc
 
 
 def iter_sizes(
     buffer: Buffer, position: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Where records begin from ``position`` on and their sizes, by these sizes alone; up to the
-    first that does not end at or before ``end`` (default: the end)."""
+    """Yield position and size of the records from ``position`` on, without checking them.
+
+    Stops at the first record that does not end at or before ``end`` (default: the buffer's end).
+    """
     end = len(buffer) if end is None else end
     unpack = PREFIX.unpack_from
     while position + FIXED_BYTES <= end:
@@ -286,15 +293,16 @@ def iter_spans(
     base: int | None = None,
     check_crc: bool = True,
 ) -> Iterator[Span]:
-    """The records that stand one behind the other from ``position`` to ``end`` (default: the end).
+    """Yield the consecutive records from ``position`` to ``end`` (default: the buffer's end).
 
-    Lengths inside are checked against each other, so that no byte outside of a record is read; with
-    ``check_crc`` its body is compared with its CRC. With ``base``, the physical offset of the
-    buffer's first byte, each record must carry the offset at which it stands. Raises BadRecord at
-    the first bytes that are no whole record, or not a right one.
+    Lengths are checked against each other, so that no byte outside of a record is read. With
+    ``check_crc`` each body is compared with its CRC. ``base`` is the physical offset of the
+    buffer's first byte; with it, each record's physical offset must match its position. Raises
+    BadRecord at the first bytes that are not a whole and valid record.
     """
     end = len(buffer) if end is None else end
     view = memoryview(buffer)
+    # Even the shortest record needs FIXED_BYTES, so none can begin after ``last``.
     unpack, head_bytes, last = HEAD.unpack_from, HEAD.size, end - FIXED_BYTES
     while position < end:
         if position > last:
@@ -327,7 +335,7 @@ def iter_spans(
 
 
 def _longer_head(buffer: Buffer, position: int, end: int) -> tuple[Head, int]:
-    """The head of a record with IPv6 hosts, and where its body begins."""
+    """Return the head of a record with IPv6 hosts, and the position of its body."""
     layout = head_of(buffer[position + HOST_BITS_POSITION])
     if position + layout.size > end:
         raise bad_record(buffer, position, end)
@@ -335,7 +343,7 @@ def _longer_head(buffer: Buffer, position: int, end: int) -> tuple[Head, int]:
 
 
 def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
-    """Why the bytes from ``position`` to ``end`` do not begin with a whole record."""
+    """Return the reason why the bytes from ``position`` to ``end`` do not begin with a record."""
     left = end - position
     if left < FIXED_BYTES:
         return BadRecord(position, f"{left} bytes left, a record has at least {FIXED_BYTES}")
@@ -362,7 +370,7 @@ def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
 
 
 def record_of(buffer: bytes | memoryview, span: Span) -> Record:
-    """The record at a place of a buffer."""
+    """Return the record at a span of a buffer."""
     at, head, body_at, body_end, topic_at, topic_end = span
     (
         size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
@@ -379,9 +387,9 @@ def record_of(buffer: bytes | memoryview, span: Span) -> Record:
 def decode_one(
     buffer: Buffer, position: int = 0, limit: int | None = None, *, check_crc: bool = True
 ) -> Record:
-    """The record at ``position``, which must end at or before ``limit`` (default: the end).
+    """Return the record at ``position``, which must end at or before ``limit`` (default: the end).
 
-    Raises BadRecord when the bytes are no whole record, or when ``check_crc`` finds another body.
+    Raises BadRecord when the bytes are not a whole record, or when ``check_crc`` finds a wrong CRC.
     """
     buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
     span = next(iter_spans(buffer, position, limit, check_crc=check_crc), None)
@@ -393,8 +401,10 @@ def decode_one(
 def iter_decode(
     buffer: Buffer, base: int | None = None, *, check_crc: bool = True
 ) -> Iterator[Record]:
-    """Every record of a buffer of whole records, such as the body of a pull answer; ``base`` and
-    BadRecord as in :func:`iter_spans`."""
+    """Yield every record in a buffer of whole records, such as the body of a pull response.
+
+    ``base`` and BadRecord as in :func:`iter_spans`.
+    """
     buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
     for span in iter_spans(buffer, base=base, check_crc=check_crc):
         yield record_of(buffer, span)

@@ -1,6 +1,6 @@
-"""Where in raw bytes of the log a record may begin, behind damage or in the middle of a file.
+"""Finds where a record may begin in raw bytes of the log, after damage or inside a file.
 
-From there on ``walk`` in ``speedups`` goes from record to record.
+From there ``walk`` in ``speedups`` continues from record to record.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-#: Before the magic number.
+#: Bytes of the size field, which precedes the magic number.
 _SIZE_BYTES = 4
 _PLACE = head_part("size_bytes", "magic", "physical_offset")
 
 
 def window(data: Bytes, dtype: str) -> npt.NDArray[np.generic]:
-    """Every position of ``data`` read as ``dtype``: element n is what stands at byte n."""
+    """Return a view of ``data`` whose element n is the ``dtype`` value at byte n."""
     kind = np.dtype(dtype)
     count = max(0, len(data) - kind.itemsize + 1)
     first = np.ndarray((min(count, 1),), kind, data.data)
@@ -37,12 +37,12 @@ def window(data: Bytes, dtype: str) -> npt.NDArray[np.generic]:
 
 
 def numbers(found: npt.NDArray[np.generic]) -> Ints:
-    """Numbers of any kind and byte order as plain ones."""
+    """Return numbers of any type and byte order as int64."""
     return found.astype(np.int64)
 
 
 def next_record(data: bytes | bytearray, base: int | None, start: int, end: int) -> int:
-    """Where from ``start`` on the next bytes stand that say of themselves to be a record; or -1."""
+    """Return the first position from ``start`` on where a plausible record begins, or -1."""
     at = start + _SIZE_BYTES
     while True:
         at = data.find(MAGIC_START, at, end)
@@ -55,7 +55,10 @@ def next_record(data: bytes | bytearray, base: int | None, start: int, end: int)
 
 
 def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | None) -> str:
-    """Why no record can begin at a place that has room for the shortest; empty when one can."""
+    """Return the reason why no record begins at a position; empty if one may.
+
+    At least FIXED_BYTES must follow the position.
+    """
     size, magic, offset = _PLACE.unpack_from(data, place)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return f"magic is {magic:#010x}"
@@ -67,7 +70,7 @@ def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | Non
 
 
 def is_blank(data: bytes | bytearray | memoryview, place: int, room: int) -> bool:
-    """Whether the blank that closes a file stands at a place with ``room`` bytes left in it."""
+    """Return whether the blank that ends a file is at a position with ``room`` bytes left in it."""
     if len(data) - place < PREFIX.size:
         return False
     size, magic = PREFIX.unpack_from(data, place)

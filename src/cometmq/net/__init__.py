@@ -1,4 +1,5 @@
-"""Sockets round the sans-I/O protocol: accept loop, peers with fair turns, outgoing connections.
+"""Network layer around the protocol code: accept loop, fair scheduling of peers, outgoing
+connections.
 
-The only room that knows asyncio transports, and the only place where tasks are created.
+Only this package uses asyncio transports and creates tasks.
 """

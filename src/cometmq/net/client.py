@@ -1,9 +1,9 @@
-"""Outgoing connections: requests and one-way requests to other sides, pooled by address.
+"""Outgoing connections: requests and one-way requests to other processes, pooled by address.
 
-One connection an address, shared by everybody in the process. Requests made in one turn of the loop
-leave in one write. A connection bounds what it has in flight and what it has not yet written; past
-the bound callers wait, inside their own time-out. Requests that the other side starts (a broker
-telling a consumer that its group changed) go to the handlers given at construction.
+All callers in the process share one connection per address. Requests made in one turn of the event
+loop leave in one write. A connection limits its requests in flight and its unwritten bytes; beyond
+a limit callers wait, within their own timeouts. Requests that the peer starts (a broker notifies a
+consumer that its group changed) go to the handlers passed to the constructor.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Serves a request that the other side started: gets its address and the request, gives the answer
-#: (None for one-way requests). A CometError it raises is answered with its code and remark.
+#: Serves a request that the peer started: receives its address and the request, returns the reply
+#: (None for one-way requests). A CometError is answered with its code and remark.
 InboundHandler = Callable[[str, Request[Any]], Coroutine[Any, Any, "Reply | None"]]
 
-#: What a waiting request is woken with: its response, the loss of its connection, or None when its
-#: time is up.
+#: Outcome of a waiting request: its response, the loss of its connection, or None on a timeout.
 Outcome = Response | NotConnected | None
 
 _MAX_IN_FLIGHT: Final = 16_384
 _MAX_INBOUND: Final = 256
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
-#: What encoding raises for fields of wrong types, text that UTF-8 has not, numbers too large.
+#: Errors of encoding: values of wrong types, text that UTF-8 cannot encode, numbers too large.
 _ENCODE_ERRORS: Final = (
     CometError,
     TypeError,
@@ -68,9 +67,9 @@ _ENCODE_ERRORS: Final = (
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` (also ``[v6]:port``) as its parts.
+    """Split ``host:port`` (or ``[v6]:port``) into its parts.
 
-    Raises NotConnected when it is not of that form.
+    Raises NotConnected when it does not have that form.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isdecimal() and len(port) <= 5) or int(port) > 65_535:
@@ -79,21 +78,25 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _checked(code: object, body: bytes) -> bytes:
-    """The bytes of a body, which nobody changes any more. One that is none would break the write
-    that all requests of a turn share: it raises LocalProtocolError."""
+    """Return a body as immutable bytes. Raises LocalProtocolError for an invalid body or code.
+
+    An invalid body would otherwise break the write that all requests of a turn share.
+    """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
             raise LocalProtocolError(f"its body is {type(body).__name__}; give bytes")
         body = bytes(body)
-    # The other side cannot read on behind a code that its header has no room for.
+    # The peer could not parse the stream after a code that does not fit its header.
     if not (isinstance(code, int) and -0x8000_0000 <= code < 0x8000_0000):
         raise LocalProtocolError("a code is a whole number of 32 bits")
     return body
 
 
 def _check_size(head: bytes, body: bytes) -> None:
-    """Raises LocalProtocolError for a frame on which servers close the connection, which would
-    cost all requests on it."""
+    """Raise LocalProtocolError for a frame over the limit.
+
+    Servers close the connection on such a frame, so all requests on it would fail.
+    """
     if len(head) + len(body) > MAX_FRAME_BYTES:
         raise LocalProtocolError(
             f"its header has {len(head)} bytes and its body {len(body)}; the limit for both is "
@@ -107,13 +110,13 @@ def _not_sent(address: str, code: int, error: Exception) -> LocalProtocolError:
 
 
 class Remoting:
-    """Requests to any address, over one shared connection each.
+    """Sends requests to any address, over one shared connection each.
 
-    ``connect_timeout_ms`` bounds the opening of a connection, ``idle_timeout_ms`` closes one that
-    nobody used for so long, and ``silence_timeout_ms`` one on which requests time out while nothing
-    arrives for so long: its other end is gone without a word. ``on_request`` maps codes to handlers
-    of requests that other sides start. ``tasks`` owns what runs in the background; close the
-    Remoting before it.
+    ``connect_timeout_ms`` limits the opening of a connection. ``idle_timeout_ms`` closes a
+    connection that was unused for this long. ``silence_timeout_ms`` closes one on which requests
+    time out while nothing was received for this long, because its peer died without closing it.
+    ``on_request`` maps codes to handlers of requests that peers start. ``tasks`` owns the
+    background tasks; close the Remoting before it.
     """
 
     def __init__(
@@ -136,9 +139,9 @@ class Remoting:
         self.max_in_flight = max_in_flight
         self.on_request: dict[int, InboundHandler] = dict(on_request or {})
         self.language = language
-        #: Called with the address whenever a connection is gone, whoever closed it.
+        #: Called with the address when a connection is closed by either side.
         self.on_close: list[Callable[[str], None]] = []
-        #: How many connections are gone, whoever closed them.
+        #: Number of connections closed by either side.
         self.losses = 0
         self._links: dict[str, Link] = {}
         self._opening: dict[str, asyncio.Task[Link | NotConnected]] = {}
@@ -149,11 +152,11 @@ class Remoting:
         return f"<Remoting in flight {{{links}}}, opening {sorted(self._opening)}>"
 
     def is_connected(self, address: str) -> bool:
-        """Whether a connection to ``address`` is open now."""
+        """Return whether a connection to ``address`` is open."""
         return address in self._links
 
     def open_link(self, address: str) -> Link | None:
-        """The connection to ``address``, if there is one that takes a request now."""
+        """Return the connection to ``address`` if it is open and accepts a request now."""
         link = self._links.get(address)
         return None if link is None or link.blocked or link.lost is not None else link
 
@@ -167,11 +170,11 @@ class Remoting:
         timeout_ms: int,
         codec: int = JSON,
     ) -> Response:
-        """Send a request and wait for its response, whatever its code.
+        """Send a request and wait for its response, which may have any code.
 
-        Raises NotConnected (no connection, or it broke before the answer), RequestTimedOut after
-        ``timeout_ms``, which counts the opening of a connection too, and LocalProtocolError, at
-        once, for a request that cannot be encoded or that no server takes.
+        Raises NotConnected (no connection, or it broke before the response), RequestTimedOut after
+        ``timeout_ms``, which includes the opening of a connection, and at once LocalProtocolError
+        for a request that cannot be encoded or that exceeds the limits of servers.
         """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         link = self._links.get(address)
@@ -194,7 +197,9 @@ class Remoting:
         timeout_ms: int,
         codec: int = JSON,
     ) -> Response:
-        """As :meth:`request`, and raises BrokerRefused for every response code but SUCCESS."""
+        """Send a request like :meth:`request`; raise BrokerRefused for every response code but
+        SUCCESS.
+        """
         response = await self.request(
             address, code, header, body, timeout_ms=timeout_ms, codec=codec
         )
@@ -212,10 +217,10 @@ class Remoting:
         timeout_ms: int = 3000,
         codec: int = JSON,
     ) -> None:
-        """Send a request that nobody answers. Returning means that it is on its way, no more.
+        """Send a request without a response. Returning means only that it was queued for sending.
 
-        Raises NotConnected, RequestTimedOut when the other side takes no bytes for ``timeout_ms``,
-        and LocalProtocolError as :meth:`request`.
+        Raises NotConnected, RequestTimedOut when the peer accepts no bytes for ``timeout_ms``, and
+        LocalProtocolError as :meth:`request`.
         """
         link = self._links.get(address)
         if link is None or link.blocked:
@@ -224,7 +229,7 @@ class Remoting:
         link.send_oneway(code, header, body, codec)
 
     async def close(self) -> None:
-        """Write out what was handed over, close every connection; what still waits is told."""
+        """Send queued bytes, then close every connection; waiting requests raise NotConnected."""
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
@@ -235,7 +240,9 @@ class Remoting:
             await link.wait_closed()
 
     async def _ready(self, address: str, code: int, deadline_ms: int, timeout_ms: int) -> Link:
-        """An open connection that takes another request; waits for one until the deadline."""
+        """Return an open connection that accepts another request; wait for one until the
+        deadline.
+        """
         try:
             async with asyncio.timeout(max(0, deadline_ms - self.clock.monotonic_ms()) / 1000):
                 while True:
@@ -254,7 +261,7 @@ class Remoting:
             task = self.tasks.spawn(self._connect(address), name=f"connect {address}")
             self._opening[address] = task
             task.add_done_callback(lambda _: self._opening.pop(address, None))
-        # Several callers may wait for one attempt: none of them may cancel it for the others.
+        # Several callers may wait for one attempt, and none of them may cancel it for the others.
         await ended(task)
         if task.cancelled():
             raise NotConnected(address, "this client is closed")
@@ -271,7 +278,7 @@ class Remoting:
                 _, link = await loop.create_connection(lambda: Link(self, address), host, port)
         except TimeoutError:
             return NotConnected(address, f"no connection within {self.connect_timeout_ms} ms")
-        except (OSError, UnicodeError) as error:  # a host name may be no name at all
+        except (OSError, UnicodeError) as error:  # the host name may be invalid
             return NotConnected(address, f"cannot connect: {error}")
         except NotConnected as error:
             return error
@@ -289,13 +296,13 @@ class Remoting:
 
 
 class Link(asyncio.Protocol):
-    """One open connection: bytes from and to the transport, waiting requests, their timer."""
+    """One open connection: its transport, waiting requests and their timer."""
 
     def __init__(self, owner: Remoting, address: str) -> None:
         self.address = address
         self.connection: Connection[asyncio.Future[Outcome]] = Connection(owner.language)
         self.lost: NotConnected | None = None
-        #: True while no further request may be handed over.
+        #: True while no further request is accepted.
         self.blocked = False
         self._owner = owner
         self._clock = owner.clock
@@ -318,7 +325,7 @@ class Link(asyncio.Protocol):
     async def request(
         self, code: int, header: Header | None, body: bytes, deadline_ms: int, codec: int
     ) -> Outcome:
-        """Send a request; gives its outcome."""
+        """Send a request and return its outcome."""
         if self.lost is not None:
             return self.lost
         waiter: asyncio.Future[Outcome] = self._loop.create_future()
@@ -331,6 +338,7 @@ class Link(asyncio.Protocol):
             )
             _check_size(head, body)
             self._write(head, body)
+            # Deadlines mostly lie after the timer's, so the timer is rarely set again.
             if deadline_ms < self._timer_ms:
                 self._arm(deadline_ms)
             if connection.in_flight >= self._owner.max_in_flight:
@@ -355,8 +363,10 @@ class Link(asyncio.Protocol):
         key: str,
         deadline_ms: int,
     ) -> tuple[int, asyncio.Future[Any]]:
-        """Send a plain send (speedups: requests); gives its opaque, and what gets its result, made
-        of ``key`` and ``place``, or another outcome."""
+        """Send a plain send (speedups: requests); return its opaque and a future.
+
+        The future receives the result, made of ``key`` and ``place``, or another outcome.
+        """
         connection = self.connection
         opaque = connection.new_opaque()
         frame = send_frame(pieces, place[3], born_ms, properties, opaque, body)
@@ -364,6 +374,7 @@ class Link(asyncio.Protocol):
         waiting = connection.expect(opaque, (deadline_ms, waiter, key, place))
         self._out.append(frame)
         self._out_bytes += len(frame)
+        # All requests of a turn of the loop leave in one write.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -376,13 +387,13 @@ class Link(asyncio.Protocol):
         return opaque, waiter
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for an answer any more."""
+        """Drop a request, because its caller no longer waits for the response."""
         self.connection.forget(opaque)
         if self.blocked or self._unblocked:
             self._review()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes, codec: int) -> None:
-        """Send a request without response."""
+        """Send a request without a response."""
         if self.lost is not None:
             raise NotConnected(self.address, self.lost.problem)
         try:
@@ -397,20 +408,20 @@ class Link(asyncio.Protocol):
                 self._review()
 
     async def wait_unblocked(self) -> None:
-        """Wait until a request may be handed over, or the connection is gone."""
+        """Wait until a request is accepted, or the connection is closed."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._unblocked.append(waiter)
         await waiter
 
     def close(self, problem: str) -> None:
-        """Write out what waits, then close."""
+        """Send queued bytes, then close."""
         self._problem = problem
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     async def wait_closed(self) -> None:
-        """Wait until the transport is closed; a peer that takes no bytes is cut off after 1 s."""
+        """Wait until the transport is closed; abort it if the peer accepts no bytes for 1 s."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await asyncio.shield(self._closed)
@@ -421,7 +432,7 @@ class Link(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports behave like asyncio.Transport without being one.
+        # uvloop's transports behave like asyncio.Transport but do not inherit from it.
         transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         self._transport = transport
@@ -511,7 +522,7 @@ class Link(asyncio.Protocol):
         except CometError as error:
             self._refuse(request, error.code, error.remark)
         except Exception as error:
-            # Spelled out: an answer that cannot be encoded would leave the other side waiting.
+            # Escape the text: a reply that cannot be encoded would leave the peer waiting.
             told = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
             self._refuse(request, ResponseCode.SYSTEM_ERROR, told)
             raise
@@ -555,7 +566,7 @@ class Link(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _review(self) -> None:
-        """Let callers in again as far as both bounds allow it."""
+        """Accept requests again as far as both limits allow, and wake callers that wait."""
         room = self._owner.max_in_flight - self.connection.in_flight
         if not self._write_paused and room > 0:
             self.blocked = False

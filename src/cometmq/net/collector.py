@@ -1,11 +1,11 @@
-"""Collecting garbage between requests: often when the loop is idle, within bounds when it is not.
+"""Runs the garbage collector between requests: often when the loop is idle, rarely when it is busy.
 
-Hardly anything in a server dies in a cycle, but the collector looks at every object to find that
-out: with 100 000 queues for 30 ms and more, at a moment of its own choice. So what has been looked
-at and lives is frozen, which means that no collection looks at it again, and a collection that
-looks at all the rest never finds more than OBJECTS_BOUND new objects. What is frozen dies with its
-last reference as ever; only cycles among frozen objects stay, so what lives as long as a connection
-must not be one (tests/broker/test_connection_life.py).
+Few objects in a server die in reference cycles, but a collection must traverse every object to find
+them: 30 ms and more with 100 000 queues, at an arbitrary moment. Therefore objects that survive a
+collection are frozen, so that later collections do not traverse them, and a full collection never
+finds more than OBJECTS_BOUND new objects. A frozen object is still freed with its last reference.
+Cycles of frozen objects are never freed, so objects with the lifetime of a connection must not form
+cycles (tests/broker/test_connection_life.py).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.net.watchdog import Watchdog
 
-#: New objects after which the interpreter looks at them by itself, wherever it is: 1 to 3 ms.
+#: New objects after which the interpreter starts a young collection, at any point: 1 to 3 ms.
 YOUNG_OBJECTS: Final = 10_000
-#: New objects that are looked at once more at the latest, at the next turn of the loop.
+#: New objects after which a full collection runs in the next turn of the loop.
 OBJECTS_BOUND: Final = 50_000
-#: Objects that lived through a collection and are so many that the next would take 1 ms.
+#: Surviving objects from which on the next collection would take 1 ms, so they are frozen.
 FREEZE_OBJECTS: Final = 5_000
-#: How often an idle loop collects, and how seldom a busy one does.
+#: Intervals of collections in an idle and in a busy loop.
 IDLE_INTERVAL_MS: Final = 1_000
 BUSY_INTERVAL_MS: Final = 10_000
-#: A turn of the loop that took less had nothing to do.
+#: A turn of the loop that took less than this had no work.
 IDLE_TURN_NS: Final = 500_000
 _NEVER: Final = 1 << 30
 _OLDEST: Final = 2
 
 
 class Collector:
-    """The garbage collection of this process, from :meth:`start` to :meth:`stop`."""
+    """Garbage collection of this process, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, clock: Clock, watchdog: Watchdog) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class Collector:
         self._before = (gc.isenabled(), gc.get_threshold())
 
     def start(self, tasks: Tasks) -> None:
-        """Freeze what was loaded, and take over; ``tasks`` owns what runs in the background."""
+        """Freeze all existing objects and take control; ``tasks`` owns the background task."""
         self._before = (gc.isenabled(), gc.get_threshold())
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, _NEVER, _NEVER)
@@ -57,7 +57,7 @@ class Collector:
         tasks.keep(self._collect_forever, name="collect garbage", clock=self._clock)
 
     def stop(self) -> None:
-        """Leave the collection to the interpreter again, as it was; what is frozen stays so."""
+        """Restore the interpreter's own collection; frozen objects stay frozen."""
         if self._observe in gc.callbacks:
             gc.callbacks.remove(self._observe)
             enabled, threshold = self._before
@@ -66,7 +66,7 @@ class Collector:
                 gc.disable()
 
     def collect(self) -> None:
-        """Look at everything that is not frozen."""
+        """Collect all objects that are not frozen."""
         self._due = False
         self._last_ms = self._clock.monotonic_ms()
         gc.collect(_OLDEST)
@@ -87,7 +87,7 @@ class Collector:
         return self._clock.monotonic_ns() - begin_ns < IDLE_TURN_NS
 
     def _observe(self, phase: str, info: dict[str, int]) -> None:
-        # The interpreter calls this round every collection, its own ones included.
+        # The interpreter calls this around every collection, including those that it starts itself.
         if phase == "start":
             self._begin_ns = self._clock.monotonic_ns()
             self._new_objects += gc.get_count()[0]
@@ -96,5 +96,5 @@ class Collector:
         self._watchdog.turn("garbage collection", self._clock.monotonic_ns() - self._begin_ns)
         if self._new_objects >= OBJECTS_BOUND and not self._due:
             self._due = True
-            # Not call_soon: a thread may be the one that made the last object.
+            # Not call_soon: a collection may be triggered in another thread.
             self._loop.call_soon_threadsafe(self.collect)

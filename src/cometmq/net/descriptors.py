@@ -1,8 +1,7 @@
-"""File descriptors that the servers of one process share with its stores.
+"""Shares the file descriptors of a process between connections and stores.
 
-A process may open so many files, whoever opens them. Servers take their connections from what is
-left when the stores have their part, all together: a name server and a broker in one process have
-one bound, not one each.
+A process has one limit of open files. After the share of the stores, all servers together use the
+rest for connections: a name server and a broker in one process have one common limit.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ import threading
 import weakref
 from typing import Final, Protocol
 
-#: Connections of one process when the machine sets no lower bound.
+#: Limit of connections of one process, unless the machine's limit is lower.
 MAX_CONNECTIONS: Final = 100_000
-#: File descriptors that connections leave to the stores: so many, or an eighth of all up to
-#: RESERVED_FILES_MAX, which is room for connections that come faster than they are refused. Where
-#: there are few it is half of all, and at least STORE_FILES (256 queue files and some more), as
-#: long as a quarter of all is left to connections.
+#: Descriptors reserved for the stores: RESERVED_FILES, or an eighth of all up to
+#: RESERVED_FILES_MAX, which leaves room for connections that arrive faster than they are refused.
+#: If there are few descriptors, the reserve is half of all, but at least STORE_FILES (256 queue
+#: files and some more), as long as a quarter of all is left for connections.
 RESERVED_FILES: Final = 1_024
 RESERVED_FILES_MAX: Final = 8_192
 STORE_FILES: Final = 512
-#: Connections that wait to be accepted, when descriptors are plentiful.
+#: Connections that may wait to be accepted, if descriptors are plentiful.
 BACKLOG: Final = 1_024
 _BACKLOG_MIN: Final = 16
 
 
 def open_files() -> int | None:
-    """How many files this process may open, after asking for all it may; None for any number."""
+    """Raise this process's limit of open files as far as allowed; return it, None for no limit."""
     try:
         import resource
-    except ImportError:  # Windows counts sockets apart from files
+    except ImportError:  # Windows counts sockets separately from files
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -41,7 +40,7 @@ def open_files() -> int | None:
 
 
 def max_connections() -> int:
-    """How many connections all servers of this process may have together."""
+    """Return the maximum number of connections of all servers of this process together."""
     files = open_files()
     if files is None:
         return MAX_CONNECTIONS
@@ -51,10 +50,10 @@ def max_connections() -> int:
 
 
 def backlog() -> int:
-    """How many connections may wait to be accepted.
+    """Return the number of connections that may wait to be accepted.
 
     One turn of the loop accepts all of them before the first is refused, and closes them a turn
-    later: meanwhile they take descriptors from the reserve. Several listeners may do so at once.
+    later. Meanwhile they take descriptors from the reserve. Several listeners may do so at once.
     """
     files = open_files()
     if files is None:
@@ -63,20 +62,20 @@ def backlog() -> int:
 
 
 class Counted(Protocol):
-    """A server whose connections count."""
+    """A server whose connections are counted."""
 
     @property
     def open_connections(self) -> int:
-        """How many it has."""
+        """Number of its connections."""
         ...
 
 
 class Connections:
-    """The connections of all servers of a process, counted together.
+    """Connections of all servers of a process, counted together.
 
-    A server takes part from :meth:`join` to :meth:`leave`, or as long as it is there. A quarter of
-    the places is kept for servers that have few connections: who fills one port leaves room at the
-    others.
+    A server takes part from :meth:`join` to :meth:`leave`, or until it is freed. A quarter of the
+    places is reserved for servers with few connections, so that clients that fill one port do not
+    block the others.
     """
 
     def __init__(self) -> None:
@@ -89,17 +88,17 @@ class Connections:
             self._servers.add(server)
 
     def leave(self, server: Counted) -> None:
-        """Count them no more; nothing happens when they were not counted."""
+        """Stop counting the connections of a server; do nothing if they were not counted."""
         with self._lock:
             self._servers.discard(server)
 
     def room(self, server: Counted, most: int) -> int:
-        """How many connections ``server`` may have by now when all may have ``most``."""
+        """Return the number of connections that ``server`` may have if all may have ``most``."""
         with self._lock:
             others = [other.open_connections for other in self._servers if other is not server]
         kept = most // (4 * (len(others) + 1))
         return most - sum([max(count, kept) for count in others])
 
 
-#: All servers of this process.
+#: Connections of all servers of this process.
 PROCESS: Final = Connections()

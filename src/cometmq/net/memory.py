@@ -1,10 +1,10 @@
-"""What connections hold in memory, each of them and all together.
+"""Memory held by connections, individually and together.
 
-Three kinds of bytes count: those that came in and are not served yet, those that wait to be sent,
-and the requests that a handler holds on to. The last are charged by the protocol layer when they
-are large, and give themselves back (core/budget.py). A connection that holds more than its share is
-not read until it holds less. When all together hold too much, those that hold most are closed, and
-until then large requests are refused.
+Three kinds of bytes count: received and not served yet, queued to be sent, and requests that a
+handler holds. The protocol layer charges requests if they are large; a charge is released when its
+request is freed (core/budget.py). A connection that holds more than its share is not read until it
+holds less. When all together hold too much, those that hold most are closed, and until then large
+requests are refused.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What all connections of a process may hold: a quarter of its memory, within these.
+#: Limits of the memory of all connections, which is a quarter of the process's memory.
 MAX_BOUND_BYTES: Final = 1 << 30
 MIN_BOUND_BYTES: Final = 64 << 20
-#: The share of one connection.
+#: Share of one connection.
 PEER_BYTES: Final = 64 << 20
-#: What a small request costs at the most while it waits: its texts and the objects round them.
+#: Maximum memory of a small waiting request: its texts and the objects around them.
 WAITING_BYTES: Final = 4_096
-#: The same while a task serves it.
+#: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
 
 
 class MemoryBudget:
-    """Of one process. ``bound_bytes`` is for tests; else the memory of the process sets it."""
+    """Memory of the connections of one process.
+
+    ``bound_bytes`` is set in tests; by default it depends on the memory of the process.
+    """
 
     __slots__ = (
         "bound_bytes",
@@ -54,35 +57,41 @@ class MemoryBudget:
         if bound_bytes is None:
             bound_bytes = min(MAX_BOUND_BYTES, max(limit_bytes() // 4, MIN_BOUND_BYTES))
         self.bound_bytes = bound_bytes
-        #: Of the requests that wait.
+        #: Bytes of requests that handlers hold.
         self.held_bytes = 0
-        #: Of each server, by its identity, when its connections were looked at last.
+        #: Buffered bytes of each server, by its identity, when they were last measured.
         self.buffered_bytes: dict[int, int] = {}
-        #: Bytes that came in, or could not be sent at once, since that look; and after how many of
-        #: them the next is due, whatever the time.
+        #: Bytes received, or queued because they could not be sent at once, since the last
+        #: measurement; and the number of bytes after which the next one is due at any time.
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
-        #: Of each server, what tells how much each of its connections holds.
+        #: For each server a function that returns the bytes held by each of its connections.
         self.servers: list[Callable[[], list[tuple[int, Peer]]]] = []
-        #: Slow requests that are running.
+        #: Number of slow requests that are running.
         self.tasks = 0
-        #: Whether large requests must be refused.
+        #: True while large requests must be refused.
         self.is_exhausted = False
 
     def weigh(self) -> None:
-        """What connections hold has changed, as far as that is known."""
+        """Update ``is_exhausted`` from the known sizes."""
         used_bytes = self.held_bytes + sum(self.buffered_bytes.values())
         self.is_exhausted = used_bytes > self.bound_bytes
 
     @property
     def shed_bytes(self) -> int:
-        """Beyond this the connections that hold most are closed. It is below the bound: whoever
-        fills the memory loses his connections before others' requests are refused."""
+        """Limit above which the connections that hold most are closed.
+
+        It is below the bound, so that a client that fills the memory loses its connections before
+        requests of other clients are refused.
+        """
         return self.bound_bytes - self.bound_bytes // 4
 
     def shed(self) -> None:
-        """Close the connections that hold most, when all that are open hold too much. Requests of
-        closed ones that are still worked on are nobody's who could be closed for them."""
+        """Close the connections that hold most, if all open connections together hold too much.
+
+        Requests of closed connections that are still being served do not count, because closing
+        further connections would not free them.
+        """
         self.moved_bytes = 0
         sizes = [pair for tell in self.servers for pair in tell()]
         total = sum([size for size, _ in sizes])
@@ -97,16 +106,16 @@ class MemoryBudget:
 
     @property
     def peer_bytes(self) -> int:
-        """The share of one connection."""
+        """Share of one connection."""
         return min(PEER_BYTES, self.bound_bytes // 2)
 
     def max_waiting(self, most: int) -> int:
-        """How many small requests may wait for one thing, of which ``most`` are sensible."""
+        """Return how many small requests may wait for one event, at most ``most``."""
         return min(most, self.bound_bytes // WAITING_BYTES)
 
     @property
     def max_tasks(self) -> int:
-        """How many slow requests of all connections may run."""
+        """Maximum number of running slow requests of all connections."""
         return self.bound_bytes // TASK_BYTES
 
 
@@ -116,13 +125,16 @@ def _size(pair: tuple[int, Peer]) -> int:
 
 @functools.cache
 def process_budget() -> MemoryBudget:
-    """The one that all servers of this process share."""
+    """Return the budget that all servers of this process share."""
     return MemoryBudget()
 
 
 class PeerMemory:
-    """The account of one connection. ``on_full`` and ``on_room`` are called when its share is used
-    up, and when there is room again; ``loop`` is where that may be done."""
+    """Memory account of one connection.
+
+    ``on_full`` is called when its share is used up, and ``on_room`` when there is room again;
+    ``on_room`` is scheduled on ``loop``.
+    """
 
     __slots__ = ("_loop", "_on_full", "_on_room", "_thread_id", "budget", "held_bytes", "is_full")
 
@@ -143,11 +155,11 @@ class PeerMemory:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the whole process holds all that it may."""
+        """True if the limit of the whole process is exceeded."""
         return self.budget.is_exhausted
 
     def charge(self, size_bytes: int) -> Charge:
-        """Count bytes until the charge is given back, or dies."""
+        """Count bytes until the returned charge is released or freed."""
         self.held_bytes += size_bytes
         self.budget.held_bytes += size_bytes
         self.budget.weigh()
@@ -158,12 +170,15 @@ class PeerMemory:
         return Charge(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Bytes of a charge are held no more. Requests may die in any thread."""
+        """Release bytes of a charge.
+
+        May be called in any thread, because requests are freed in any.
+        """
         if self._loop is not None and threading.get_ident() != self._thread_id:
             try:
                 self._loop.call_soon_threadsafe(self.give_back, size_bytes)
             except RuntimeError:
-                pass  # the loop has ended: nothing else counts either
+                pass  # the loop has ended, so nothing is counted further
             else:
                 return
         self.held_bytes -= size_bytes
@@ -172,8 +187,8 @@ class PeerMemory:
         if self.is_full and self.held_bytes <= self.budget.peer_bytes:
             self.is_full = False
             if self._on_room is not None and self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon(self._on_room)  # a request dies anywhere: not in its midst
+                self._loop.call_soon(self._on_room)  # requests may be freed inside other code
 
     def close(self) -> None:
-        """The connection is gone; what is still held of it keeps counting."""
+        """Detach the callbacks of a closed connection; bytes that are still held keep counting."""
         self._on_full = self._on_room = None

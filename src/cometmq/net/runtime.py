@@ -1,5 +1,6 @@
-"""What this machine offers to run on: the fastest event loop, a way to offer the processor, memory
-that stays at hand."""
+"""Features of this machine: the fastest event loop, yielding the processor, keeping freed
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-#: As much freed memory stays with the process, for what it asks for next.
+#: Freed memory that stays with the process for later allocations.
 KEPT_BYTES: Final = 4 << 20
 #: Parameters of glibc's mallopt.
 _TRIM_THRESHOLD: Final = -1
@@ -18,15 +19,15 @@ _MMAP_THRESHOLD: Final = -3
 
 
 def _keep_processor() -> None:
-    """What is done where the processor cannot be offered: nothing."""
+    """Do nothing, on systems without sched_yield."""
 
 
-#: Let whoever waits for this processor have it; returns at once when nobody does.
+#: Yields the processor to a waiting thread or process; returns at once if none waits.
 yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", _keep_processor)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """A constructor for the fastest loop that this machine has."""
+    """Return a constructor of the fastest event loop available."""
     try:
         import uvloop
     except ImportError:
@@ -51,10 +52,10 @@ def direct_handle(transport: asyncio.BaseTransport) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Have the allocator keep what is freed, up to KEPT_BYTES; False where it cannot be told to.
+    """Make the allocator keep freed memory, up to KEPT_BYTES; return False if it cannot.
 
-    glibc gives back what is free beyond 128 KiB, and who takes and leaves 200 KB a hundred times a
-    second has the system clear these pages anew each time.
+    By default glibc returns free memory beyond 128 KiB to the system. A process that allocates and
+    frees 200 KB a hundred times a second would make the system clear these pages every time.
     """
     import ctypes
 

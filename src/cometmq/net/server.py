@@ -1,8 +1,9 @@
-"""Listening: sockets to peers, idle peers closed, everything closed in order.
+"""Listening sockets: accepts connections, closes idle ones, and shuts down in order.
 
-Without TLS the event loop accepts by itself. With a TLS context each accepted socket is peeked at
-first: byte 0x16 opens a TLS handshake, anything else is plain remoting, so one port serves both
-(upstream: TlsMode PERMISSIVE). The peek has a deadline, or silent sockets would pile up.
+Without TLS the event loop accepts connections. With a TLS context the server first peeks at each
+accepted socket: byte 0x16 opens a TLS handshake, anything else is plain remoting, so one port
+serves both (upstream: TlsMode PERMISSIVE). The peek has a deadline, otherwise silent sockets would
+pile up.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _TLS_HANDSHAKE: Final = 0x16
 
 
 class Reserve(Protocol):
-    """Gives a socket bound to an address; see :func:`reserve`, which asks the machine."""
+    """Function that returns a socket bound to an address; :func:`reserve` asks the machine for
+    one.
+    """
 
     def __call__(self, host: str, port: int, /, *, exclusive: bool = False) -> socket.socket: ...
 
@@ -69,28 +72,30 @@ class Server:
         self._scanning = False
         self._budget = process_budget() if budget is None else budget
         self._max_connections = max_connections()
-        self._undecided = 0  # accepted, and its first byte is awaited
+        self._undecided = 0  # accepted, waiting for the first byte
         self.watchdog = watchdog or Watchdog(clock)
         self._departures = Departures(self.watchdog)
-        # In the order of their coming, as all that is done to each of them should be.
+        # In the order of arrival, which is the order in which operations apply to them.
         self._peers: dict[Peer, None] = {}
 
     @property
     def peers(self) -> Set[Peer]:
-        """The connections that are open."""
+        """Open connections."""
         return self._peers.keys()
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open, those among them that have sent nothing yet."""
+        """Number of open connections, including those that have sent nothing yet."""
         return len(self._peers) + self._undecided
 
     def has_room(self) -> bool:
-        """Whether one more connection leaves the stores of this process enough descriptors."""
+        """Return whether another connection leaves enough descriptors for the stores of this
+        process.
+        """
         return self.open_connections < PROCESS.room(self, self._max_connections)
 
     async def listen(self, host: str, port: int) -> int:
-        """Reserve ``host:port`` and serve it at once; port 0 picks a free one. Gives the port.
+        """Reserve ``host:port``, serve it at once and return the port; port 0 picks a free one.
 
         Raises OSError when the address cannot be bound.
         """
@@ -100,7 +105,7 @@ class Server:
         return bound
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accept connections on a reserved socket, which the server owns from now on."""
+        """Accept connections on a reserved socket, which the server owns from then on."""
         if not self._scanning:
             self._scanning = True
             self._budget.servers.append(self._sizes)
@@ -118,7 +123,7 @@ class Server:
             self._tasks.spawn(self._accept(listener), name=f"accept {listener.getsockname()}")
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after sending what is queued for it."""
+        """Stop listening, then close every connection after sending the bytes queued for it."""
         if self._scanning:
             self._budget.servers.remove(self._sizes)
             self._budget.buffered_bytes.pop(id(self), None)
@@ -130,7 +135,7 @@ class Server:
             listener.close()
         for peer in list(self.peers):
             peer.close()
-        # One turn lets the transports finish; what a dead peer does not take is dropped.
+        # One turn lets the transports finish; bytes that a dead peer does not accept are dropped.
         await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
         PROCESS.leave(self)
 
@@ -140,7 +145,7 @@ class Server:
             clock=self._clock,
             watchdog=self.watchdog,
             peers=self._peers,
-            # With TLS a connection has its place since it was accepted.
+            # With TLS the place of a connection was counted when it was accepted.
             has_room=self.has_room if self._tls is None else None,
             lookout=self._lookout,
             departures=self._departures,
@@ -190,7 +195,7 @@ class Server:
             self._budget.shed()
 
     def _sizes(self) -> list[tuple[int, Peer]]:
-        """What each connection holds; what of it is buffered is told to the budget."""
+        """Return the bytes held by each connection, and update the budget's buffered bytes."""
         buffered = [(peer.buffered_bytes, peer) for peer in self.peers]
         self._budget.buffered_bytes[id(self)] = sum([size for size, _ in buffered])
         self._budget.weigh()
@@ -206,11 +211,11 @@ class Server:
 
 
 def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
-    """A socket bound to ``host:port`` that refuses connections until it is served, so that a port
-    somebody listens on is noticed before anything else is done. Port 0 picks a free one.
+    """Return a socket bound to ``host:port`` that refuses connections until it is served.
 
-    A port that is picked, or asked for as ``exclusive``, is nobody else's: one that others have
-    reserved too could be bound, but not listened on. Raises OSError when it cannot be bound.
+    Reserving first detects a port in use before any other work is done. Port 0 picks a free port. A
+    picked or ``exclusive`` port is reserved by this process alone; otherwise several processes can
+    bind a port and only one of them can listen. Raises OSError when it cannot be bound.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -218,7 +223,7 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
         if port and not exclusive:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        # Its connections inherit this, so that a restart may bind while old ones linger.
+        # Connections inherit this option, so that a restart can bind while old connections linger.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except BaseException:
         listener.close()
@@ -227,7 +232,7 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:
-    """The first byte of a socket, left in it for whoever reads next."""
+    """Return the first byte of a socket without consuming it."""
     while True:
         with contextlib.suppress(BlockingIOError):
             return accepted.recv(1, socket.MSG_PEEK)

@@ -1,8 +1,9 @@
-"""Background tasks with an owner: the only place that starts one.
+"""Background tasks with an owner: the only module that creates tasks.
 
-A task that nobody awaits loses its exception and may be collected while it runs. Every task here
-has a name, is held until it ends, reports its failure in one log line, and is cancelled and awaited
-when its owner closes. A watchdog is told how long each of its steps held the loop.
+A task that is never awaited loses its exception and may be collected while it runs. Every task here
+has a name, is referenced until it ends, reports its failure in one log line, and is cancelled and
+awaited when its owner closes. A watchdog receives the time for which each step of a task blocked
+the loop.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: How long a task that should never end rests before it is started again.
+#: Pause before a task that failed and should never end is started again.
 RESTART_MS: Final = 1_000
 
 
 class Tasks:
-    """The tasks of one owner; ``watchdog`` hears of their long steps, by the tasks' names."""
+    """Tasks of one owner; ``watchdog`` receives the duration of their steps, by task name."""
 
     __slots__ = ("_closed", "_running", "_watchdog")
 
@@ -40,7 +41,7 @@ class Tasks:
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start ``coro``. Its failure is logged under ``name``; a caller may await the task too.
 
-        After :meth:`close` the coroutine is not started and the task is a cancelled one.
+        After :meth:`close` the coroutine is not started and the returned task is cancelled.
         """
         if self._watchdog is not None:
             coro = _Watched(coro, name, self._watchdog)
@@ -54,12 +55,14 @@ class Tasks:
     def keep(
         self, make: Callable[[], Coroutine[Any, Any, None]], *, name: str, clock: Clock
     ) -> None:
-        """Run what should never end, and start it again when it fails: one bad round of a
-        background job must not be its last."""
+        """Run a coroutine that should never end, and start it again when it fails.
+
+        A single failure must not end a background job.
+        """
         self.spawn(_kept(make, name, clock), name=name)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait until all of it has ended."""
+        """Cancel all running tasks and wait until they have ended."""
         self._closed = True
         current = asyncio.current_task()
         while running := [task for task in self._running if task is not current]:
@@ -74,8 +77,11 @@ class Tasks:
 
 
 async def ended(task: asyncio.Future[Any]) -> None:
-    """Return once a task has ended, however it did; who is cancelled here leaves it alone. This is
-    ``asyncio.wait`` for one of them, at half its price."""
+    """Wait until a task has ended, with any outcome.
+
+    Cancelling the caller does not cancel the task. This is ``asyncio.wait`` for a single task, at
+    half its cost.
+    """
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(_: object) -> None:
@@ -90,14 +96,14 @@ async def ended(task: asyncio.Future[Any]) -> None:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them give, as ``asyncio.gather`` does; a single one needs no task."""
+    """Return the results of all calls, as ``asyncio.gather`` does; a single one needs no task."""
     if len(calls) > 1:
         return list(await asyncio.gather(*calls))
     return [await call for call in calls]
 
 
 class _Watched(Coroutine[Any, Any, T]):
-    """A coroutine whose steps are timed."""
+    """Coroutine whose steps are timed."""
 
     __slots__ = ("_coro", "_name", "_watchdog")
 

@@ -1,4 +1,4 @@
-"""Watching the loop: every turn that holds it too long is logged and counted under its handler."""
+"""Watches the event loop: logs and counts, by handler, every turn that blocks it for too long."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
-#: A turn over this is a stall that other connections feel.
+#: A turn longer than this is a stall that affects other connections.
 STALL_NS: Final = 20_000_000
-#: A turn under this need not be reported.
+#: A turn shorter than this need not be reported.
 SHORT_NS: Final = 200_000
-#: Handlers that are counted apart: tasks may be named after what they work on.
+#: Handlers counted separately; the number is limited because task names may contain data.
 HANDLERS_MAX: Final = 200
 
 
 class Watchdog:
-    """Counts loop turns over 20 ms by the handler that took them."""
+    """Counts turns of the loop over 20 ms by handler."""
 
     __slots__ = ("clock", "longest_ns", "stalls")
 
@@ -44,7 +44,7 @@ class Watchdog:
             log.warning("loop stalled handler=%s took_ms=%d", handler, took_ns // 1_000_000)
 
     def watched(self, handler: str, callback: Callable[P, None]) -> Callable[P, None]:
-        """``callback``, each call of it reported as a turn of ``handler``."""
+        """Return ``callback`` wrapped so that each call is reported as a turn of ``handler``."""
         now_ns, turn = self.clock.monotonic_ns, self.turn
 
         def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,18 +1,17 @@
-"""The outbox in PostgreSQL, with psycopg 3 (extra ``postgres``).
+"""Outbox in PostgreSQL, with psycopg 3 (extra ``postgres``).
 
-Ids come from a sequence, which knows no transactions: a row may be committed after one with a
-higher id. Two things follow.
+Ids come from a sequence, which is not transactional: a row may be committed after one with a higher
+id. This has two consequences.
 
-- A relay remembers no position. It takes the rows that are there, so one that comes late is taken
-  late, and none is passed over.
+- A relay remembers no position. It takes the rows that exist, so a row that is committed late is
+  taken late, and none is skipped.
 - ``add`` locks its order key until the transaction ends, before it takes an id. So the ids of a key
-  are in the order of its commits, and a row that can be seen has none of its key still to come
-  before it.
+  are in the order of its commits. When a row is visible, all earlier rows of its key are committed.
 
-A page is one transaction that begins by taking the outbox's advisory lock, or with nothing when
-another relay has it. The lock ends with the transaction, also when the relay or its network dies.
-Row locks (SKIP LOCKED) would not do: a second relay would skip a key's first row, and send its
-second.
+A page is one transaction. It begins by taking the outbox's advisory lock, and ends at once if
+another relay holds it. The lock ends with the transaction, also when the relay or its network dies.
+Row locks (SKIP LOCKED) would not work: a second relay would skip the first row of a key and send
+the second.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     body BYTEA NOT NULL
 );
 """
-#: The server ends the transaction of a relay that does not come back to it for so long.
+#: The server ends a relay's transaction that is idle for this long.
 _IDLE_TIMEOUT_MS: Final = 60_000
 _BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; "
@@ -52,10 +51,10 @@ _BEGIN: Final = (
 
 
 class PostgresOutbox(Outbox):
-    """The outbox ``table`` (also ``schema.table``) of the database that ``conninfo`` names, a
-    ``postgresql://`` address or ``host=... dbname=...``.
+    """Outbox ``table`` (or ``schema.table``) of the database that ``conninfo`` names.
 
-    Raises SettingsError for a table name that is no plain one, or when psycopg is not installed.
+    ``conninfo`` is a ``postgresql://`` address or ``host=... dbname=...``. Raises SettingsError for
+    a table name that is not a plain one, or when psycopg is not installed.
     """
 
     def __init__(
@@ -69,7 +68,8 @@ class PostgresOutbox(Outbox):
         self.conninfo = conninfo
         self._driver = _driver()
         self.errors = (self._driver.Error,)
-        #: Of advisory locks on pairs: this table's keys. On single numbers: this table's relays.
+        #: Number of the advisory locks: alone it is the lock of the table's relay, in a pair with a
+        #: hash the lock of an order key.
         self._lock_space = crc32(table.encode()) - 2**31
 
     @property
@@ -78,8 +78,9 @@ class PostgresOutbox(Outbox):
         return f"{known.get('host', '')}/{known.get('dbname', '')}:{self.table}"
 
     def create(self, connection: psycopg.Connection[Any] | None = None) -> None:
-        """Make the table where it is missing, in the application's transaction or in one of its
-        own."""
+        """Create the table if it does not exist, in the application's transaction or in a new
+        one.
+        """
         if connection is None:
             with self._driver.connect(self.conninfo) as own:
                 self.create(own)
@@ -87,8 +88,8 @@ class PostgresOutbox(Outbox):
             connection.execute(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> PostgresSource:
-        # Nothing is prepared and nothing set for the session: a pool may give each transaction
-        # another one.
+        # Prepare no statements and set no session state: a connection pool may run each transaction
+        # in another session.
         connection = self._driver.connect(self.conninfo, autocommit=True, prepare_threshold=None)
         return PostgresSource(connection, self.statements, self._lock_space)
 
@@ -113,7 +114,7 @@ class PostgresOutbox(Outbox):
 
 
 class PostgresSource:
-    """A relay's hold on an outbox in PostgreSQL; see row.Source."""
+    """Access of one relay to an outbox in PostgreSQL; see row.Source."""
 
     def __init__(
         self,
@@ -127,7 +128,8 @@ class PostgresSource:
 
     def take(self, wanted: Wanted) -> Page | None:
         run = self._connection.execute
-        # Each statement must see what was committed before it: by then the lock is ours.
+        # Under READ COMMITTED each statement sees all commits before it, including those before the
+        # lock was taken.
         run(_BEGIN)
         locked = run("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
         if locked is None or not locked[0]:

@@ -1,12 +1,13 @@
-"""A page of the outbox to its topics: each key's rows in order, queues side by side.
+"""Sends a page of the outbox: the rows of each key in order, different queues in parallel.
 
-Rows of an order key go to the queue that a Java producer would choose, in batches, each sent when
-the one before it is stored; so do all rows without a key of one topic. What becomes of a batch:
+Rows of an order key go to the queue that a Java producer would choose, in batches; a batch is sent
+once the previous one is stored. All rows of one topic without a key are sent the same way. Results
+of a batch:
 
     stored, SEND_OK              published
-    stored less safely           sent again later: it may be there twice
-    a broker or network failed   sent again later, and nothing behind it before
-    it breaks a limit            refused; rows of its key behind it are held
+    stored less safely           sent again later; it may be stored twice
+    a broker or network failed   sent again later, before any later row of the queue
+    it breaks a limit            refused; later rows of its key are held back
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of rows so far: ids of published ones with the attempt that sent each as a half
-    message (else empty), reasons of refused ones, and the last error of each topic that failed."""
+    """Results of the rows sent so far.
+
+    ``published`` maps row ids to the attempt that sent the half message (empty without
+    transactions), ``refused`` maps row ids to reasons, ``failed`` maps each failed topic to its
+    last error.
+    """
 
     published: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -49,7 +54,7 @@ class _Ready:
 
 
 class _Held:
-    """Which rows of a page wait because one before them, of their key, was refused."""
+    """Rows of a page that are held back, because an earlier row of their key was refused."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str | None], int] = {}
@@ -64,18 +69,21 @@ class _Held:
 
 
 class Publisher:
-    """Sends rows over ``client``; ``hold_keys`` keeps back what stands behind a refused row of its
-    key."""
+    """Sends rows over ``client``; with ``hold_keys``, rows after a refused row of their key
+    wait.
+    """
 
     def __init__(self, client: Client, *, hold_keys: bool = True) -> None:
         self._client = client
         self._hold_keys = hold_keys
 
     async def publish(self, rows: Iterable[Row], outcome: Outcome) -> None:
-        """Send rows, given in the order of their ids, and note what becomes of them."""
+        """Send rows, which are in the order of their ids, and record their results in
+        ``outcome``.
+        """
         held = _Held()
         lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
-        # Asked once a page: a route that changes must not part a key's rows.
+        # Look queues up once per page: a route that changes in between must not split a key's rows.
         queues: dict[str, Sequence[MessageQueue]] = {}
         for row in rows:
             ready = self._ready(row, outcome, held)
@@ -124,7 +132,7 @@ class Publisher:
         outcome: Outcome,
         held: _Held,
     ) -> bool:
-        """Send one batch; False when nothing may be sent behind it for now."""
+        """Send one batch; return False when the queue's later rows must not be sent for now."""
         try:
             if len(part) == 1:
                 result = await self._client.producer.send(part[0].message, queue=queue)
@@ -152,7 +160,7 @@ class Publisher:
         outcome: Outcome,
         held: _Held,
     ) -> bool:
-        """Find out which of a batch it is that no broker takes."""
+        """Send the rows of a refused batch one by one, to find the row that is refused."""
         for ready in part:
             if ready.row in held:
                 continue
@@ -168,7 +176,7 @@ class Publisher:
 
 
 def check_row(client: Client, row: Row) -> Message:
-    """The message of a row that may be sent. Raises MessageIllegal."""
+    """Return the message of a row if it may be sent. Raises MessageIllegal otherwise."""
     message = row.message()
     check_target(client.session.namespace.wrap(message.topic))
     check_message(message, client.config.max_message_bytes)
@@ -176,12 +184,12 @@ def check_row(client: Client, row: Row) -> Message:
 
 
 def is_refusal(error: CometError) -> bool:
-    """Whether an error is the message's own fault, so that sending it again cannot help."""
+    """Return whether an error is caused by the message itself, so that a retry cannot help."""
     if isinstance(error, BrokerRefused):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
     return not isinstance(error, ClientError)
 
 
 def not_safe(broker: str, status: SendStatus) -> BrokerRefused:
-    """What a send that a broker stored less safely than it should comes to."""
+    """Return the error for a send that a broker stored less safely than its policy demands."""
     return BrokerRefused(broker, 0, status.value, f"stored, but not safely: {status.name}")

@@ -1,12 +1,12 @@
-"""The relay: one page of the outbox after the other, taken, sent, settled.
+"""Relay: takes pages of the outbox in a loop, sends them and settles them.
 
     take -> publish -> settle -> take ...
-    nothing there, or another relay at work: again after a pause, or when somebody calls wake
-    a topic fails: it rests, longer each time, and the others go on
-    the database fails: opened again after a pause
+    nothing to send, or another relay is active: try again after a pause, or after wake()
+    a topic fails: it is paused, longer after each failure; the other topics continue
+    the database fails: reopen it after a pause
 
-A page is bounded in rows and bytes, and the next is taken when all of it is stored: so brokers that
-are slow slow the relay down, and what it cannot send stays in the table.
+A page is bounded in rows and bytes, and the next page is taken only after this one is sent. Slow
+brokers therefore slow the relay down, and unsent rows stay in the table.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _DAY_MS: Final = 24 * 60 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """A page has at most ``page_rows``, of ``page_bytes`` and one row more. Published rows stay for
-    ``keep_ms``, so that one can see what was sent; 0 deletes them at once.
+    """Settings of a relay.
 
-    ``hold_keys`` keeps back what stands behind a refused row of its key until somebody has decided
-    about that. ``transactional`` sends rows without an order key as transactional messages of the
-    producer ``group``; published rows stay for a day then, unless ``keep_ms`` says otherwise.
+    A page has at most ``page_rows`` rows, and ``page_bytes`` bytes plus one row. Published rows are
+    kept for ``keep_ms``, for inspection; 0 deletes them at once. ``hold_keys`` holds back the rows
+    after a refused row of their key, until an operator retries or discards it. ``transactional``
+    sends rows without an order key as transactional messages of the producer ``group``; published
+    rows are then kept for a day, unless ``keep_ms`` is set.
     """
 
     page_rows: int = 512
@@ -61,17 +62,18 @@ class _Step(Enum):
 
 
 class Relay:
-    """Publishes what waits in ``outbox`` over ``client``, which is the application's to open.
+    """Publishes the rows of ``outbox`` over ``client``, which the application opens.
 
-    ``async with Relay(client, outbox): ...`` works beside the block, and finishes its page at the
-    end of it; :meth:`run` works until :meth:`stop`, :meth:`drain` until nothing waits.
+    ``async with Relay(client, outbox): ...`` runs in the background and finishes its page at the
+    end of the block. :meth:`run` works until :meth:`stop`, :meth:`drain` until no row is left to
+    send.
     """
 
     def __init__(
         self, client: Client, outbox: Sources, settings: RelaySettings | None = None
     ) -> None:
         self.settings = settings or RelaySettings()
-        #: Rows that were published and refused by this relay.
+        #: Number of rows that this relay published, and of those it refused.
         self.published = 0
         self.refused = 0
         self._client = client
@@ -97,16 +99,16 @@ class Relay:
         await self._running
 
     def wake(self) -> None:
-        """There is something to send: do not wait for the pause to end."""
+        """End the current pause, because there are rows to send."""
         self._news.set()
 
     def stop(self) -> None:
-        """Let :meth:`run` end after the page that it is at."""
+        """Make :meth:`run` return after its current page."""
         self._stopped = True
         self._news.set()
 
     async def run(self) -> None:
-        """Publish until :meth:`stop`; what fails is logged and tried again."""
+        """Publish until :meth:`stop`; failures are logged and retried."""
         failures = 0
         try:
             while not self._stopped:
@@ -133,10 +135,10 @@ class Relay:
             log.error("outbox_failed outbox=%s", self._outbox.name, exc_info=error)
 
     async def drain(self) -> int:
-        """Publish until nothing waits; gives the number of rows.
+        """Publish until no row is left to send; return the number of rows published.
 
-        Raises the error of a topic that cannot be sent to, OutboxBusy when another relay is at
-        work, and what the database raises.
+        Raises the error of a topic that cannot be sent to, OutboxBusy when another relay is active,
+        and the database's errors.
         """
         before = self.published
         try:
@@ -175,6 +177,7 @@ class Relay:
             try:
                 await worker.call(source.settle, self._settled(outcome))
             except BaseException:
+                # The rows may be marked or not, so the checker has to decide.
                 halves.leave_open()
                 raise
         self.published += len(outcome.published)

@@ -1,11 +1,10 @@
-"""A row of the outbox, what it is as a message, and what a relay takes and settles at a time.
+"""Rows of the outbox: their messages, and the pages that a relay takes and settles.
 
-The columns that applications write, by :meth:`add` or by any SQL:
+Applications write these columns, with :meth:`add` or any SQL:
 
     topic      order_key (null: no order)      headers (JSON: tag, keys, properties, ...)      body
 
-The table gives ``id`` and ``created_ms``; ``published_ms``, ``sent_as`` and ``refused`` are the
-relays'.
+The table sets ``id`` and ``created_ms``; relays set ``published_ms``, ``sent_as`` and ``refused``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class OutboxBusy(CometError):
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """A row that waits; ``headers`` is JSON."""
+    """Row to be sent; ``headers`` is JSON."""
 
     id: int
     topic: str
@@ -43,11 +42,13 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """The same however often the row is sent, and no other row's."""
+        """Message id that is the same for every send of the row, and differs from other rows'
+        ids.
+        """
         return lasting_key(self.id, self.created_ms, crc32(self.body))
 
     def message(self) -> Message:
-        """The message to send. Raises MessageIllegal when the headers cannot be one's."""
+        """Return the message to send. Raises MessageIllegal when the headers are invalid."""
         try:
             headers: dict[str, Any] = msgspec.json.decode(self.headers, type=dict[str, Any])
             if unknown := headers.keys() - set(_HEADERS):
@@ -64,7 +65,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def headers_of(message: Message) -> str:
-    """What a row keeps of a message beside its topic and its body."""
+    """Return the headers of a message as JSON: all that a row stores besides topic and body."""
     return msgspec.json.encode(
         {
             name: value
@@ -76,9 +77,11 @@ def headers_of(message: Message) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a relay takes at a time: at most ``rows``, of ``page_bytes`` and one row more; none of
-    the topics in ``resting``. Bodies over ``largest_bytes`` are not read. ``hold_keys`` leaves out
-    what stands behind a refused row of its key."""
+    """Limits of a page: at most ``rows`` rows, and ``page_bytes`` bytes plus one row.
+
+    Topics in ``resting`` are left out. Bodies over ``largest_bytes`` are not read. ``hold_keys``
+    leaves out rows after a refused row of their key.
+    """
 
     rows: int
     page_bytes: int
@@ -89,7 +92,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of their ids, and why others cannot be sent, by id."""
+    """Rows in the order of their ids, and reasons by id of rows that cannot be sent."""
 
     rows: Sequence[Row]
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -97,10 +100,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a page: ids of stored messages, each with the attempt that sent it as a half
-    message (else empty), and reasons of refused ones, by id.
+    """Results of a page.
 
-    ``keep_ms`` is how long published rows stay; ``now_ms`` is wall time.
+    ``published`` maps ids of stored messages to the attempt that sent the half message (empty
+    without transactions); ``refused`` maps ids to reasons. Published rows are kept for ``keep_ms``;
+    ``now_ms`` is wall time.
     """
 
     published: Mapping[int, str]
@@ -111,7 +115,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that cannot be sent, and why."""
+    """Row that cannot be sent, and the reason."""
 
     id: int
     topic: str
@@ -121,8 +125,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How many rows wait, since when the oldest of them (wall ms, None without any), and how many
-    are refused."""
+    """Numbers of waiting and of refused rows.
+
+    ``oldest_ms`` is the creation time of the oldest waiting row (wall ms), None if there is none.
+    """
 
     waiting: int
     oldest_ms: int | None
@@ -130,53 +136,58 @@ class Status:
 
 
 class Source(Protocol):
-    """A relay's hold on one outbox, for one thread; every call blocks, and raises the outbox's
-    ``errors``. ``take`` begins a page, ``settle`` or ``give_up`` ends it."""
+    """Access of one relay to one outbox, for use in one thread.
+
+    Every call blocks and raises the outbox's ``errors``. ``take`` begins a page, ``settle`` or
+    ``give_up`` ends it.
+    """
 
     def take(self, wanted: Wanted) -> Page | None:
-        """The oldest rows that may be sent, None while another relay has the outbox."""
+        """Return the oldest rows that may be sent; None while another relay has the outbox."""
         ...
 
     def settle(self, settled: Settled) -> None:
-        """Note in one transaction what became of the page."""
+        """Store the results of the page in one transaction."""
         ...
 
     def give_up(self) -> None:
-        """Leave the page as it was."""
+        """End the page without changes."""
         ...
 
     def sent_as(self, row_id: int) -> str | None:
-        """The attempt under which a row was published; None for a row that is not, or is gone."""
+        """Return the attempt that published a row; None for a row not published, or deleted."""
         ...
 
     def close(self) -> None:
-        """Let the outbox go."""
+        """Release the outbox."""
         ...
 
 
 class Sources(Protocol):
-    """What a relay needs of an outbox."""
+    """Outbox, as seen by a relay."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What its database raises."""
+        """Exceptions that its database raises."""
         ...
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Name in log messages."""
         ...
 
     def open(self) -> Source:
-        """A relay's hold on it, for one thread."""
+        """Open the outbox for a relay, for use in one thread."""
         ...
 
 
 def fitting(
     waiting: Iterable[tuple[int, str, str | None, int]], wanted: Wanted
 ) -> tuple[list[int], dict[int, str]]:
-    """Which rows to read of those that wait, given as (id, topic, order key, size of the body):
-    their ids, and why others cannot be sent. Pure."""
+    """Choose the rows to read; return their ids, and the reasons by id of rows that cannot be sent.
+
+    ``waiting`` are the waiting rows as (id, topic, order key, size of the body). Pure.
+    """
     ids: list[int] = []
     refused: dict[int, str] = {}
     held: set[tuple[str, str]] = set()

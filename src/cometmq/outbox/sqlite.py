@@ -1,8 +1,8 @@
-"""The outbox in SQLite, with Python's own driver.
+"""Outbox in SQLite, with Python's own driver.
 
-The application writes with its own connection; a relay has one of its own. That only one relay
-works on a database at a time is held by a second file, ``<database>-relay``: a lock of the
-operating system on it, which ends with the process however that ends.
+The application writes over its own connection; a relay opens another one. A second file,
+``<database>-relay``, ensures that only one relay works on a database at a time: the relay holds an
+operating system lock on it, which ends with the process in any case.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ CREATE TABLE IF NOT EXISTS {table} (
     body BLOB NOT NULL
 );
 """
-#: How long a statement waits for the application's transactions.
+#: Time that a statement waits for transactions of the application.
 _BUSY_TIMEOUT_S: Final = 30.0
 
 
 class SqliteOutbox(Outbox):
-    """The outbox ``table`` of the database at ``path``. Raises SettingsError for a table name that
-    is no plain one."""
+    """Outbox ``table`` of the database at ``path``.
+
+    Raises SettingsError for a table name that is not a plain one.
+    """
 
     errors = (sqlite3.Error,)
 
@@ -61,8 +63,10 @@ class SqliteOutbox(Outbox):
         return f"{self.path}:{self.table}"
 
     def create(self, connection: sqlite3.Connection | None = None) -> None:
-        """Make the table where it is missing, over the application's connection or one made for
-        it. Commits."""
+        """Create the table if it does not exist, over the application's connection or a new one.
+
+        The connection is committed.
+        """
         if connection is None:
             with closing(_connect(self.path)) as own:
                 self.create(own)
@@ -91,7 +95,7 @@ class SqliteOutbox(Outbox):
 
 
 class SqliteSource:
-    """A relay's hold on an outbox in SQLite; see row.Source."""
+    """Access of one relay to an outbox in SQLite; see row.Source."""
 
     def __init__(self, path: Path, statements: Statements) -> None:
         self._statements = statements
@@ -112,7 +116,7 @@ class SqliteSource:
                 self._connection.executemany(statement, values)
 
     def give_up(self) -> None:
-        """Nothing was begun: a page of SQLite is read outside of transactions."""
+        """Do nothing: a page of SQLite is read outside of transactions."""
 
     def sent_as(self, row_id: int) -> str | None:
         found = self._connection.execute(*self._statements.sent_as(row_id)).fetchone()
@@ -124,7 +128,7 @@ class SqliteSource:
 
 
 def _connect(path: Path, *, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection whose transactions are begun by hand."""
+    """Open a connection without implicit transactions."""
     return sqlite3.connect(path, isolation_level=None, timeout=busy_timeout_s)
 
 

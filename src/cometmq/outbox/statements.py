@@ -1,6 +1,6 @@
-"""The SQL that every database's outbox has in common, as statements with their values. Pure.
+"""SQL statements with their values, shared by the outboxes of all databases. Pure.
 
-A mark for a value is ``?`` or ``%s``; everything else here means the same to SQLite and PostgreSQL.
+A placeholder is ``?`` or ``%s``; everything else means the same in SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cometmq.outbox.row import Settled, Wanted
 
 Value = str | int | bytes | None
-#: A statement and the values of its marks.
+#: A statement and the values of its placeholders.
 Statement = tuple[str, tuple[Value, ...]]
 
 _WAITS: Final = "published_ms IS NULL AND refused IS NULL"
@@ -34,17 +34,17 @@ _BEHIND_A_REFUSED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements for one table."""
+    """Statements for one table."""
 
     table: str
     mark: str
 
     def indexes(self) -> str:
-        """What makes the table's indexes where they are missing; they stand in its schema."""
+        """Return statements that create missing indexes of the table, in the table's schema."""
         return _INDEXES.format(table=self.table, name=self.table.rpartition(".")[2])
 
     def waiting(self, wanted: Wanted) -> Statement:
-        """The oldest rows that may be sent: id, topic, order key, size of the body."""
+        """Return the query of the oldest rows that may be sent: id, topic, order key, body size."""
         conditions = [_WAITS]
         if wanted.resting:
             conditions.append(f"topic NOT IN ({self._marks(wanted.resting)})")
@@ -57,7 +57,7 @@ class Statements:
         )
 
     def rows(self, ids: Sequence[int]) -> Statement:
-        """The fields of row.Row, in the order of the ids."""
+        """Return the query of the fields of row.Row for these ids, in order."""
         return (
             "SELECT id, topic, order_key, CAST(headers AS TEXT), body, created_ms "
             f"FROM {self.table} WHERE id IN ({self._marks(ids)}) ORDER BY id",
@@ -65,7 +65,7 @@ class Statements:
         )
 
     def settle(self, settled: Settled) -> Iterator[tuple[str, list[tuple[Value, ...]]]]:
-        """Statements to be executed with each of their values."""
+        """Yield statements, each with the list of values to execute it with."""
         table, mark = self.table, self.mark
         if settled.published and settled.keep_ms:
             yield (
@@ -83,14 +83,14 @@ class Statements:
             )
 
     def sent_as(self, row_id: int) -> Statement:
-        """The attempt of a published row."""
+        """Return the query of the attempt that published a row."""
         return (
             f"SELECT sent_as FROM {self.table} WHERE id = {self.mark} AND published_ms IS NOT NULL",
             (row_id,),
         )
 
     def status(self) -> Statement:
-        """The fields of row.Status."""
+        """Return the query of the fields of row.Status."""
         return (
             f"SELECT count(*), min(created_ms), (SELECT count(*) FROM {self.table} "
             f"WHERE refused IS NOT NULL) FROM {self.table} WHERE {_WAITS}",
@@ -98,7 +98,7 @@ class Statements:
         )
 
     def refused(self, limit: int) -> Statement:
-        """The fields of row.Refusal, of the oldest ``limit``."""
+        """Return the query of the fields of row.Refusal, for the oldest ``limit`` rows."""
         return (
             f"SELECT id, topic, order_key, refused FROM {self.table} "
             f"WHERE refused IS NOT NULL ORDER BY id LIMIT {self.mark}",
@@ -106,11 +106,11 @@ class Statements:
         )
 
     def retry(self, row_id: int) -> Statement:
-        """A refused row waits again."""
+        """Return the update that makes a refused row wait again."""
         return f"UPDATE {self.table} SET refused = NULL {self._refused()}", (row_id,)
 
     def discard(self, row_id: int) -> Statement:
-        """A refused row goes."""
+        """Return the deletion of a refused row."""
         return f"DELETE FROM {self.table} {self._refused()}", (row_id,)
 
     def _refused(self) -> str:

@@ -1,4 +1,4 @@
-"""What every outbox offers, whatever the database: writing rows, and the operator's questions."""
+"""Base class of all outboxes: adding rows, and inspecting and deciding about refused ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Outbox(ABC):
-    """A table of messages to send, in a database of the application's; :attr:`errors` are what that
-    database raises."""
+    """Table of messages to send, in the application's database.
+
+    :attr:`errors` are the exceptions that the database raises.
+    """
 
     errors: tuple[type[Exception], ...]
 
@@ -34,61 +36,68 @@ class Outbox(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What logs call it: the database without passwords, and the table."""
+        """Name in log messages: the database without passwords, and the table."""
 
     @abstractmethod
     def open(self) -> Source:
-        """A relay's hold on it, for one thread. Raises what the database raises."""
+        """Open the outbox for a relay, for use in one thread. Raises the database's errors."""
 
     @abstractmethod
     def _insert(self, values: tuple[Value, ...]) -> Statement:
-        """The insert of topic, order key, headers and body that gives the new id."""
+        """Return the insert of topic, order key, headers and body, which returns the new id."""
 
     @abstractmethod
     def _cursor(self, connection: Any) -> Any:
-        """A cursor of the application's connection that gives tuples, whatever that gives."""
+        """Return a cursor of the application's connection that yields tuples, whatever its row
+        factory.
+        """
 
     @abstractmethod
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
-        """Run a statement over a connection of its own, and commit: rows, number of changed."""
+        """Run a statement over a new connection and commit; return the rows and the number
+        changed.
+        """
 
     def statement(self, message: Message, *, order_key: str | None = None) -> Statement:
-        """The insert that puts a message into the outbox, and the values of its marks, for any
-        database library; it gives the row's id.
+        """Return the insert of a message into the outbox, for any database library.
 
-        Run it in the transaction of the change that the message tells of, after that change. Raises
-        MessageIllegal for a message that no broker would take.
+        The insert returns the row's id. Run it in the transaction of the change that the message
+        describes, after that change. Raises MessageIllegal for a message that brokers would refuse.
         """
         check_target(message.topic)
         check_message(message, self._max_message_bytes)
         return self._insert((message.topic, order_key, headers_of(message), message.body))
 
     def add(self, connection: Any, message: Message, *, order_key: str | None = None) -> int:
-        """Put a message into the transaction that ``connection`` (of sqlite3, of psycopg) is in;
-        gives the row's id.
+        """Insert a message in the current transaction of ``connection`` (sqlite3, psycopg).
 
-        It is sent if that transaction commits, after all of its ``order_key`` that committed
-        before. Raises MessageIllegal for a message that no broker would take.
+        Returns the row's id. The message is sent if the transaction commits, after all messages of
+        its ``order_key`` that were committed before. Raises MessageIllegal for a message that
+        brokers would refuse.
         """
         statement = self.statement(message, order_key=order_key)
-        # All of the answer is read, else SQLite takes the insert for unfinished.
+        # Read the whole result, otherwise SQLite treats the insert as unfinished.
         [(row_id,)] = self._cursor(connection).execute(*statement).fetchall()
         return int(row_id)
 
     def status(self) -> Status:
-        """What waits and what is refused."""
+        """Return the numbers of waiting and refused rows."""
         rows, _ = self._query(self.statements.status())
         return Status(*rows[0])
 
     def refused(self, limit: int = 100) -> list[Refusal]:
-        """The oldest rows that cannot be sent."""
+        """Return the oldest rows that cannot be sent."""
         rows, _ = self._query(self.statements.refused(limit))
         return [Refusal(*row) for row in rows]
 
     def retry(self, row_id: int) -> bool:
-        """Have a refused row sent again, and what waits behind it; False when it is none."""
+        """Have a refused row and the rows held back by it sent again; False if it is not
+        refused.
+        """
         return self._query(self.statements.retry(row_id))[1] == 1
 
     def discard(self, row_id: int) -> bool:
-        """Drop a refused row and let go on what waits behind it; False when it is none."""
+        """Delete a refused row, so that the rows held back by it are sent; False if it is not
+        refused.
+        """
         return self._query(self.statements.discard(row_id))[1] == 1

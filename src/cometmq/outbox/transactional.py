@@ -1,12 +1,11 @@
-"""Rows as transactional messages: a message is seen if its row is marked as published, and only
-then.
+"""Sends rows as transactional messages: a message is visible if and only if its row is published.
 
-    send the half message, with the number of this attempt -> mark the row with it -> commit
-                                                           -> the broker asks: look the row up
+    send the half message, with the id of this attempt -> mark the row with it -> commit
+                            -> no end arrives, the broker asks: look the row up
 
-So a row that was sent twice, because a relay died or an answer was lost, is there once: of its half
-messages one bears the attempt that the row is marked with. Each attempt sends one half message, no
-more, or two would bear the same.
+A row that was sent twice, because a relay died or a response was lost, is delivered once: only one
+of its half messages has the attempt id that marks the row. An attempt makes a single send attempt,
+because a retry could store two half messages with the same attempt id.
 """
 
 from __future__ import annotations
@@ -36,15 +35,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The property that holds the attempt.
+#: Property that holds the attempt id.
 ATTEMPT: Final = "outbox_attempt"
-#: Half messages on their way at a time.
+#: Maximum number of half messages in flight.
 _CONCURRENCY: Final = 64
 
 
 def may_be_half(row: Row) -> bool:
-    """Whether a row can be a transactional message: commits have no order among each other, and a
-    transactional message no delay and no time of birth of its own."""
+    """Return whether a row can be sent as a transactional message.
+
+    Commits are not ordered, so it must have no order key. A transactional message has no delay and
+    no birth time of its own.
+    """
     try:
         message = row.message()
     except MessageIllegal:
@@ -53,8 +55,11 @@ def may_be_half(row: Row) -> bool:
 
 
 class Halves:
-    """The half messages of one page. Leaving commits them, unless :meth:`leave_open` was called; an
-    error in the block rolls them back."""
+    """Half messages of one page.
+
+    Leaving commits them, unless :meth:`leave_open` was called; an error in the block rolls them
+    back.
+    """
 
     def __init__(self, client: Client, group: str) -> None:
         self._client = client
@@ -71,12 +76,15 @@ class Halves:
         await self._stack.__aexit__(*error)  # type: ignore[arg-type]
 
     def leave_open(self) -> None:
-        """It is not known whether the rows are marked: the checker will look."""
+        """Leave the transactions open, because it is unknown whether the rows are marked.
+
+        The checker will look them up.
+        """
         for transaction in self._open:
             transaction.leave_open()
 
     async def send(self, rows: Iterable[Row], outcome: Outcome) -> None:
-        """Send a half message for each row, and note what becomes of them."""
+        """Send a half message for each row and record the results in ``outcome``."""
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(self._send(row, outcome))
@@ -114,13 +122,15 @@ class Halves:
 
 
 def checker(sent_as: Callable[[int], Awaitable[str | None]]) -> Checker:
-    """Says how the transaction of a half message ended: as its row is marked, which ``sent_as``
-    looks up."""
+    """Return a checker that ends a half message's transaction as its row is marked.
+
+    ``sent_as`` returns the attempt of a row, or None.
+    """
 
     async def check(message: MessageView) -> bool | None:
         marked = await sent_as(lasting_number(message.message_id))
         if marked is None:
-            # It waits still, and may be marked in a moment; or it was discarded, and stays unsent.
+            # The row still waits, and may be marked soon; or it was discarded, and stays unsent.
             return None
         return marked == message.properties.get(ATTEMPT)
 

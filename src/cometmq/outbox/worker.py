@@ -1,4 +1,4 @@
-"""A thread of its own for each database, so that no database holds up the event loop."""
+"""Worker thread for each database connection, so that no database blocks the event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs the calls of one party one after another, in the order they were made."""
+    """Runs the calls of one caller in sequence, in one thread."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``function`` in the thread; gives what it gives, raises what it raises."""
+        """Run ``function`` in the thread; return its result or raise its exception."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 

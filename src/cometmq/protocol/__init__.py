@@ -1,4 +1,5 @@
-"""The RocketMQ remoting protocol: codes, frames, typed headers, bodies and a sans-I/O peer.
+"""RocketMQ remoting protocol: codes, frames, typed headers, bodies and connections without I/O.
 
-Bytes go in, events come out; time is an argument. Nothing here opens a socket or reads a clock.
+Callers pass bytes and the time, and receive events. This package opens no sockets and reads no
+clock.
 """

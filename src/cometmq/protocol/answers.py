@@ -1,8 +1,7 @@
-"""Responses as bytes: whole ones, and those of plain sends and pulls as what stands round their
-numbers.
+"""Encodes responses: whole ones, and for plain sends and pulls the parts around their numbers.
 
-What stands there is cut out of what the encoder of :mod:`cometmq.protocol.frame` makes, so that a
-response reads the same whoever wrote it.
+The parts are cut from the output of the encoder in :mod:`cometmq.protocol.frame`, so that all
+responses have the same form.
 """
 
 from __future__ import annotations
@@ -29,19 +28,21 @@ def _pieces(
     )  # fmt: skip
 
 
-#: The commonest header of all says that it is done, and no more: up to its opaque, and behind it.
+#: Most responses contain only SUCCESS: the parts of their header before and after the opaque.
 DONE_HEAD, _DONE_TAIL = _pieces(ResponseCode.SUCCESS, {}, ())
 
 
 def encode_done(opaque: int) -> bytes:
-    """Bytes of the response in JSON that says success, and no more."""
+    """Return the bytes of a JSON response with SUCCESS and nothing else."""
     head = b"%b%d%b" % (DONE_HEAD, opaque, _DONE_TAIL)
     return lengths(len(head)) + head
 
 
 def send_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
-    """The header of the response to a stored send: what stands before the ids, the queue, its
-    offset and the opaque, and behind that."""
+    """Return the parts of the header of a response to a stored send.
+
+    They surround the message ids, the queue id, the queue offset and the opaque.
+    """
     fields = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
     return _pieces(
         ResponseCode.SUCCESS, fields | dict.fromkeys(_SEND_FIELDS, ""), _SEND_FIELDS
@@ -50,8 +51,10 @@ def send_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
 
 @cache
 def pull_pieces(code: int, remark: str) -> tuple[bytes, ...]:
-    """The header of the response to a pull: what stands before the largest offset, the smallest,
-    the next one, the broker to ask next and the opaque, and behind that."""
+    """Return the parts of the header of a response to a pull.
+
+    They surround the maximum, minimum and next offset, the suggested broker id and the opaque.
+    """
     return _pieces(code, dict.fromkeys(_PULL_FIELDS, ""), _PULL_FIELDS, remark)
 
 
@@ -64,7 +67,7 @@ def encode_response(
     remark: str | None = None,
     body_bytes: int = 0,
 ) -> bytes:
-    """Bytes of a response, in the request's own codec; its body of ``body_bytes`` follows them."""
+    """Return the bytes of a response in the request's codec, up to its body of ``body_bytes``."""
     nothing = header is None and not ext and remark is None and not body_bytes
     if nothing and not code and request.codec == JSON:
         return encode_done(request.opaque)

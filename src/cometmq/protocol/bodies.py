@@ -1,7 +1,7 @@
-"""The JSON bodies of requests and responses as structs (upstream: protocol/body/*.java,
-protocol/heartbeat/*.java). Encode with fastjson.encode_json, read with fastjson.parse_json.
+"""JSON bodies of requests and responses as structs (upstream: protocol/body/*.java,
+protocol/heartbeat/*.java). Encode with fastjson.encode_json, parse with fastjson.parse_json.
 
-Maps keyed by a message queue are written with fastjson.object_map and declared as Raw; when read,
+Maps keyed by a message queue are written with fastjson.object_map and declared as Raw; when parsed,
 their keys are strings that hold a :class:`QueueKey` as JSON.
 """
 
@@ -13,20 +13,20 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, json
 
-#: Java's int and long. A longer number is refused where a body is read, with the field's name.
+#: Java's int and long. Parsing a body rejects larger numbers and names the field.
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
-#: Values of a table that are encoded, or decoded, in one piece.
+#: Number of table values encoded or decoded in one piece.
 PIECE_VALUES: Final = 256
 
 
 class Body(Struct, rename="camel", frozen=True):
-    """Root of all bodies: camel-case names on the wire; unknown names are ignored."""
+    """Base of all bodies: camel-case names on the wire; unknown names are ignored."""
 
 
 class QueueKey(Body, frozen=True, order=True):
-    """A message queue where it keys a map or stands in a set."""
+    """Message queue as a key of a map or a member of a set."""
 
     topic: str
     broker_name: str
@@ -34,7 +34,10 @@ class QueueKey(Body, frozen=True, order=True):
 
 
 class DataVersion(Body, frozen=True):
-    """A table's version; equal only when all parts are. Only 5.x peers send a state version."""
+    """Version of a table; versions are equal if all parts are.
+
+    Only 5.x peers send a state version.
+    """
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -48,8 +51,11 @@ def table_pieces(
     *,
     deleted: Mapping[str, int] | None = None,
 ) -> Iterator[bytes]:
-    """The JSON of a table with its version, ``{"dataVersion":{...},"<name>":{...}}``, in pieces
-    that take under a millisecond each. ``deleted`` goes behind it as ``cometmqDeleted``."""
+    """Yield the JSON of a table with its version, in pieces that take under a millisecond each.
+
+    The text is ``{"dataVersion":{...},"<name>":{...}}``; ``deleted`` is appended as
+    ``cometmqDeleted``.
+    """
     yield b'{"dataVersion":' + json.encode(version, order="sorted") + b',"' + name.encode() + b'":'
     entries = iter(values.items())
     opening = b"{"
@@ -64,7 +70,9 @@ def table_pieces(
 
 
 class TopicConfig(Body, frozen=True):
-    """One topic on one broker; also the answer to 351."""
+    """Configuration of one topic on one broker; also the response body of 351
+    (GET_TOPIC_CONFIG).
+    """
 
     topic_name: str
     read_queue_nums: Int32 = 16
@@ -76,8 +84,11 @@ class TopicConfig(Body, frozen=True):
 
 
 class TopicConfigTable(Body, frozen=True):
-    """Answer to 21. A broker of ours tells slaves that ask for it where in its log the former life
-    of deleted topics ended."""
+    """Response body of 21 (GET_ALL_TOPIC_CONFIG).
+
+    CometMQ brokers add ``cometmq_deleted`` for slaves that request it: for each deleted topic, the
+    log offset at which it was deleted.
+    """
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
@@ -85,15 +96,20 @@ class TopicConfigTable(Body, frozen=True):
 
 
 class TopicList(Body, frozen=True):
-    """Answer to 206, 216, 224, 304 and 305."""
+    """Response body of 206 (GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 216 (DELETE_TOPIC_IN_NAMESRV), 224
+    (GET_TOPICS_BY_CLUSTER), 304 (GET_SYSTEM_TOPIC_LIST_FROM_NS) and 305
+    (GET_SYSTEM_TOPIC_LIST_FROM_BROKER).
+    """
 
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None
 
 
 class Promote(Body, frozen=True):
-    """Body of 31001, ours alone. ``check`` asks only what speaks against it, ``force`` goes on all
-    the same."""
+    """Request body of 31001 (PROMOTE_BROKER), CometMQ only.
+
+    ``check`` only requests the findings; ``force`` promotes despite refusing ones.
+    """
 
     role: str = "ASYNC_MASTER"
     force: bool = False
@@ -101,19 +117,22 @@ class Promote(Body, frozen=True):
 
 
 class Finding(Body, frozen=True):
-    """What was looked at before a promotion or a move: ``weight`` is ok, warning or refused."""
+    """Result of one check before a promotion or a move: ``weight`` is ok, warning or refused."""
 
     weight: str
     text: str
 
     @property
     def refuses(self) -> bool:
-        """Whether it stands against what is wanted."""
+        """True if the finding forbids the operation."""
         return self.weight == "refused"
 
 
 class Promotion(Body, frozen=True):
-    """Answer to 31001: whether the broker begins anew as the master of its name."""
+    """Response body of 31001 (PROMOTE_BROKER).
+
+    ``begins`` is True if the broker restarts as the master of its name.
+    """
 
     begins: bool
     broker_name: str
@@ -121,30 +140,36 @@ class Promotion(Body, frozen=True):
 
 
 class TakeAddress(Body, frozen=True):
-    """Body of 31002, ours alone: the "host:port" of a former master, which a master is to listen on
-    and register by. ``check`` asks only whether it could."""
+    """Request body of 31002 (TAKE_ADDRESS), CometMQ only.
+
+    ``address`` is the "host:port" of a former master; the broker should listen on it and register
+    with it. ``check`` only requests whether it could.
+    """
 
     address: str
     check: bool = False
 
 
 class AddressState(Body, frozen=True):
-    """Answer to 31002: ``state`` is taken, free, in_use (somebody listens there) or not_here (it is
-    another machine's); ``text`` says why it is not taken."""
+    """Response body of 31002 (TAKE_ADDRESS).
+
+    ``state`` is taken, free, in_use (another process listens there) or not_here (the address
+    belongs to another machine); ``text`` is the reason if it was not taken.
+    """
 
     state: str
     text: str = ""
 
 
 class ClusterInfo(Body, frozen=True):
-    """Answer to 106."""
+    """Response body of 106 (GET_BROKER_CLUSTER_INFO)."""
 
     broker_addr_table: dict[str, ClusterBroker] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
 class ClusterBroker(Body, frozen=True):
-    """A broker name and its addresses by id."""
+    """Broker name and its addresses by broker id."""
 
     broker_name: str
     broker_addrs: dict[str, str]
@@ -152,7 +177,11 @@ class ClusterBroker(Body, frozen=True):
 
 
 class KvTable(Body, frozen=True):
-    """Answer to 28, 103 (order topics) and 219."""
+    """Response body of requests for key-value tables.
+
+    These are 28 (GET_BROKER_RUNTIME_INFO) and 219 (GET_KVLIST_BY_NAMESPACE), and 103
+    (REGISTER_BROKER), which returns order topics.
+    """
 
     table: dict[str, str] = field(default_factory=dict)
 
@@ -161,7 +190,7 @@ class KvTable(Body, frozen=True):
 
 
 class SubscriptionGroupConfig(Body, frozen=True):
-    """What a consumer group may do."""
+    """Settings of a consumer group."""
 
     group_name: str
     consume_enable: bool = True
@@ -175,14 +204,14 @@ class SubscriptionGroupConfig(Body, frozen=True):
 
 
 class SubscriptionGroupTable(Body, frozen=True):
-    """Answer to 201."""
+    """Response body of 201 (GET_ALL_SUBSCRIPTIONGROUP_CONFIG)."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
 
 class Subscription(Body, frozen=True):
-    """What one consumer wants of one topic."""
+    """Subscription of one consumer to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -194,7 +223,9 @@ class Subscription(Body, frozen=True):
 
 
 class ClientConfigCheck(Body, frozen=True):
-    """Request body of 46: what a client is about to subscribe to."""
+    """Request body of 46 (CHECK_CLIENT_CONFIG): the subscription that a client is about to
+    start.
+    """
 
     subscription_data: Subscription
     client_id: str = ""
@@ -219,7 +250,7 @@ class ProducerData(Body, frozen=True):
 
 
 class Heartbeat(Body, frozen=True):
-    """Body of 34."""
+    """Request body of 34 (HEART_BEAT)."""
 
     client_id: str = field(name="clientID")
     producer_data_set: tuple[ProducerData, ...] = ()
@@ -227,13 +258,13 @@ class Heartbeat(Body, frozen=True):
 
 
 class ConsumerIds(Body, frozen=True):
-    """Answer to 38."""
+    """Response body of 38 (GET_CONSUMER_LIST_BY_GROUP)."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
 
 class QueueLockRequest(Body, frozen=True):
-    """Body of 41 and 42."""
+    """Request body of 41 (LOCK_BATCH_MQ) and 42 (UNLOCK_BATCH_MQ)."""
 
     consumer_group: str
     client_id: str
@@ -241,7 +272,7 @@ class QueueLockRequest(Body, frozen=True):
 
 
 class QueueLockResponse(Body, frozen=True):
-    """Answer to 41."""
+    """Response body of 41 (LOCK_BATCH_MQ)."""
 
     lock_ok_mq_set: list[QueueKey] = field(default_factory=list, name="lockOKMQSet")
 
@@ -256,8 +287,11 @@ class ClientConnection(Body, frozen=True):
 
 
 class ConsumerConnections(Body, frozen=True):
-    """Answer to 203. ``conflicting_subscriptions`` is an addition: expressions by topic of each
-    client, when they differ."""
+    """Response body of 203 (GET_CONSUMER_CONNECTION_LIST).
+
+    ``conflicting_subscriptions`` is a CometMQ extension: the filter expressions by topic of each
+    client, if they differ.
+    """
 
     connection_set: list[ClientConnection]
     subscription_table: dict[str, Subscription]
@@ -268,7 +302,7 @@ class ConsumerConnections(Body, frozen=True):
 
 
 class GroupList(Body, frozen=True):
-    """Answer to 300."""
+    """Response body of 300 (QUERY_TOPIC_CONSUME_BY_WHO)."""
 
     group_list: list[str] = field(default_factory=list)
 
@@ -277,7 +311,7 @@ class GroupList(Body, frozen=True):
 
 
 class TopicOffset(Body, frozen=True):
-    """One queue's range in the answer to 202."""
+    """Offset range of one queue in the response to 202 (GET_TOPIC_STATS_INFO)."""
 
     min_offset: Int64
     max_offset: Int64
@@ -285,13 +319,13 @@ class TopicOffset(Body, frozen=True):
 
 
 class TopicStats(Body, frozen=True):
-    """Answer to 202: QueueKey to TopicOffset."""
+    """Response body of 202 (GET_TOPIC_STATS_INFO): QueueKey to TopicOffset."""
 
     offset_table: Raw
 
 
 class ConsumeOffset(Body, frozen=True):
-    """One queue's progress in the answer to 208."""
+    """Progress of one queue in the response to 208 (GET_CONSUME_STATS)."""
 
     broker_offset: Int64
     consumer_offset: Int64
@@ -299,20 +333,20 @@ class ConsumeOffset(Body, frozen=True):
 
 
 class ConsumeStats(Body, frozen=True):
-    """Answer to 208: QueueKey to ConsumeOffset."""
+    """Response body of 208 (GET_CONSUME_STATS): QueueKey to ConsumeOffset."""
 
     consume_tps: float
     offset_table: Raw
 
 
 class TopicStatsRead(Body, frozen=True):
-    """:class:`TopicStats` as a client reads it; keys hold a QueueKey as JSON."""
+    """:class:`TopicStats` as a client parses it; keys hold a QueueKey as JSON."""
 
     offset_table: dict[str, TopicOffset] = field(default_factory=dict)
 
 
 class ConsumeStatsRead(Body, frozen=True):
-    """:class:`ConsumeStats` as a client reads it; keys hold a QueueKey as JSON."""
+    """:class:`ConsumeStats` as a client parses it; keys hold a QueueKey as JSON."""
 
     offset_table: dict[str, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0

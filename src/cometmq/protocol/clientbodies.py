@@ -1,9 +1,8 @@
-"""Heartbeats, lock requests, and what came of a message that was consumed directly, as clients of
-any language write them.
+"""Tolerant parser of client bodies: heartbeats, lock requests, results of direct consumption.
 
-Java's are read as they are. The C++ client writes an enumeration by its number, and Go's does so in
-a result; .NET's writes names with a capital, and others write null, or an empty text, for what they
-do not have. Java reads all of that.
+Bodies of Java clients need no conversion. The C++ client writes an enumeration by its number, the
+Go client does so in a result. The .NET client capitalizes names. Others write null or an empty text
+for a missing value. Java accepts all of these.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 
 B = TypeVar("B", bound=Body)
 
-#: Deeper than any of these bodies.
+#: Deeper than the nesting of any of these bodies.
 _MAX_DEPTH: Final = 16
 
-#: The names of enumerations, in the order in which Java, C++ and Go declare them.
+#: Names of enumerations, in the order in which Java, C++ and Go declare them.
 ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY"),
     "messageModel": ("BROADCASTING", "CLUSTERING"),
@@ -53,13 +52,13 @@ ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
         "CR_RETURN_NULL",
     ),
 }
-#: What each body is made of.
+#: Structs that each body consists of.
 _PARTS: Final[dict[type[Body], tuple[type[Body], ...]]] = {
     Heartbeat: (Heartbeat, ConsumerData, ProducerData, Subscription),
     QueueLockRequest: (QueueLockRequest, QueueKey),
     DirectResult: (DirectResult,),
 }
-#: Where an empty text is a value; elsewhere it says that there is none.
+#: Fields in which an empty text is a value; in other fields it means that there is none.
 _TEXTS: Final = {
     "clientID",
     "clientId",
@@ -72,7 +71,7 @@ _TEXTS: Final = {
 
 
 def parse_client_body(data: bytes, cls: type[B]) -> B:
-    """Read a body, in whichever way it says things. Raises BadRequest (code 1)."""
+    """Parse a body in any of the clients' forms. Raises BadRequest (code 1)."""
     try:
         return msgspec.json.decode(data, type=cls, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -84,8 +83,10 @@ def parse_client_body(data: bytes, cls: type[B]) -> B:
 
 
 def _tidied(value: Any, names: dict[str, str], depth: int) -> Any:
-    """The same under the names that are meant, without what says nothing. What lies deeper than
-    ``depth`` is in no body and is left out."""
+    """Return ``value`` with standard field names, without null values and empty texts.
+
+    No body nests deeper than ``depth``; deeper parts are dropped.
+    """
     if depth == 0 and isinstance(value, (list, dict)):
         return None
     if isinstance(value, list):
@@ -103,7 +104,7 @@ def _tidied(value: Any, names: dict[str, str], depth: int) -> Any:
 
 
 def _enumerated(name: str, value: Any) -> Any:
-    """The name of an enumeration's number; what is no such number stays, to be refused."""
+    """Return the name of an enumeration's number; other values are unchanged and rejected later."""
     values = ENUMERATIONS[name]
     return values[value] if type(value) is int and 0 <= value < len(values) else value
 

@@ -1,5 +1,6 @@
-"""Request and response codes, languages and protocol versions by number (upstream: RequestCode,
-ResponseCode, LanguageCode, MQVersion)."""
+"""Numbers of request and response codes, languages and protocol versions (upstream: RequestCode,
+ResponseCode, LanguageCode, MQVersion).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Code of a request: the requested operation."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -83,13 +84,13 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
-    #: Ours alone: from 31000 on, which the short numbers of binary headers hold.
+    #: CometMQ only, from 31000 on, which fits the 16 bits that binary headers have for a code.
     PROMOTE_BROKER = 31001
     TAKE_ADDRESS = 31002
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """Code of a response: the result of the request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -152,7 +153,7 @@ EXPLANATIONS: Final[dict[ResponseCode, str]] = {
 
 
 class Language(IntEnum):
-    """The language byte of a binary header; its name is the ``language`` of a JSON header."""
+    """Language byte of a binary header; its name is the ``language`` of a JSON header."""
 
     JAVA = 0
     CPP = 1
@@ -170,12 +171,12 @@ class Language(IntEnum):
     NODE_JS = 13
 
 
-# Upstream numbers every release and its snapshot; only those that behaviour hangs on stand here.
+# Upstream numbers every release and snapshot; only versions that affect behaviour are listed.
 VERSION_3_1_8: Final = 63
 VERSION_3_4_9: Final = 121
 VERSION_4_9_4: Final = 401
 VERSION_4_9_7: Final = 407
-#: What this side says it is in every frame: features of a 4.9.7 broker and client.
+#: Version in every frame that this side sends: features of a 4.9.7 broker and client.
 OUR_VERSION: Final = VERSION_4_9_7
 
 _VERSION_NAMES: Final = {
@@ -210,5 +211,5 @@ _VERSION_NAMES: Final = {
 
 
 def version_name(version: int) -> str:
-    """The release behind a version number, or the number itself when it has no name here."""
+    """Return the release name of a version number, or the number if it has no name here."""
     return _VERSION_NAMES.get(version, str(version))

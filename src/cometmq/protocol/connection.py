@@ -1,9 +1,10 @@
-"""One side of a remoting connection, without I/O: bytes in, events out, bytes out.
+"""Protocol state of one side of a remoting connection, without I/O: bytes in, events and bytes out.
 
-The owner of the socket feeds what it read, takes events in bounded portions, and writes what the
-``encode_*`` methods give it. Requests of this side are remembered by opaque until their response
-comes or their deadline passes. A stream that cannot be read on raises RemoteProtocolError, and the
-owner closes the socket; one bad request becomes a :class:`Rejected` event and costs only itself.
+The owner of the socket feeds received bytes, takes events in bounded portions, and writes the bytes
+that the ``encode_*`` methods return. Requests of this side are stored by opaque until their
+response arrives or their deadline passes. A stream that cannot be parsed raises
+RemoteProtocolError, and the owner closes the socket; a single invalid request becomes a
+:class:`Rejected` event and affects no other.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 H = TypeVar("H")
 
-#: Requests with a header or a body of at least so many bytes are charged; others cost too little
-#: to be worth it, and are counted by number where they wait.
+#: Requests with a header or a body of at least this size are charged to the memory account. Smaller
+#: ones cost too little; they are limited by number where they wait.
 CHARGED_HEADER_BYTES: Final = 1_024
 CHARGED_BODY_BYTES: Final = 4_096
-#: A text with one rare character takes four bytes for each of its others.
+#: In Python a text with one rare character takes four bytes for every character.
 _TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -53,26 +54,28 @@ def _settle(waiting: dict[int, Waiting], data: bytes, at: int) -> tuple[int, int
     return settle_sends(data, at, waiting)
 
 
-#: By the code of an answer: what takes the answers of plain sends.
+#: Functions that settle the responses to plain sends, by the response code.
 _SETTLERS: Final = {b"0": _settle}
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A request whose fields cannot be read: answer it with the error's code and remark. Its
-    header holds the fields as text, as they came."""
+    """Request with invalid fields: respond with the error's code and remark.
+
+    Its header holds the fields as text, as received.
+    """
 
     request: Request[dict[str, str]]
     error: BadRequest
 
     @property
     def code(self) -> int:
-        """The request's code."""
+        """Request code."""
         return self.request.code
 
 
 class Answered(msgspec.Struct, Generic[T], frozen=True):
-    """The response to a request of this side, with the token it was sent under."""
+    """Response to a request of this side, with the request's token."""
 
     token: T
     response: Response
@@ -82,8 +85,10 @@ Event = Request[Any] | Rejected | Answered[T]
 
 
 class Connection(Framer, Generic[T]):
-    """Protocol state of one connection; ``T`` is the owner's token for a request it sent. Large
-    requests are charged to ``account``."""
+    """Protocol state of one connection; ``T`` is the owner's token for a request that it sent.
+
+    Large requests are charged to ``account``.
+    """
 
     __slots__ = (
         "_account",
@@ -109,14 +114,14 @@ class Connection(Framer, Generic[T]):
 
     @property
     def in_flight(self) -> int:
-        """Requests of this side that wait for their response."""
+        """Number of this side's requests that wait for their response."""
         return len(self._pending)
 
     def next_events(self, limit: int) -> list[Event[T]]:
-        """At most ``limit`` events; fewer mean that more bytes are needed.
+        """Return at most ``limit`` events; fewer mean that more bytes are needed.
 
-        Raises RemoteProtocolError when the stream cannot be read on. Events of frames before the
-        bad one are given first, by an earlier call.
+        Raises RemoteProtocolError when the stream cannot be parsed. Events of frames before the
+        invalid one are returned first, by an earlier call.
         """
         if self.broken is not None:
             raise self.broken
@@ -131,11 +136,11 @@ class Connection(Framer, Generic[T]):
                     try:
                         request = decode(header)
                     except _FAST_ERRORS:
-                        pass  # the tolerant path below reads it, or says what is wrong
+                        pass  # the tolerant path below parses it, or reports the error
                     else:
                         if not request.flag & FLAG_RESPONSE:
                             request.body = body
-                            request.codec = JSON  # whatever a field of that name said
+                            request.codec = JSON  # overrides a field of that name in the JSON
                             if (
                                 len(header) >= CHARGED_HEADER_BYTES
                                 or len(body) >= CHARGED_BODY_BYTES
@@ -148,7 +153,7 @@ class Connection(Framer, Generic[T]):
         return events
 
     def _add_tolerantly(self, frame: RawFrame, events: list[Event[T]]) -> bool:
-        """False when the stream ends at this frame; raises when nothing came before it."""
+        """Return False when the stream ends at this frame; raise if there are no earlier events."""
         try:
             event = self._tolerant(frame)
         except RemoteProtocolError as error:
@@ -166,7 +171,7 @@ class Connection(Framer, Generic[T]):
         if head.flag & FLAG_RESPONSE:
             known = self._pending.pop(head.opaque, None)
             if known is None:
-                # Late answers of requests that timed out, or a peer that makes answers up.
+                # The response to a request that timed out, or to one that was never sent.
                 self.unknown_responses += 1
                 return None
             response = Response(head.code, head.opaque, head.remark, head.ext, body, head.version)
@@ -174,7 +179,8 @@ class Connection(Framer, Generic[T]):
         try:
             fields = decode_fields(head.code, head.ext)
         except BadRequest as error:
-            # Not the one that was raised: its traceback would hold the connection in a cycle.
+            # A new error: the traceback of the raised one would form a reference cycle with this
+            # object.
             told = BadRequest(error.code, error.remark)
             return Rejected(request_of(head, head.ext, codec, body), told)
         request = request_of(head, fields, codec, body)
@@ -198,10 +204,11 @@ class Connection(Framer, Generic[T]):
         codec: int = JSON,
         extra: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        """Remember ``token`` under a new opaque; gives the opaque and the bytes that the body of
-        ``body_bytes`` follows. ``extra`` are fields beyond the header's (signatures).
+        """Encode a request and store ``token`` under a new opaque.
 
-        What cannot be encoded raises, and is not remembered."""
+        Returns the opaque and the bytes that precede the body of ``body_bytes``. ``extra`` are
+        fields in addition to the header's (signatures). If encoding raises, nothing is stored.
+        """
         opaque = self.new_opaque()
         head = self._encode(code, header, opaque, 0, body_bytes, codec, extra)
         self._pending[opaque] = (deadline_ms, token)
@@ -216,12 +223,12 @@ class Connection(Framer, Generic[T]):
         codec: int = JSON,
         extra: dict[str, str] | None = None,
     ) -> bytes:
-        """Bytes of a request that gets no response."""
+        """Return the bytes of a request that has no response."""
         opaque = self.new_opaque()
         return self._encode(code, header, opaque, FLAG_ONEWAY, body_bytes, codec, extra)
 
     def new_opaque(self) -> int:
-        """The opaque of a further request; none that waits has it."""
+        """Return an unused opaque for the next request."""
         opaque = self._next_opaque
         while opaque in self._pending:
             opaque = (opaque + 1) & _OPAQUE_MASK
@@ -229,36 +236,39 @@ class Connection(Framer, Generic[T]):
         return opaque
 
     def expect(self, opaque: int, waiting: Waiting) -> int:
-        """Remember a plain send, whose frame somebody else made, under an opaque of
-        :meth:`new_opaque`. :meth:`settle_sends` gives it its result. Returns how many requests wait
-        now."""
+        """Store a plain send, whose frame the caller made with an opaque of :meth:`new_opaque`.
+
+        :meth:`settle_sends` sets its result. Returns the number of requests that wait.
+        """
         self._pending[opaque] = waiting
         return len(self._pending)
 
     def settle_sends(self) -> int:
-        """Give plain sends that wait their results; returns how many of the next frames are no
-        plain answers and must be taken as events."""
+        """Set the results of waiting plain sends from their responses.
+
+        Returns the number of following frames that are other messages, to be taken as events.
+        """
         return self.offer(_SETTLERS, self._pending)
 
     def forget(self, opaque: int) -> T | None:
-        """Drop a pending request (its caller gave up); its late response is ignored."""
+        """Drop a pending request whose caller gave up; its late response is ignored."""
         known = self._pending.pop(opaque, None)
         return None if known is None else known[1]
 
     def expire(self, now_ms: int) -> list[T]:
-        """Tokens of the requests whose deadline is at or before ``now_ms``."""
+        """Remove the requests whose deadline is at or before ``now_ms``; return their tokens."""
         due = [opaque for opaque, known in self._pending.items() if known[0] <= now_ms]
         return [self._pending.pop(opaque)[1] for opaque in due]
 
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`expire` has something to do next; None when nothing waits."""
+        """Return the next deadline of a request; None when none waits."""
         return min((known[0] for known in self._pending.values()), default=None)
 
     def close(self) -> list[T]:
-        """The connection is gone: tokens of all requests that will not be answered."""
+        """Drop all pending requests of a closed connection; return their tokens."""
         tokens: list[T] = [known[1] for known in self._pending.values()]
         self._pending.clear()
-        self.broken = None  # its traceback holds us
+        self.broken = None  # its traceback refers to this object
         return tokens
 
     def _encode(
@@ -286,7 +296,7 @@ class Connection(Framer, Generic[T]):
 
 
 def request_of(head: Head, fields: H, codec: int, body: bytes = b"") -> Request[H]:
-    """A request from its decoded header."""
+    """Return a request from its decoded header."""
     return Request(
         code=head.code,
         header=fields,

@@ -1,8 +1,8 @@
-"""Bodies about consumers while they run: where they stand, what they hold, what they answer
-(upstream: protocol/body/*.java, ResetOffsetBody to ConsumerRunningInfo).
+"""Bodies about running consumers: offsets, prefetched messages, status reports (upstream:
+protocol/body/*.java, ResetOffsetBody to ConsumerRunningInfo).
 
-Tables keyed by a queue are written with fastjson.object_map and declared as Raw; a class that ends
-in Read is the same body as it is read, its keys a QueueKey as JSON (see :func:`queue_table`).
+Tables keyed by a queue are written with fastjson.object_map and declared as Raw. A class that ends
+in Read is the same body as it is parsed, its keys a QueueKey as JSON (see :func:`queue_table`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYSTEM_ERROR: Final = 1
 
 
 def queue_table(table: Mapping[str, T]) -> dict[QueueKey, T]:
-    """A table as it is read, by queue. Raises BadRequest for a key that is no queue."""
+    """Return a parsed table by queue. Raises BadRequest for a key that is not a queue."""
     return {parse_json(key.encode(), QueueKey): value for key, value in table.items()}
 
 
@@ -38,13 +38,15 @@ def queue_table(table: Mapping[str, T]) -> dict[QueueKey, T]:
 
 
 class OffsetTable(Body, frozen=True):
-    """Answer to 222, and the body of 220: QueueKey to offset."""
+    """Response body of 222 (INVOKE_BROKER_TO_RESET_OFFSET), request body of 220
+    (RESET_CONSUMER_CLIENT_OFFSET): QueueKey to offset.
+    """
 
     offset_table: Raw
 
 
 class QueueOffset(Body, frozen=True):
-    """A queue and an offset in it."""
+    """Queue and an offset in it."""
 
     topic: str
     broker_name: str
@@ -53,7 +55,9 @@ class QueueOffset(Body, frozen=True):
 
 
 class QueueOffsets(Body, frozen=True):
-    """The body of 220 for the C++ client, which reads no objects as keys."""
+    """Request body of 220 (RESET_CONSUMER_CLIENT_OFFSET) for the C++ client, which cannot parse
+    objects as keys.
+    """
 
     offset_table: tuple[QueueOffset, ...]
 
@@ -82,8 +86,11 @@ class _AnyOffsets(Body, frozen=True):
 
 
 def read_offsets(body: bytes) -> dict[QueueKey, int]:
-    """The offsets in any form that brokers write: a table, a list of queues with their offset (for
-    C++), a list of pairs (for Go). Raises BadRequest."""
+    """Parse offsets in any form that brokers write. Raises BadRequest.
+
+    The forms are a table, a list of queues with their offset (for C++), and a list of pairs (for
+    Go).
+    """
     table = parse_json(body, _AnyOffsets).offset_table
     try:
         if isinstance(table, dict):
@@ -102,19 +109,23 @@ def read_offsets(body: bytes) -> dict[QueueKey, int]:
 
 
 def reset_to(wanted: int, committed: int, *, force: bool) -> int:
-    """Where a reset puts a group that stands at ``committed`` (-1 for nowhere): only ``force``
-    skips messages."""
+    """Return the offset to which a reset moves a group with the offset ``committed`` (-1 for none).
+
+    Only ``force`` moves it forward.
+    """
     return wanted if force or committed < 0 else min(wanted, committed)
 
 
 class CorrectionOffsets(Body, frozen=True):
-    """Answer to 308: offsets by queue id."""
+    """Response body of 308 (QUERY_CORRECTION_OFFSET): offsets by queue id."""
 
     correction_offsets: dict[int, int]
 
 
 class BrokerConsumeStats(Body, frozen=True):
-    """Answer to 317: for each group what 208 says of each of its topics."""
+    """Response body of 317 (GET_BROKER_CONSUME_STATS): by group, the body of 208
+    (GET_CONSUME_STATS) for each of its topics.
+    """
 
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
@@ -125,8 +136,10 @@ class BrokerConsumeStats(Body, frozen=True):
 
 
 class QueueTimeSpan(Body, frozen=True):
-    """What one queue holds and how far a group is in it, in store times (ms since the epoch);
-    ``delay_time`` is the age of the next message to consume."""
+    """Store times (ms since the epoch) of one queue's messages and of a group's next message.
+
+    ``delay_time`` is the age of the group's next message.
+    """
 
     message_queue: QueueKey
     min_time_stamp: Int64
@@ -136,31 +149,33 @@ class QueueTimeSpan(Body, frozen=True):
 
 
 class ConsumeTimeSpans(Body, frozen=True):
-    """Answer to 303."""
+    """Response body of 303 (QUERY_CONSUME_TIME_SPAN)."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
 class ClientStatus(Body, frozen=True):
-    """Answer to 221: QueueKey to offset."""
+    """Response body of 221 (GET_CONSUMER_STATUS_FROM_CLIENT): QueueKey to offset."""
 
     message_queue_table: Raw
 
 
 class ClientStatusRead(Body, frozen=True):
-    """:class:`ClientStatus` as it is read."""
+    """:class:`ClientStatus` as it is parsed."""
 
     message_queue_table: dict[str, Int64] = field(default_factory=dict)
 
 
 class ConsumerStatus(Body, frozen=True):
-    """Answer to 223: a table as in 221 for each client id."""
+    """Response body of 223 (INVOKE_BROKER_TO_GET_CONSUMER_STATUS): a table as in 221 for each
+    client id.
+    """
 
     consumer_table: dict[str, Raw]
 
 
 class ConsumerStatusRead(Body, frozen=True):
-    """:class:`ConsumerStatus` as it is read."""
+    """:class:`ConsumerStatus` as it is parsed."""
 
     consumer_table: dict[str, dict[str, Int64]] = field(default_factory=dict)
 
@@ -169,7 +184,7 @@ class ConsumerStatusRead(Body, frozen=True):
 
 
 class ProcessQueueInfo(Body, frozen=True):
-    """What a consumer holds of one queue. Times are ms since the epoch, 0 for never."""
+    """Prefetch state of one queue. Times are ms since the epoch, 0 for never."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -188,8 +203,11 @@ class ProcessQueueInfo(Body, frozen=True):
 
 
 class TopicRates(Body, frozen=True):
-    """How a consumer does with one topic: milliseconds a pull and a message take, messages a
-    second over the last minute; failures of the last hour."""
+    """Rates of a consumer for one topic.
+
+    ``_rt`` are milliseconds per pull and per message, ``_tps`` messages a second, all over the last
+    minute; ``consume_failed_msgs`` are failures of the last hour.
+    """
 
     pull_rt: float = field(default=0.0, name="pullRT")
     pull_tps: float = field(default=0.0, name="pullTPS")
@@ -200,7 +218,9 @@ class TopicRates(Body, frozen=True):
 
 
 class RunningInfo(Body, frozen=True):
-    """Answer to 307: QueueKey to ProcessQueueInfo, rates by topic, stacks when asked for."""
+    """Response body of 307 (GET_CONSUMER_RUNNING_INFO): QueueKey to ProcessQueueInfo, rates by
+    topic, requested stacks.
+    """
 
     properties: dict[str, str]
     subscription_set: tuple[Subscription, ...]
@@ -210,7 +230,7 @@ class RunningInfo(Body, frozen=True):
 
 
 class RunningInfoRead(Body, frozen=True):
-    """:class:`RunningInfo` as it is read."""
+    """:class:`RunningInfo` as it is parsed."""
 
     properties: dict[str, Any] = field(default_factory=dict)
     subscription_set: tuple[Subscription, ...] = ()
@@ -220,8 +240,11 @@ class RunningInfoRead(Body, frozen=True):
 
 
 class DirectResult(Body, frozen=True):
-    """Answer to 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
-    CR_THROW_EXCEPTION or CR_RETURN_NULL."""
+    """Response body of 309 (CONSUME_MESSAGE_DIRECTLY).
+
+    ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or
+    CR_RETURN_NULL.
+    """
 
     order: bool = False
     auto_commit: bool = True
@@ -234,14 +257,15 @@ class DirectResult(Body, frozen=True):
 
 
 class ProducerConnections(Body, frozen=True):
-    """Answer to 204."""
+    """Response body of 204 (GET_PRODUCER_CONNECTION_LIST)."""
 
     connection_set: list[ClientConnection]
 
 
 class ProducerInfo(Body, frozen=True):
-    """One connected producer; ``last_update_timestamp`` is its last heartbeat, ms since the
-    epoch."""
+    """One connected producer; ``last_update_timestamp`` is its last heartbeat (ms since the
+    epoch).
+    """
 
     client_id: str
     remote_ip: str = field(name="remoteIP")
@@ -251,6 +275,6 @@ class ProducerInfo(Body, frozen=True):
 
 
 class ProducerTable(Body, frozen=True):
-    """Answer to 328: producers by group."""
+    """Response body of 328 (GET_ALL_PRODUCER_INFO): producers by group."""
 
     data: dict[str, list[ProducerInfo]]

@@ -1,11 +1,11 @@
-"""JSON as fastjson speaks it.
+"""JSON in fastjson's dialect.
 
-Java peers write and expect a dialect: no nulls, keys sorted, no white space; integer map keys may
-stand unquoted (``{0:"a:1"}``), and a map keyed by an object writes the object where JSON wants a
-string (``{{"brokerName":"a","queueId":0,"topic":"t"}:3}``). :func:`encode_json` writes what all
-clients read (integer keys quoted), :func:`object_map` the object-keyed form that mqadmin and Java
-clients insist on, and :func:`parse_json` reads all of it: odd keys become strings holding the
-key's own compact JSON.
+Java peers write and expect a dialect: no nulls, keys sorted, no white space. Integer map keys may
+be unquoted (``{0:"a:1"}``), and a map keyed by an object has the object in place of the key string
+(``{{"brokerName":"a","queueId":0,"topic":"t"}:3}``). :func:`encode_json` writes a form that all
+clients parse (integer keys quoted). :func:`object_map` writes the object-keyed form that mqadmin
+and Java clients require. :func:`parse_json` parses all of it: non-string keys become strings with
+the key's own compact JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 T = TypeVar("T")
 
-#: A string, blanks, items of an array, a sign, a run of anything else; a lone quotation mark opens
-#: a string without an end. No byte is read more than twice: what a repeat took it keeps.
+#: A string, blanks, items of an array, a punctuation mark, a run of anything else; a lone quotation
+#: mark starts an unclosed string. All quantifiers are possessive, so no byte is scanned more than
+#: twice.
 _TOKEN: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|[ \t\r\n]++|(?:[^ \t\r\n{}\[\],:"]++,){2,}+'
     rb'|[{}\[\],:"]|[^ \t\r\n{}\[\],:"]++',
@@ -33,19 +34,19 @@ _OPENING: Final = b"[{"
 _CLOSING: Final = b"]}"
 _SQUARE: Final = _OPENING[0]
 _COLON, _COMMA, _QUOTE = b':,"'
-#: What is open: an array, an object, an object that is a key.
+#: Kinds of open brackets: an array, an object, an object that is a key.
 _ARRAY, _OBJECT, _KEY = range(3)
 _SYSTEM_ERROR: Final = 1
 _MAX_DEPTH: Final = 64
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
-#: What a server reads in the dialect in one turn of its loop: 10 ms at the worst.
+#: Largest dialect body that a server parses in one turn of its event loop: 10 ms at most.
 REQUEST_DIALECT_MAX_BYTES: Final = 32 * 1024
 
 
 def encode_json(value: object) -> bytes:
     """Return compact JSON with sorted keys and without nulls.
 
-    Raises TypeError for a value that is no JSON.
+    Raises TypeError for a value that JSON cannot represent.
     """
     try:
         encoded = _SORTED.encode(value)
@@ -66,7 +67,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def object_map(pairs: Iterable[tuple[object, object]]) -> msgspec.Raw:
-    """Return a map whose keys are objects, in fastjson's form, to stand as a value in a body."""
+    """Return a map whose keys are objects, in fastjson's form, for use as a value in a body."""
     entries = [map_entry(key, item) for key, item in pairs]
     return msgspec.Raw(b"{" + b",".join(entries) + b"}")
 
@@ -81,10 +82,10 @@ def parse_json(data: bytes) -> Any: ...
 @overload
 def parse_json(data: bytes, cls: type[T], *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> T: ...
 def parse_json(data: bytes, cls: Any = Any, *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> Any:
-    """Read a body in strict JSON or in fastjson's dialect, as ``cls``.
+    """Parse a body in strict JSON or in fastjson's dialect, as ``cls``.
 
-    The dialect costs 180 ms a MiB; a server gives ``dialect_max_bytes`` for what anybody may send.
-    Raises BadRequest (code 1) saying what is wrong and where.
+    The dialect takes 180 ms per MiB; servers set ``dialect_max_bytes`` for bodies from any peer.
+    Raises BadRequest (code 1), which names the problem and its position.
     """
     try:
         return msgspec.json.decode(data, type=cls, strict=False)
@@ -102,14 +103,14 @@ def parse_json(data: bytes, cls: Any = Any, *, dialect_max_bytes: int = MAX_FRAM
 
 
 def to_strict(data: bytes) -> bytes:
-    """Rewrite fastjson's dialect as JSON: every odd key becomes a string of its own text.
+    """Rewrite fastjson's dialect as JSON: every non-string key becomes a string of its own text.
 
-    The time is linear in the size of ``data``: each byte belongs to one token, and the first that
-    belongs to none ends it. An object that is a key may hold no object as a key of its own, for
-    each such level would double the text.
+    The time is linear in the size of ``data``, because each byte belongs to one token. An object
+    that is a key may not have an object as a key itself, because each such level would double the
+    text.
 
-    Raises ValueError when a string is not closed, brackets do not match or nest too deep, or
-    something stands as a key that cannot be one.
+    Raises ValueError when a string is not closed, brackets do not match or nest too deep, or a key
+    is of a kind that cannot be a key.
     """
     rewriter = _Rewriter()
     for match in _TOKEN.finditer(data):
@@ -118,17 +119,17 @@ def to_strict(data: bytes) -> bytes:
 
 
 class _Rewriter:
-    """Takes the tokens of a text one after the other."""
+    """Rewrites a text token by token."""
 
     def __init__(self) -> None:
         self._stack: list[int] = []
         self._at_key = False
         self._output: list[bytes] = []
-        #: What stood before an object that is a key, while that object is read.
+        #: Output before an object that is a key, while that object is parsed.
         self._before: list[bytes] | None = None
 
     def take(self, token: bytes) -> None:
-        """Raises ValueError for a token that cannot stand there."""
+        """Append one token. Raises ValueError for a token that is not allowed at its position."""
         first = token[0]
         if first in _BLANKS:
             return
@@ -150,7 +151,7 @@ class _Rewriter:
         self._output.append(token)
 
     def end(self) -> bytes:
-        """The whole text as JSON. Raises ValueError when a bracket is still open."""
+        """Return the whole text as JSON. Raises ValueError when a bracket is still open."""
         if self._stack:
             raise ValueError("a bracket is not closed")
         return b"".join(self._output)
@@ -179,6 +180,7 @@ class _Rewriter:
         self._at_key = False
         if opened == _KEY:
             assert self._before is not None
+            # The finished object becomes a string that holds its own text.
             key = b"".join(self._output)
             self._output, self._before = self._before, None
             self._output.append(msgspec.json.encode(key.decode()))

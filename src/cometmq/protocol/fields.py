@@ -1,9 +1,9 @@
-"""Header fields between their wire text and typed structs.
+"""Converts header fields between their wire text and typed structs.
 
-On the wire every field is text; clients differ in how strictly. Java, Go and C++ send strings,
-ali-ons sends JSON numbers and booleans, C++ sends "" for what it does not have. A header struct
-declares :data:`Int32`, :data:`Int64`, ``str`` or :data:`Flag`; :func:`from_ext` reads any of those
-spellings and :func:`to_ext` writes strings only, because Go reads nothing else.
+On the wire every field is text, but clients vary. Java, Go and C++ send strings, ali-ons sends JSON
+numbers and booleans, C++ sends "" for missing values. A header struct declares :data:`Int32`,
+:data:`Int64`, ``str`` or :data:`Flag`. :func:`from_ext` accepts all of these forms; :func:`to_ext`
+writes only strings, because Go accepts nothing else.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cometmq.core.errors import BadRequest, LocalProtocolError
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, title="int32")]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, title="int64")]
-#: A boolean as clients spell it. Only JSON true and "true" in any case mean true: the C++ client
-#: sends "1" on messages that are no batch. Read it with :func:`truth`.
+#: A boolean in any client's form. Only JSON true and "true" in any case mean true: the C++ client
+#: sends "1" on messages that are not batches. Evaluate it with :func:`truth`.
 Flag = str | bool | int | None
 
 S = TypeVar("S", bound=Struct)
 
 _BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header it cannot decode
-#: What a Java client can have printed; more digits than this fit no bound.
+#: Any number that a Java client can print; longer ones exceed all bounds.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
 
 
 def truth(value: Flag) -> bool:
-    """What a boolean field means."""
+    """Return the value of a boolean field."""
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
 def stringify(value: object) -> str:
-    """A JSON value as the text that a Java client would have sent for it."""
+    """Return the text that a Java client would have sent for a JSON value."""
     if value is True:
         return "true"
     if value is False:
@@ -46,10 +46,9 @@ def stringify(value: object) -> str:
 
 
 def to_ext(header: Struct | None) -> dict[str, str]:
-    """The fields of a header as wire text; absent (None) fields are left out.
+    """Return the fields of a header as wire text; absent (None) fields are omitted.
 
-    Raises LocalProtocolError naming a field that is neither text nor a whole number nor a truth
-    value.
+    Raises LocalProtocolError, naming the field, for a value that is not text, integer or boolean.
     """
     if header is None:
         return {}
@@ -59,7 +58,7 @@ def to_ext(header: Struct | None) -> dict[str, str]:
             ext[name] = value
         elif type(value) is int:
             ext[name] = str(value)
-        elif isinstance(value, str | int):  # also what enumerations and booleans are
+        elif isinstance(value, str | int):  # enumerations and booleans
             ext[name] = stringify(value)
         elif value is not None:
             raise LocalProtocolError(
@@ -69,9 +68,9 @@ def to_ext(header: Struct | None) -> dict[str, str]:
 
 
 def from_ext(cls: type[S], ext: Mapping[str, str]) -> S:
-    """Read a header from text fields, tolerantly.
+    """Parse a header from text fields, tolerantly.
 
-    Raises BadRequest naming the field that is missing or cannot be read.
+    Raises BadRequest naming the field that is missing or invalid.
     """
     values: dict[str, str | int | None] = {}
     for name, wire_name, convert, required in _readers(cls):
@@ -109,7 +108,7 @@ def _readers(cls: type[Struct]) -> tuple[_Reader, ...]:
 
 
 def _converter(hint: object) -> Callable[[str], int] | None:
-    """The text-to-int conversion of a field's type; None for text and flags."""
+    """Return the text-to-int conversion of a field's type; None for text and flags."""
     for part in (hint, *get_args(hint)):
         if get_origin(part) is Annotated:
             meta = get_args(part)[1]

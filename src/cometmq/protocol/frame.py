@@ -1,7 +1,7 @@
-"""What a frame says: requests and responses, and their headers in both codecs.
+"""Requests and responses of frames, and their headers in both codecs.
 
 JSON header (codec 0): an object with ``code``, ``language``, ``version``, ``opaque``, ``flag``,
-``remark`` (left out when null) and ``extFields`` (string to string).
+``remark`` (omitted when null) and ``extFields`` (string to string).
 
 Binary header (codec 1, upstream: RocketMQSerializable.java):
 
@@ -14,8 +14,8 @@ Binary header (codec 1, upstream: RocketMQSerializable.java):
     13      4     remark length R, then R bytes of UTF-8
     17+R    4     length of the entries, then {key length i16, key, value length i32, value}
 
-A header is decoded once, into the struct of its code when the registry knows one. What the fast
-path refuses (numbers for strings, "+5", "", null) goes through :mod:`cometmq.protocol.fields`.
+A header is decoded once, into the struct of its code if the registry has one. Headers that the fast
+path rejects (numbers for strings, "+5", "", null) are parsed by :mod:`cometmq.protocol.fields`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cometmq.protocol.fields import Int32, stringify
 
 H = TypeVar("H")
 
-#: The names by number, for every header has one: an enumeration finds it by a call in Python.
+#: Names by number. Every header has one, and looking up an enumeration is a call in Python.
 _LANGUAGES: Final = tuple(language.name for language in sorted(Language))
 
 JSON: Final = 0
@@ -57,9 +57,12 @@ class Request(
     gc=False,
     rename={"header": "extFields", "body": "-body", "charge": "-charge"},
 ):
-    """One received request. ``header`` is the struct of its code, or a dict for codes that the
-    registry does not know. ``codec`` is the peer's, and the answer's. ``charge`` counts the memory
-    of a large request for as long as somebody holds it; no header can set it."""
+    """One received request.
+
+    ``header`` is the struct of its code, or a dict for codes that the registry lacks. ``codec`` is
+    the peer's, and used for the response. ``charge`` accounts for the memory of a large request as
+    long as it is referenced; no header can set it.
+    """
 
     code: Int32
     header: H
@@ -73,14 +76,14 @@ class Request(
     charge: Charge | None = None
 
     def drop_body(self) -> None:
-        """The body is needed no more, though the request may wait."""
+        """Release the memory of the body, because a waiting request does not need it."""
         if self.charge is not None:
             self.charge.give_back(len(self.body))
         self.body = b""
 
     @property
     def oneway(self) -> bool:
-        """True when no answer may be sent."""
+        """True when the peer expects no response."""
         return self.flag & FLAG_ONEWAY != 0
 
 
@@ -96,7 +99,7 @@ class Response(Struct, gc=False):
 
 
 class RawHead(Struct, rename={"ext": "extFields"}):
-    """A JSON header before anybody knows what its fields mean."""
+    """JSON header before its fields are interpreted."""
 
     code: Int32
     opaque: Int32 = 0
@@ -112,7 +115,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Head(Struct, gc=False, rename={"ext": "extFields"}):
-    """A decoded header of either codec with its fields as text."""
+    """Decoded header of either codec with its fields as text."""
 
     code: Int32
     opaque: Int32 = 0
@@ -129,7 +132,7 @@ _strict_decoder: Final = msgspec.json.Decoder(Head)
 def decode_head(codec: int, header: bytes) -> Head:
     """Decode a header of either codec tolerantly, fields as text.
 
-    Raises RemoteProtocolError when it is no header.
+    Raises RemoteProtocolError when it is not a header.
     """
     if codec == JSON:
         return _decode_json(header)
@@ -149,7 +152,7 @@ def _decode_json(header: bytes) -> Head:
 
 
 def _decode_json_tolerantly(header: bytes) -> Head:
-    # Three times the cost of the strict way, which is right for most clients.
+    # Takes three times as long as strict decoding, which suffices for most clients.
     try:
         raw = _raw_decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -204,7 +207,7 @@ class _JsonHead(
     omit_defaults=True,
     rename={"ext": "extFields", "codec": "serializeTypeCurrentRPC"},
 ):
-    """What a JSON header says, in the order in which it is written."""
+    """JSON header; its fields are in the order in which they are written."""
 
     code: int
     ext: Mapping[str, str] | None = None
@@ -228,7 +231,7 @@ def encode_head(
     version: int = OUR_VERSION,
     language: Language = Language.PYTHON,
 ) -> bytes:
-    """Lengths and header of a frame whose body of ``body_bytes`` the caller sends behind it.
+    """Return lengths and header of a frame; the caller sends the body of ``body_bytes`` after them.
 
     Raises LocalProtocolError when the binary codec cannot carry the code or a field's name.
     """
@@ -259,13 +262,15 @@ def head_pieces(
     flag: int = 0,
     remark: str | None = None,
 ) -> tuple[bytes, ...]:
-    """A JSON header as what stands round the values of some of its fields, in the order of
-    ``names``, and round its opaque. Their values in ``ext`` mean nothing."""
+    """Return the parts of a JSON header around the values of some fields and around its opaque.
+
+    The parts are in the order of ``names``; the values of these fields in ``ext`` are ignored.
+    """
     ext = {name: "" if name in names else value for name, value in ext.items()}
     head = encode_head(code=code, opaque=0, flag=flag, ext=ext, remark=remark, language=language)
     rest = head[_LENGTHS.size :]
     pieces: list[bytes] = []
-    # A mark with quotes in it stands in no string: there they are escaped.
+    # A mark contains quotes, which are escaped inside strings, so it cannot match inside one.
     for mark in (*[b'"%b":"' % name.encode() for name in names], b'"opaque":'):
         before, found, rest = rest.partition(mark)
         pieces.append(before + found)
@@ -273,7 +278,7 @@ def head_pieces(
 
 
 def lengths(header_bytes: int, body_bytes: int = 0, codec: int = JSON) -> bytes:
-    """What a frame begins with, in front of its header and its body."""
+    """Return the length fields with which a frame begins."""
     return _LENGTHS.pack(4 + header_bytes + body_bytes, codec << 24 | header_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Byte stream to frames: the only place that reads a frame's lengths.
+"""Splits a byte stream into frames: the only module that parses a frame's lengths.
 
     offset  size  field
     0       4     length of everything after this field
@@ -7,8 +7,8 @@
     8       H     header
     8+H     rest  body, absent when empty
 
-All integers are big-endian (upstream: RemotingCommand.java, NettyDecoder.java). A stream whose
-lengths contradict each other cannot be read on, so its error ends the connection.
+All integers are big-endian (upstream: RemotingCommand.java, NettyDecoder.java). A stream with
+inconsistent lengths cannot be parsed further, so its error ends the connection.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from cometmq.core.errors import RemoteProtocolError
 
 T = TypeVar("T")
 
-#: Gets the owner of a stream, a buffer, and where in it a frame begins. Gives where it stopped, and
-#: how many frames from there on it does not want.
+#: Called with the owner of a stream, a buffer, and the position of a frame in it. Returns the
+#: position after the frames that it took, and the number of following frames that it cannot take.
 TakeFrames: TypeAlias = Callable[[T, bytes, int], tuple[int, int]]
 
 #: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-#: A header holds short fields and at most 32 767 bytes of properties, six times that in escapes.
+#: A header holds short fields and at most 32 767 bytes of properties, six times that if escaped.
 MAX_HEADER_BYTES: Final = 1024 * 1024
 
-#: Pieces that may be of any size, what a small one is, and how large small ones are joined.
+#: Number of pieces kept as received, size below which further ones are joined, and size of a joined
+#: piece.
 _FREE_PIECES: Final = 64
 _SMALL_PIECE_BYTES: Final = 512
 _JOINED_BYTES: Final = 65_536
-#: Frames that are counted in one go as wanted by nobody.
+#: Maximum number of frames without a taker that are counted at once.
 _OTHERS_MAX: Final = 32
-#: More frames than are served of a connection at once.
+#: More frames than a connection serves at once.
 MANY: Final = 1 << 30
-#: Nothing is left to be served.
+#: All received frames were taken.
 ALL: Final = -1
 
 _LENGTHS: Final = Struct(">II")
@@ -54,7 +55,7 @@ class RawFrame(NamedTuple):
 
 
 class FrameTooLarge(RemoteProtocolError):
-    """A frame over the limit. ``header`` lets the server say so before it closes."""
+    """A frame exceeds the limit. With ``header`` the server can respond before it closes."""
 
     code = 13  # ResponseCode.MESSAGE_ILLEGAL
 
@@ -69,10 +70,11 @@ class FrameTooLarge(RemoteProtocolError):
 
 
 class Framer:
-    """Feed bytes in any pieces, take whole frames out. A server bounds the headers; the answer to
-    a batch holds the ids of all its messages in one, so a client does not.
+    """Splits received bytes into whole frames.
 
-    ``broken`` is the error for which the stream is not read on; whoever reads frames sets it.
+    A server limits the size of headers. A client does not, because the response to a batch has the
+    ids of all its messages in the header. ``broken`` is the error after which the stream is not
+    parsed further; readers of frames set it.
     """
 
     __slots__ = ("_at", "_buffer", "_have", "_max_header_bytes", "_need", "_pieces", "broken")
@@ -93,7 +95,7 @@ class Framer:
             self._buffer, self._have = data, size_bytes
             return
         pieces = self._pieces
-        # Of a byte each, pieces would take forty times their size.
+        # Pieces of one byte each would take forty times their size.
         if size_bytes < _SMALL_PIECE_BYTES and len(pieces) > _FREE_PIECES:
             if len(pieces[-1]) < _JOINED_BYTES:
                 pieces[-1] += data
@@ -122,19 +124,19 @@ class Framer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were received and not taken."""
+        """Number of bytes that were received and not taken."""
         return self._have
 
     @property
     def has_more(self) -> bool:
-        """True when :meth:`take` would give a frame or raise, or the stream is broken."""
+        """True when :meth:`take` would return a frame or raise, or the stream is broken."""
         return self._have >= self._need or self.broken is not None
 
     def take(self, limit: int) -> list[RawFrame]:
-        """At most ``limit`` whole frames; fewer when the stream has no more.
+        """Return at most ``limit`` whole frames; fewer when no more are complete.
 
-        Raises RemoteProtocolError when the lengths cannot be those of a frame; frames before the
-        bad one are given first, by the calls before.
+        Raises RemoteProtocolError when lengths are invalid; frames before the invalid one are
+        returned first, by earlier calls.
         """
         frames: list[RawFrame] = []
         if self._have < self._need:
@@ -168,23 +170,24 @@ class Framer:
             frames.append(new(RawFrame, (word >> 24, buffer[at + 8 : split], buffer[split:stop])))
             at = stop
         else:
-            # What follows is unknown: an older, larger need would hide whole frames.
+            # The next frame's size is unknown; a previous, larger value would hide whole frames.
             self._need = 8
         self._settle(at)
         return frames
 
     def offer(self, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> int:
-        """Let the taker of the next request's code, in digits, have whole frames from there on.
+        """Pass frames to the taker of the next frame's code; keys of ``takers`` are codes in
+        digits.
 
-        Gives how many frames are next that have to be served one by one, ALL when all that was
-        received is taken; of a stream that cannot be read on nothing is offered.
+        Returns the number of next frames that must be served one by one, or ALL when all received
+        bytes were taken. Nothing is offered of a broken stream.
         """
         if self.broken is not None:
             return 1
         if self._have < self._need:
             return 0
         buffer, begin = self._joined() if self._pieces else self._buffer, self._at
-        # Behind the lengths: {"code":310,
+        # The code follows the lengths: {"code":310,
         digits = buffer[begin + 16 : begin + 24]
         take = takers.get(digits[: digits.find(b",")])
         if take is None:
@@ -198,19 +201,20 @@ class Framer:
             self._settle(at)
             digits = self._buffer[self._at + 16 : self._at + 24]
             if others and takers.get(digits[: digits.find(b",")]) is not take:
-                # What comes next may have another taker.
+                # The next frame may have another taker.
                 self._need = 8
                 return 0
         if not others:
             self._need = self._next_bytes()
-            # Nobody else says what is wrong with a frame whose lengths cannot be right.
+            # A frame with invalid lengths must be taken singly, because only take() reports the
+            # error.
             others = int(self._have >= self._need == 8)
         if others:
             self._need = 8
         return others
 
     def _count_others(self, takers: Mapping[bytes, TakeFrames[T]]) -> int:
-        """How many frames come before the next one that has a taker, at least the first."""
+        """Return the number of frames before the next one that has a taker, at least 1."""
         buffer, at = self._buffer, self._at
         count = 0
         while count < _OTHERS_MAX and len(buffer) - at >= 24:
@@ -222,12 +226,12 @@ class Framer:
         return max(count, 1)
 
     def _next_bytes(self) -> int:
-        """How long the next frame is, so far as that can be told."""
+        """Return the size of the next frame, or 8 if it is unknown or invalid."""
         if self._have < 8:
             return 8
         total, word = _LENGTHS.unpack_from(self._buffer, self._at)
         is_right = 4 + (word & 0xFFFFFF) <= total < MAX_FRAME_BYTES - 3
-        # What cannot be right, take() refuses at once.
+        # take() rejects invalid lengths at once.
         return total + 4 if is_right and word & 0xFFFFFF <= self._max_header_bytes else 8
 
     def _joined(self) -> bytes:
@@ -250,7 +254,7 @@ class Framer:
             self._at = 0
             self._need = 8
         elif at > _JOINED_BYTES and at * 2 > len(self._buffer):
-            # Or one byte of the next frame would keep a large one in memory, uncounted.
+            # Otherwise one byte of the next frame would keep a large buffer in memory, unaccounted.
             self._buffer = self._buffer[at:]
             self._at = 0
 
@@ -262,7 +266,7 @@ class Framer:
                 "send large data in the body"
             )
         if total >= 4 + header_bytes and header_bytes <= MAX_HEADER_BYTES and total < 1 << 31:
-            # A believable frame that is only too large: wait for its header, to answer it.
+            # A plausible frame that is only too large: wait for its header, to respond to it.
             if len(buffer) - at < 8 + header_bytes:
                 self._need = 8 + header_bytes
                 return

@@ -1,6 +1,6 @@
-"""The typed header fields of every request and response that CometMQ serves or sends.
+"""Typed header fields of every request and response that CometMQ serves or sends.
 
-A field without a default must be sent. The send family has one set of Python names for its long
+Fields without a default are required. The send headers have the same Python names for their long
 (code 10) and short (310, 320) wire names. Sources: upstream's protocol/header/*.java.
 """
 
@@ -12,15 +12,18 @@ from cometmq.protocol.fields import Flag, Int32, Int64
 
 
 class Header(Struct, gc=False, rename="camel"):
-    """Root of all header structs; fieldless for requests that carry none."""
+    """Base of all header structs."""
 
 
 class NoFields(Header):
-    """A request or response whose header carries nothing."""
+    """Header without fields."""
 
 
 class AllTopics(Header):
-    """Code 21. With ``cometmq_deleted``, ours alone, the answer tells of deleted topics too."""
+    """Request header of 21 (GET_ALL_TOPIC_CONFIG).
+
+    ``cometmq_deleted`` (CometMQ only) requests deleted topics in the response, too.
+    """
 
     cometmq_deleted: Flag = None
 
@@ -29,7 +32,7 @@ class AllTopics(Header):
 
 
 class SendMessage(Header):
-    """Code 10 (upstream: SendMessageRequestHeader.java)."""
+    """Request header of 10 (SEND_MESSAGE) (upstream: SendMessageRequestHeader.java)."""
 
     producer_group: str
     topic: str
@@ -66,7 +69,9 @@ class SendMessageV2(
         "broker_name": "n",
     },
 ):
-    """Codes 310 and 320 (upstream: SendMessageRequestHeaderV2.java)."""
+    """Request header of 310 (SEND_MESSAGE_V2) and 320 (SEND_BATCH_MESSAGE) (upstream:
+    SendMessageRequestHeaderV2.java).
+    """
 
     producer_group: str
     topic: str
@@ -85,10 +90,10 @@ class SendMessageV2(
 
 
 class SendMessageResponse(Header):
-    """Answer to every send code (upstream: SendMessageResponseHeader.java).
+    """Response header of every send code (upstream: SendMessageResponseHeader.java).
 
-    ``queue_offsets`` is ours: those of a batch's messages, separated by commas, where they do not
-    follow each other because some were stored before.
+    ``queue_offsets`` is a CometMQ extension: the offsets of a batch's messages, separated by
+    commas, if they are not consecutive because some messages were stored before.
     """
 
     msg_id: str
@@ -102,7 +107,7 @@ class SendMessageResponse(Header):
 
 
 class RecallMessage(Header):
-    """Code 370 (upstream: RecallMessageRequestHeader.java)."""
+    """Request header of 370 (RECALL_MESSAGE) (upstream: RecallMessageRequestHeader.java)."""
 
     topic: str
     recall_handle: str
@@ -110,13 +115,15 @@ class RecallMessage(Header):
 
 
 class RecallMessageResponse(Header):
-    """Answer to code 370: the unique key of the message."""
+    """Response header of 370 (RECALL_MESSAGE): the unique key of the message."""
 
     msg_id: str
 
 
 class PushReply(Header):
-    """Code 326 (upstream: ReplyMessageRequestHeader.java). Hosts are "ip:port"."""
+    """Request header of 326 (PUSH_REPLY_MESSAGE_TO_CLIENT) (upstream:
+    ReplyMessageRequestHeader.java). Hosts are "ip:port".
+    """
 
     producer_group: str
     topic: str
@@ -135,7 +142,7 @@ class PushReply(Header):
 
 
 class ConsumerSendMsgBack(Header):
-    """Code 36."""
+    """Request header of 36 (CONSUMER_SEND_MSG_BACK)."""
 
     offset: Int64
     group: str
@@ -147,8 +154,10 @@ class ConsumerSendMsgBack(Header):
 
 
 class EndTransaction(Header):
-    """Code 37; ``commit_or_rollback`` is 8 to commit, 12 to roll back, 0 for unknown (upstream:
-    EndTransactionRequestHeader.java)."""
+    """Request header of 37 (END_TRANSACTION) (upstream: EndTransactionRequestHeader.java).
+
+    ``commit_or_rollback`` is 8 to commit, 12 to roll back, 0 for unknown.
+    """
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -161,7 +170,9 @@ class EndTransaction(Header):
 
 
 class CheckTransactionState(Header):
-    """Code 39, broker to client (upstream: CheckTransactionStateRequestHeader.java)."""
+    """Request header of 39 (CHECK_TRANSACTION_STATE), broker to client (upstream:
+    CheckTransactionStateRequestHeader.java).
+    """
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -175,7 +186,7 @@ class CheckTransactionState(Header):
 
 
 class PullMessage(Header):
-    """Code 11 (upstream: PullMessageRequestHeader.java)."""
+    """Request header of 11 (PULL_MESSAGE) (upstream: PullMessageRequestHeader.java)."""
 
     consumer_group: str
     topic: str
@@ -191,7 +202,9 @@ class PullMessage(Header):
 
 
 class PullMessageResponse(Header):
-    """Answer to code 11, alike for found, not found, retry and moved."""
+    """Response header of 11 (PULL_MESSAGE), with the same fields for found, not found, retry and
+    moved.
+    """
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -200,13 +213,15 @@ class PullMessageResponse(Header):
 
 
 class QueueOffsetResponse(Header):
-    """Answer to 14, 29, 30 and 31."""
+    """Response header of 14 (QUERY_CONSUMER_OFFSET), 29 (SEARCH_OFFSET_BY_TIMESTAMP), 30
+    (GET_MAX_OFFSET) and 31 (GET_MIN_OFFSET).
+    """
 
     offset: Int64
 
 
 class QueryConsumerOffset(Header):
-    """Code 14; ``set_zero_if_not_found`` comes from 5.x clients."""
+    """Request header of 14 (QUERY_CONSUMER_OFFSET); 5.x clients send ``set_zero_if_not_found``."""
 
     consumer_group: str
     topic: str
@@ -215,7 +230,7 @@ class QueryConsumerOffset(Header):
 
 
 class UpdateConsumerOffset(Header):
-    """Code 15."""
+    """Request header of 15 (UPDATE_CONSUMER_OFFSET)."""
 
     consumer_group: str
     topic: str
@@ -224,7 +239,9 @@ class UpdateConsumerOffset(Header):
 
 
 class SearchOffset(Header):
-    """Code 29; ``boundary_type`` LOWER or UPPER comes from 5.x clients."""
+    """Request header of 29 (SEARCH_OFFSET_BY_TIMESTAMP); 5.x clients send ``boundary_type`` LOWER
+    or UPPER.
+    """
 
     topic: str
     queue_id: Int32
@@ -233,20 +250,25 @@ class SearchOffset(Header):
 
 
 class TopicQueue(Header):
-    """Codes 30, 31 and 32."""
+    """Request header of 30 (GET_MAX_OFFSET), 31 (GET_MIN_OFFSET) and 32
+    (GET_EARLIEST_MSG_STORETIME).
+    """
 
     topic: str
     queue_id: Int32
 
 
 class EarliestStoreTimeResponse(Header):
-    """Answer to 32."""
+    """Response header of 32 (GET_EARLIEST_MSG_STORETIME)."""
 
     timestamp: Int64
 
 
 class QueryMessage(Header):
-    """Code 12. ``unique_key_query`` "true" asks for the client's own message id."""
+    """Request header of 12 (QUERY_MESSAGE).
+
+    ``unique_key_query`` "true" queries by the producer's unique key.
+    """
 
     topic: str
     key: str
@@ -257,14 +279,14 @@ class QueryMessage(Header):
 
 
 class QueryMessageResponse(Header):
-    """Answer to 12."""
+    """Response header of 12 (QUERY_MESSAGE)."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
 class ViewMessage(Header):
-    """Code 33: ``offset`` is a commit-log offset."""
+    """Request header of 33 (VIEW_MESSAGE_BY_ID): ``offset`` is a commit log offset."""
 
     offset: Int64
 
@@ -273,7 +295,7 @@ class ViewMessage(Header):
 
 
 class UnregisterClient(Header):
-    """Code 35."""
+    """Request header of 35 (UNREGISTER_CLIENT)."""
 
     client_id: str = field(name="clientID")
     producer_group: str | None = None
@@ -281,30 +303,33 @@ class UnregisterClient(Header):
 
 
 class ConsumerGroup(Header):
-    """Codes 38, 40 and 203."""
+    """Request header of 38 (GET_CONSUMER_LIST_BY_GROUP), 40 (NOTIFY_CONSUMER_IDS_CHANGED) and 203
+    (GET_CONSUMER_CONNECTION_LIST).
+    """
 
     consumer_group: str
 
 
 class GroupName(Header):
-    """Code 207."""
+    """Request header of 207 (DELETE_SUBSCRIPTIONGROUP)."""
 
     group_name: str
     remove_offset: Flag = None
 
 
 class GetConsumeStats(Header):
-    """Code 208."""
+    """Request header of 208 (GET_CONSUME_STATS)."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class ResetOffset(Header):
-    """Code 222, and 220 from broker to client. ``timestamp`` -1 is the end of each queue.
+    """Request header of 222 (INVOKE_BROKER_TO_RESET_OFFSET), and of 220
+    (RESET_CONSUMER_CLIENT_OFFSET) from broker to client.
 
-    5.x administrators may name one queue and an offset in it (upstream:
-    ResetOffsetRequestHeader.java).
+    ``timestamp`` -1 is the end of each queue. 5.x administrators may name one queue and an offset
+    in it (upstream: ResetOffsetRequestHeader.java).
     """
 
     topic: str
@@ -316,7 +341,9 @@ class ResetOffset(Header):
 
 
 class GetConsumerStatus(Header):
-    """Code 223, and 221 from broker to client; ``client_addr`` is a client id."""
+    """Request header of 223 (INVOKE_BROKER_TO_GET_CONSUMER_STATUS), and of 221
+    (GET_CONSUMER_STATUS_FROM_CLIENT) from broker to client; ``client_addr`` is a client id.
+    """
 
     topic: str
     group: str
@@ -324,7 +351,7 @@ class GetConsumerStatus(Header):
 
 
 class GetConsumerRunningInfo(Header):
-    """Code 307."""
+    """Request header of 307 (GET_CONSUMER_RUNNING_INFO)."""
 
     consumer_group: str
     client_id: str
@@ -332,7 +359,7 @@ class GetConsumerRunningInfo(Header):
 
 
 class ConsumeMessageDirectly(Header):
-    """Code 309; ``msg_id`` is an offset id."""
+    """Request header of 309 (CONSUME_MESSAGE_DIRECTLY); ``msg_id`` is an offset id."""
 
     consumer_group: str
     client_id: str | None = None
@@ -341,20 +368,22 @@ class ConsumeMessageDirectly(Header):
 
 
 class ProducerGroup(Header):
-    """Code 204."""
+    """Request header of 204 (GET_PRODUCER_CONNECTION_LIST)."""
 
     producer_group: str
 
 
 class ConsumeTimeSpan(Header):
-    """Code 303."""
+    """Request header of 303 (QUERY_CONSUME_TIME_SPAN)."""
 
     topic: str
     group: str
 
 
 class QueryCorrectionOffset(Header):
-    """Code 308; ``filter_groups`` are groups to leave out, parted by commas."""
+    """Request header of 308 (QUERY_CORRECTION_OFFSET); ``filter_groups`` are groups to leave out,
+    separated by commas.
+    """
 
     compare_group: str
     topic: str
@@ -362,7 +391,9 @@ class QueryCorrectionOffset(Header):
 
 
 class CloneGroupOffset(Header):
-    """Code 314; without a topic all of the source group's."""
+    """Request header of 314 (CLONE_GROUP_OFFSET); without a topic it applies to all topics of the
+    source group.
+    """
 
     src_group: str
     dest_group: str
@@ -371,7 +402,7 @@ class CloneGroupOffset(Header):
 
 
 class BrokerConsumeStats(Header):
-    """Code 317."""
+    """Request header of 317 (GET_BROKER_CONSUME_STATS)."""
 
     is_order: Flag
 
@@ -380,13 +411,15 @@ class BrokerConsumeStats(Header):
 
 
 class Topic(Header):
-    """Codes 105, 202, 215, 300 and 351."""
+    """Request header of 105 (GET_ROUTEINFO_BY_TOPIC), 202 (GET_TOPIC_STATS_INFO), 215
+    (DELETE_TOPIC_IN_BROKER), 300 (QUERY_TOPIC_CONSUME_BY_WHO) and 351 (GET_TOPIC_CONFIG).
+    """
 
     topic: str
 
 
 class CreateTopic(Header):
-    """Code 17 (upstream: CreateTopicRequestHeader.java)."""
+    """Request header of 17 (UPDATE_AND_CREATE_TOPIC) (upstream: CreateTopicRequestHeader.java)."""
 
     topic: str
     default_topic: str
@@ -400,20 +433,20 @@ class CreateTopic(Header):
 
 
 class DeleteTopicInNamesrv(Header):
-    """Code 216."""
+    """Request header of 216 (DELETE_TOPIC_IN_NAMESRV)."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class Cluster(Header):
-    """Code 224."""
+    """Request header of 224 (GET_TOPICS_BY_CLUSTER)."""
 
     cluster: str
 
 
 class GetBrokerConfigResponse(Header):
-    """Answer to 26."""
+    """Response header of 26 (GET_BROKER_CONFIG)."""
 
     version: str
 
@@ -422,7 +455,7 @@ class GetBrokerConfigResponse(Header):
 
 
 class RegisterBroker(Header):
-    """Code 103."""
+    """Request header of 103 (REGISTER_BROKER)."""
 
     broker_name: str
     broker_addr: str
@@ -434,14 +467,16 @@ class RegisterBroker(Header):
 
 
 class RegisterBrokerResponse(Header):
-    """Answer to 103; both fields only for a slave whose master is alive."""
+    """Response header of 103 (REGISTER_BROKER); both fields are set only for a slave whose master
+    is alive.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class BrokerIdentity(Header):
-    """Codes 104 and 322."""
+    """Request header of 104 (UNREGISTER_BROKER) and 322 (QUERY_DATA_VERSION)."""
 
     broker_name: str
     broker_addr: str
@@ -450,31 +485,31 @@ class BrokerIdentity(Header):
 
 
 class QueryDataVersionResponse(Header):
-    """Answer to 322."""
+    """Response header of 322 (QUERY_DATA_VERSION)."""
 
     changed: Flag
 
 
 class BrokerName(Header):
-    """Codes 205 and 327."""
+    """Request header of 205 (WIPE_WRITE_PERM_OF_BROKER) and 327 (ADD_WRITE_PERM_OF_BROKER)."""
 
     broker_name: str
 
 
 class WipeWritePermResponse(Header):
-    """Answer to 205."""
+    """Response header of 205 (WIPE_WRITE_PERM_OF_BROKER)."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermResponse(Header):
-    """Answer to 327."""
+    """Response header of 327 (ADD_WRITE_PERM_OF_BROKER)."""
 
     add_topic_count: Int32
 
 
 class PutKvConfig(Header):
-    """Code 100."""
+    """Request header of 100 (PUT_KV_CONFIG)."""
 
     namespace: str
     key: str
@@ -482,19 +517,19 @@ class PutKvConfig(Header):
 
 
 class KvKey(Header):
-    """Codes 101 and 102."""
+    """Request header of 101 (GET_KV_CONFIG) and 102 (DELETE_KV_CONFIG)."""
 
     namespace: str
     key: str
 
 
 class KvValueResponse(Header):
-    """Answer to 101."""
+    """Response header of 101 (GET_KV_CONFIG)."""
 
     value: str | None = None
 
 
 class KvNamespace(Header):
-    """Code 219."""
+    """Request header of 219 (GET_KVLIST_BY_NAMESPACE)."""
 
     namespace: str

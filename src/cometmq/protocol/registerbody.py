@@ -1,11 +1,11 @@
-"""The body of REGISTER_BROKER in both of its forms (upstream: RegisterBrokerBody.java).
+"""Body of REGISTER_BROKER in both of its forms (upstream: RegisterBrokerBody.java).
 
 Plain, it is JSON:
 
     {"filterServerList":[...],"topicConfigSerializeWrapper":{"dataVersion":{...},
      "topicConfigTable":{name:{fields of TopicConfig}}}}
 
-With the header field ``compressed`` it is one zlib stream over, all integers big-endian:
+With the header field ``compressed`` it is one zlib stream of this layout, all integers big-endian:
 
     size  field
     4, n  length, DataVersion as JSON
@@ -14,11 +14,11 @@ With the header field ``compressed`` it is one zlib stream over, all integers bi
     4, n  length, filter server list as a JSON array
     rest  5.x: topic mappings, which are ignored
 
-``bodyCrc32`` of the header is the CRC-32 of the body as sent, without its top bit; 0 means that
-nobody checks.
+``bodyCrc32`` of the header is the CRC-32 of the body as sent, without its top bit; 0 disables the
+check.
 
-A body may list 100 000 topics, so it is written and read in pieces: whoever has other things to do
-does them in between.
+A body may list 100 000 topics, so it is written and parsed in pieces; other tasks can run between
+them.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 T = TypeVar("T")
 Topics = dict[str, TopicConfig]
 
-#: What a compressed body may grow to: some 500 000 topics.
+#: Limit of a decompressed body: some 500 000 topics.
 MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
 
 _SYSTEM_ERROR: Final = 1
 _INT: Final = Struct(">i")
-#: The digits of a Java int, and its sign.
+#: Digits and sign of a Java int.
 _INT_MAX_CHARACTERS: Final = 11
 _UNPACK_STEP_BYTES: Final = 256 * 1024
 _SKIP_STEP: Final = 2_048
-#: JSON that is decoded in one piece, and the most that may stand without a topic's end in it.
+#: Size of the JSON decoded in one piece, and the largest piece without the end of a topic.
 _JSON_STEP_BYTES: Final = 64 * 1024
 _JSON_STEP_MAX_BYTES: Final = 1024 * 1024
 _TOPIC_END: Final = re.compile(rb'\}\s*,\s*(?=")')
@@ -62,7 +62,7 @@ _decode_topics: Final = msgspec.json.Decoder(Topics, strict=False).decode
 
 
 def body_crc32(body: bytes) -> int:
-    """The checksum of a body as RegisterBroker's header carries it."""
+    """Return the checksum of a body as RegisterBroker's header carries it."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -76,8 +76,10 @@ def register_body_pieces(
     *,
     compressed: bool,
 ) -> Iterator[bytes]:
-    """A body in pieces that take under a millisecond each. The compressed form drops system flags
-    and the order mark of topics."""
+    """Yield a body in pieces that take under a millisecond each.
+
+    The compressed form drops system flags and the order flag of topics.
+    """
     if not compressed:
         servers = msgspec.json.encode(filter_servers)
         yield b'{"filterServerList":' + servers + b',"topicConfigSerializeWrapper":'
@@ -107,11 +109,11 @@ def _topic_text(config: TopicConfig) -> bytes:
 
 
 class RegisterBodyReader:
-    """Reads one body of either form; an empty one says that the broker has no topics.
+    """Parses one body of either form; an empty one means that the broker has no topics.
 
-    :meth:`pieces` does the work. When it is through, ``data_version`` and ``filter_servers`` are
-    what the body says, and ``has_topics`` tells whether topics were read. Raises BadRequest
-    (code 1) when the checksum differs.
+    :meth:`pieces` does the work. After it, ``data_version`` and ``filter_servers`` are set from the
+    body, and ``has_topics`` is True if topics were parsed. Raises BadRequest (code 1) when the
+    checksum differs.
     """
 
     def __init__(self, data: bytes, *, compressed: bool, crc32: int | None) -> None:
@@ -124,10 +126,10 @@ class RegisterBodyReader:
         self.has_topics = False
 
     def pieces(self, wanted: Callable[[DataVersion], bool]) -> Iterator[Topics]:
-        """The topics in pieces that take under a millisecond each, some of them empty; none when
-        ``wanted`` is false for the body's version.
+        """Yield the topics in pieces that take under a millisecond each; some pieces are empty.
 
-        Raises BadRequest (code 1) when the bytes cannot be read.
+        Yields no topics when ``wanted`` is false for the body's version. Raises BadRequest (code 1)
+        when the body is invalid.
         """
         if not self._data:
             self.has_topics = True
@@ -167,7 +169,7 @@ class _PlainTable(Body, frozen=True):
 
 
 class _PlainBody(Body, frozen=True):
-    """A plain body whose topics are not looked at yet."""
+    """Plain body whose topics are not parsed yet."""
 
     topic_config_serialize_wrapper: _PlainTable = msgspec.field(default_factory=_PlainTable)
     filter_server_list: list[str] = msgspec.field(default_factory=list)
@@ -178,9 +180,10 @@ def _parse(data: bytes, cls: type[T]) -> T:
 
 
 def _json_pieces(text: bytes) -> Iterator[Topics]:
-    """The topics of a JSON object that is sound; it is cut where a topic seems to end.
+    """Yield the topics of a valid JSON object, split where a topic appears to end.
 
-    What stands between two cuts is an object by itself only when both are right.
+    The text between two splits parses as an object only if both splits are right; otherwise a
+    longer piece is tried.
     """
     at, end = 1, len(text) - 1
     if text[:1] != b"{":
@@ -249,7 +252,7 @@ def _take_many(plain: bytearray, at: int, count: int) -> tuple[list[bytes], int]
 
 
 def _number(text: str) -> int:
-    """Raises ValueError for what is no Java int."""
+    """Parse a Java int. Raises ValueError for anything else."""
     if len(text) > _INT_MAX_CHARACTERS:
         raise ValueError("number out of range")
     number = int(text)

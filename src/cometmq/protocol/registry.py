@@ -1,7 +1,7 @@
-"""One row for every request code: its header, who serves it, how it is answered and where it runs.
+"""Registry of request codes: header, serving side, response and lane of each.
 
-Routing in both servers, encoding in the clients, the fuzz strategies and docs/wire.md go over this
-table; a code that has no row is answered with "not supported".
+Routing in both servers, encoding in the clients, the fuzz strategies and docs/wire.md use this
+table. A code without a row is answered with "not supported".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 
 class Side(Flag):
-    """Who serves a code."""
+    """Sides that serve a code."""
 
     BROKER = auto()
     NAMESRV = auto()
@@ -29,11 +29,11 @@ class Side(Flag):
 
 
 class Lane(Enum):
-    """Where a handler runs.
+    """Execution mode of a handler.
 
-    LOOP: a plain function, in the turn that read the request; it never waits and takes under a
-    millisecond. TASK: a coroutine in a task of its own; long work goes to a thread call that
-    releases the GIL, or in slices with a pause between them.
+    LOOP: a plain function that runs in the turn that read the request; it never waits and takes
+    under a millisecond. TASK: a coroutine in a task of its own; long work runs in a thread call
+    that releases the GIL, or in slices with a pause between them.
     """
 
     LOOP = auto()
@@ -42,10 +42,13 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CodeSpec:
-    """One request code. ``mutates`` marks codes that change a broker's or name server's
-    configuration: they are refused from other machines unless a setting allows it.
-    ``urgent`` codes are served even when sends are refused for load. ``max_body_bytes`` is what a
-    server takes as the body of a request: none, where the code has none."""
+    """One request code.
+
+    ``mutates`` marks codes that change a broker's or name server's configuration: they are refused
+    from other machines unless a setting allows it. ``urgent`` codes are served even when sends are
+    refused for load. ``max_body_bytes`` is the largest request body that a server accepts; 0 for
+    codes without a body.
+    """
 
     code: Code
     header: type[h.Header]
@@ -57,7 +60,7 @@ class CodeSpec:
     max_body_bytes: int = 0
 
 
-#: As much as a frame holds; what is sensible the handler of the code knows.
+#: Limited only by the frame; the handler of the code applies its own limit.
 _ANY: Final = MAX_FRAME_BYTES
 
 _BROKER: Final = (
@@ -192,7 +195,7 @@ _NAMESRV: Final = (
     ),
 )
 
-#: A broker passes these on to the client that they name.
+#: A broker relays these to the client that they name.
 _RELAYED: Final = Side.BROKER | Side.CLIENT
 _CLIENT: Final = (
     CodeSpec(Code.CHECK_TRANSACTION_STATE, h.CheckTransactionState, side=Side.CLIENT),
@@ -212,22 +215,22 @@ REGISTRY: Final[dict[int, CodeSpec]] = {spec.code: spec for spec in (*_BROKER, *
 
 
 def decode_fields(code: int, ext: dict[str, str]) -> h.Header | dict[str, str]:
-    """Text fields as the header struct of their code; as they are when the code has no row.
+    """Return text fields as the header struct of their code, or unchanged if the code has no row.
 
-    Raises BadRequest naming the field that is missing or cannot be read.
+    Raises BadRequest naming the field that is missing or invalid.
     """
     spec = REGISTRY.get(code)
     return ext if spec is None else from_ext(spec.header, ext)
 
 
 def _decoder(header: type[h.Header]) -> Callable[[bytes], Request[Any]]:
-    # Request[header] is a run-time parametrisation, which mypy cannot follow.
+    # Request[header] is a run-time parametrisation, which mypy cannot check.
     return msgspec.json.Decoder(Request[header], strict=False).decode  # type: ignore[valid-type]
 
 
 #: Fast decoders of JSON headers by the text of their code. Clients write the code first, so it is
-#: known before the header is parsed and one typed pass does everything. Only the codes of the hot
-#: path are worth a decoder; the rest go through decode_head and decode_fields.
+#: known before the header is parsed, and one typed pass decodes everything. Only codes of the hot
+#: path have a decoder; the rest go through decode_head and decode_fields.
 FAST_DECODERS: Final[dict[bytes, Callable[[bytes], Request[Any]]]] = {
     str(int(code)).encode(): _decoder(REGISTRY[code].header)
     for code in (

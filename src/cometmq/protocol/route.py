@@ -1,5 +1,6 @@
-"""Where a topic lives: the route a name server answers (upstream: TopicRouteData.java), and the
-permission bits of a topic (PermName.java)."""
+"""Topic routes as name servers return them (upstream: TopicRouteData.java), and the permission bits
+of a topic (PermName.java).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MASTER_ID: Final = 0
 
 
 class QueueData(Struct, rename="camel", frozen=True):
-    """One broker's queues of a topic. Peers before 4.9 say topicSynFlag, which is not read."""
+    """Queues of a topic on one broker. Peers before 4.9 send topicSynFlag, which is ignored."""
 
     broker_name: str
     read_queue_nums: Int32
@@ -28,19 +29,19 @@ class QueueData(Struct, rename="camel", frozen=True):
 
 
 class BrokerData(Struct, rename="camel", frozen=True):
-    """A broker name's addresses by broker id, as text ("0" is the master)."""
+    """Broker name with its addresses by broker id, as text ("0" is the master)."""
 
     broker_name: str
     broker_addrs: dict[str, str]
     cluster: str = ""
 
     def master(self) -> str | None:
-        """The master's address, or None while it is gone."""
+        """Return the master's address, or None if there is no master."""
         return self.broker_addrs.get("0")
 
 
 class TopicRoute(Struct, rename="camel", frozen=True):
-    """Answer to GET_ROUTEINFO_BY_TOPIC."""
+    """Response body of 105 (GET_ROUTEINFO_BY_TOPIC)."""
 
     broker_datas: list[BrokerData] = field(default_factory=list)
     queue_datas: list[QueueData] = field(default_factory=list)
@@ -49,10 +50,10 @@ class TopicRoute(Struct, rename="camel", frozen=True):
 
 
 def readable(perm: int) -> bool:
-    """True when consumers may read."""
+    """Return whether consumers may read."""
     return perm & PERM_READ != 0
 
 
 def writable(perm: int) -> bool:
-    """True when producers may write."""
+    """Return whether producers may write."""
     return perm & PERM_WRITE != 0

@@ -1,1 +1,1 @@
-"""The commands that people type, one module for each noun."""
+"""Commands of the command line, one module for each noun."""

@@ -1,7 +1,7 @@
-"""``cometmq bench``: sends, then pulls what it sent, with live progress.
+"""``cometmq bench``: sends messages, then pulls them, with live progress.
 
-A quick look at a running cluster through this project's own client, whose cost is part of the
-numbers. Comparisons between brokers need a load generator that costs nothing: see benchmarks/.
+A quick measurement of a running cluster through CometMQ's client, whose cost is part of the
+numbers. Comparisons of brokers need a load generator of negligible cost: see benchmarks/.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PULL_MESSAGES = 32
 
 @dataclass(slots=True)
 class Phase:
-    """One measured phase: what was done so far, and how long each request took."""
+    """One measured phase: work done so far, and the duration of each request."""
 
     name: str
     started_ns: int
@@ -42,7 +42,7 @@ class Phase:
     seconds: float = 0.0
 
     def result(self) -> dict[str, object]:
-        """The numbers by name; times are milliseconds."""
+        """Return the results by name; times are milliseconds."""
         times = sorted(self.request_ns)
         return {
             "phase": self.name,
@@ -84,7 +84,7 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is measured."""
+    """Parameters of a measurement."""
 
     topic: str
     queues: int
@@ -115,7 +115,7 @@ async def _bench(namesrv: str, settings: Settings, *, pull: bool) -> list[Phase]
 
 
 async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:
-    """Run ``work`` to its end and show how far it is."""
+    """Run ``work`` to its end and show its progress."""
     assert asyncio.iscoroutine(work)
     console = render.console(stderr=True)
     async with asyncio.TaskGroup() as group:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MasterRole(StrEnum):
-    """What a slave may become."""
+    """Role that a slave can be promoted to."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -31,7 +31,7 @@ Role = Annotated[
 
 
 def show_finding(finding: Finding) -> None:
-    """What was looked at, as a line."""
+    """Print a finding as a line."""
     typer.echo(f"{finding.weight:<8} {finding.text}")
 
 

@@ -1,4 +1,4 @@
-"""``cometmq demo``: the main job on real data, see cometmq.demo."""
+"""``cometmq demo``: runs the main job on real data, see cometmq.demo."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def demo(
     async def main() -> Result:
         task = asyncio.current_task()
         assert task is not None
-        # Ended in order, or the broker and Spark would live on as orphans.
+        # Stop in order, otherwise the broker and Spark would survive as orphans.
         serve.on_signals(task.cancel)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(follow(prepared.board, console, clock))
@@ -79,7 +79,7 @@ def demo(
 
 
 def what_is_missing(*, spark: bool) -> str:
-    """What this machine lacks and how to get it; empty when nothing is."""
+    """Return what this machine lacks and how to install it; empty if nothing is missing."""
     needed = ["pycountry", "pyspark", "pyarrow"] if spark else ["pycountry"]
     absent = [name for name in needed if find_spec(name) is None]
     if absent:
@@ -94,7 +94,7 @@ def what_is_missing(*, spark: bool) -> str:
 
 
 def _explain(error: BaseException) -> None:
-    """Print what failed, a line each; raises again what is no failure of the run but a bug."""
+    """Print each error on a line; raise errors again that are bugs, not failures of the run."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             _explain(part)

@@ -139,8 +139,10 @@ def reset(
 
 
 async def _demand(admin: Admin, group: str, topic: str = "") -> None:
-    """Look whether a group and a topic exist, where they are named. Raises RouteNotFound for the
-    topic and CometError for the group."""
+    """Check that a group and a topic exist; an empty name is not checked.
+
+    Raises RouteNotFound for the topic and CometError for the group.
+    """
     if topic:
         await admin.topic_route(topic)
     if group and not await admin.knows_group(group):
@@ -148,7 +150,7 @@ async def _demand(admin: Admin, group: str, topic: str = "") -> None:
 
 
 def moment_of(text: str) -> int:
-    """A moment as ms since the epoch; END for the end of what is there. Raises SettingsError."""
+    """Parse a time to ms since the epoch; "last" is END. Raises SettingsError."""
     if text in ("first", "last"):
         return 0 if text == "first" else END
     if text.isascii() and text.isdigit():

@@ -1,7 +1,7 @@
-"""The command line of a Spark job, made from the dataclass of its options.
+"""Command line of a Spark job, made from the dataclass of its options.
 
-A field is an option of its name, in the singular where it takes several; what its Word says (see
-cometmq.spark.jobs.words) goes over that. Typer reads the result as it reads any function.
+A field becomes an option with its name, in the singular if it accepts several values; its Word (see
+cometmq.spark.jobs.words) overrides that. Typer reads the result like any function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from cometmq.cli.servers import parse_settings
 if TYPE_CHECKING:
     from cometmq.spark.jobs.words import Word
 
-#: Options that are called the same in every command.
+#: Options that have the same names in every command.
 _NAMED: Final[Mapping[str, tuple[str, ...]]] = {"nameservers": ("--namesrv", "-n")}
 _NAMESRV: Final = "NAMESRV_ADDR"
 
 
 def command(options: type[Any], extra: Callable[..., None]) -> Callable[..., None]:
-    """A function for typer that takes the fields of ``options`` and the keywords of ``extra``, and
-    calls ``extra(options(...), **keywords)``."""
+    """Return a function for typer with the fields of ``options`` and the keywords of ``extra``.
+
+    It calls ``extra(options(...), **keywords)``.
+    """
     own = {each.name: _parameter(each, hint) for each, hint in _hints(options)}
     also = Signature.from_callable(extra, eval_str=True).parameters
     others = [each for each in also.values() if each.kind is Parameter.KEYWORD_ONLY]
@@ -71,7 +73,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
 
 
 def _split(hint: Any) -> tuple[Word | None, Any]:
-    """The Word on an annotation, and the type without it and without None."""
+    """Return the Word of an annotation, and the type without it and without None."""
     word: Word | None = None
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
@@ -82,7 +84,7 @@ def _split(hint: Any) -> tuple[Word | None, Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """The type as typer knows it: several of something are a list of it."""
+    """Return the type as typer knows it: several values are a list."""
     if get_origin(kind) is tuple:
         return list[get_args(kind)[0]]  # type: ignore[misc]
     return list[str] if get_origin(kind) is dict else kind
@@ -95,7 +97,7 @@ def _name(field: str, word: Word | None, *, several: bool, is_on: bool) -> str:
 
 
 def _refusing(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A reader whose ValueError is typer's refusal."""
+    """Wrap a reader so that its ValueError becomes typer's error."""
 
     def parse(text: Any) -> Any:
         if not isinstance(text, str):
@@ -109,7 +111,7 @@ def _refusing(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _value(value: Any, options: type[Any], name: str) -> Any:
-    """What typer read, as the field wants it."""
+    """Convert a value read by typer to the type of the field."""
     kind = _split(get_type_hints(options, include_extras=True)[name])[1]
     if get_origin(kind) is tuple:
         return tuple(value or ())

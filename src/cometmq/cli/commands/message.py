@@ -119,7 +119,7 @@ def consume(
                         break
                 watch.cancel()
             if not taken:
-                await opened.session.route(topic)  # nothing came because there is no such topic
+                await opened.session.route(topic)  # raises if there is no such topic
         return taken
 
     if run(main()) < count:
@@ -127,8 +127,11 @@ def consume(
 
 
 class Idle:
-    """Closes a subscription on ``stop``, or after ``timeout_s`` in which :attr:`seen` was not
-    set; 0 waits for ``stop`` alone."""
+    """Closes a subscription when idle.
+
+    It is closed on ``stop``, or when :attr:`seen` was not set for ``timeout_s``; with 0 only on
+    ``stop``.
+    """
 
     def __init__(self, subscription: Subscription, stop: asyncio.Event, timeout_s: float) -> None:
         self.seen = asyncio.Event()
@@ -137,7 +140,7 @@ class Idle:
         self._timeout_s = timeout_s or None
 
     async def close_in_time(self) -> None:
-        """Wait for the moment, then close."""
+        """Wait for ``stop`` or the timeout, then close the subscription."""
         while not self._stop.is_set():
             self.seen.clear()
             async with asyncio.TaskGroup() as tasks:

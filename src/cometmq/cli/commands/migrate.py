@@ -1,4 +1,4 @@
-"""``cometmq migrate``: off a running broker, usually a Java one."""
+"""``cometmq migrate``: moves away from a running broker, usually a Java one."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def promote(
 
 
 def _begin(command: str) -> subprocess.Popen[bytes]:
-    """Have the old master stopped beside what follows: it takes its time to end."""
+    """Start the command that stops the old master. It takes time, so later steps run meanwhile."""
     typer.echo(f"stopping: {command}", err=True)
     return subprocess.Popen(command, shell=True, stdin=subprocess.DEVNULL)
 

@@ -1,4 +1,4 @@
-"""``cometmq outbox relay|status|retry|discard``: what an application's outbox needs beside it."""
+"""``cometmq outbox relay|status|retry|discard``: operates an application's outbox."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
 
 
 def outbox_at(database: str, table: str) -> AnyOutbox:
-    """The outbox in a SQLite file or at an address of PostgreSQL. Raises SettingsError."""
+    """Return the outbox in a SQLite file or at a PostgreSQL address. Raises SettingsError."""
     if database.startswith(("postgresql://", "postgres://")):
         return PostgresOutbox(database, table)
     return SqliteOutbox(database, table)

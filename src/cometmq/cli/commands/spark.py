@@ -1,6 +1,6 @@
-"""``cometmq spark JOB``: a job of cometmq.spark.jobs on a Spark session of its own.
+"""``cometmq spark JOB``: runs a job of cometmq.spark.jobs on its own Spark session.
 
-Nothing of Spark is imported before a job is to run, so other commands do not pay for it.
+Spark is imported only when a job runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(
     conf: list[str],
     as_json: bool,
 ) -> None:
-    """Run a job and print its report; the exit code is 0 only when all is well."""
+    """Run a job and print its report; raise typer.Exit if the report is not ok."""
     with _explained(job.name):
         spark = _session(job.name, master, memory, parse_settings(conf))
         try:
@@ -75,7 +75,9 @@ def run(
 
 
 def what_is_missing() -> str:
-    """What this machine lacks for Spark, and how to get it; empty when nothing is."""
+    """Return what this machine lacks for Spark and how to install it; empty if nothing is
+    missing.
+    """
     absent = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed: pip install 'cometmq[spark]'"
@@ -86,14 +88,16 @@ def what_is_missing() -> str:
 
 
 def json_lines(report: Any) -> list[Any]:
-    """What --json prints of a report, a line each: the rows of the field that it calls its
-    ``LINES``, else all of it."""
+    """Return the values that --json prints, one per line.
+
+    These are the rows of the report's field named by ``LINES``, or the whole report.
+    """
     lines = getattr(report, "LINES", "")
     return list(getattr(report, lines)) if lines else [report]
 
 
 def print_report(report: Any) -> None:
-    """Print a report: what is one value in a table of its own, then each list of values."""
+    """Print a report: each list of values as a table, then all single values in one table."""
     found = {each.name: getattr(report, each.name) for each in fields(report)}
     found = {name: value for name, value in found.items() if value not in (None, (), [], {})}
     tables = {name: value for name, value in found.items() if isinstance(value, tuple | list)}
@@ -131,10 +135,10 @@ def _stop(spark: SparkSession) -> None:
 
 @contextmanager
 def _interruptible(spark: SparkSession) -> Iterator[None]:
-    """Let an interrupt cancel what Spark does in the block, which then ends as KeyboardInterrupt.
+    """Let an interrupt cancel Spark's work in the block, which then raises KeyboardInterrupt.
 
-    That is asked from another thread: this one waits for Spark's answer, and what Spark's own
-    handler asks on the same connection would be answered after it.
+    Another thread cancels the work: this thread waits for Spark's response, and a request of
+    Spark's own handler on the same connection would be answered only after it.
     """
     asked, done = Event(), Event()
 
@@ -165,7 +169,7 @@ def _interruptible(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a stage on standard error, where that is a terminal."""
+    """Show a progress bar for each stage on standard error, if that is a terminal."""
     console = render.console(stderr=True)
     if not (shown and console.is_terminal):
         from cometmq.spark.jobs.progress import silent
@@ -187,7 +191,7 @@ def _bar(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def _explained(job: str) -> Iterator[None]:
-    """Turn what a job fails by into one line and an exit code."""
+    """Turn the errors of a job into one line and an exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -202,7 +206,7 @@ def _explained(job: str) -> Iterator[None]:
 
 
 def _code_of(error: Exception) -> int | None:
-    """The exit code for an error; None for a bug."""
+    """Return the exit code for an error; None for a bug."""
     from pyspark.errors import PySparkException
 
     if (
@@ -224,14 +228,17 @@ def _line_of(error: Exception) -> str:
 
 
 def _extra_for(error: Exception) -> str:
-    """The extra of this package that a failed import asks for; empty for another error."""
+    """Return the extra of this package that a failed import needs; empty for another error."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return _EXTRAS.get((name or "").partition(".")[0], "")
 
 
 def _add(job: Job) -> None:
-    """Add a job's command. Its options are known only once its module is imported, so the words
-    are passed on to an application made then."""
+    """Add a job's command.
+
+    Its options are known only after its module is imported, so the arguments are passed on to an
+    application that is made then.
+    """
     words = {"allow_extra_args": True, "ignore_unknown_options": True}
 
     @app.command(job.name, help=job.summary, context_settings=words, add_help_option=False)
@@ -244,7 +251,7 @@ def _add(job: Job) -> None:
 
 
 def of_job(job: Job) -> typer.Typer:
-    """The command line of one job."""
+    """Return the command line of one job."""
 
     def extra(
         options: Any,

@@ -1,4 +1,4 @@
-"""``cometmq store ...``: look into a store directory of CometMQ or of a Java broker."""
+"""``cometmq store ...``: inspects a store directory of CometMQ or of a Java broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WhileRunning = Annotated[
 
 
 class Body(StrEnum):
-    """How bodies are printed."""
+    """Output form of message bodies."""
 
     auto = "auto"
     text = "text"
@@ -63,9 +63,9 @@ def _stores() -> None:
 
 
 def settings(directory: Path, config: Path | None) -> StoreConfig:
-    """The settings of the store in ``directory``: those of the file, and that directory.
+    """Return the settings of the store in ``directory``: those of the file, with that directory.
 
-    Raises SettingsError for a line that is none, OSError for a file that cannot be read.
+    Raises SettingsError for an invalid line, OSError for a file that cannot be read.
     """
     values = {} if config is None else parse_properties(config.read_text(encoding="utf-8"))
     return replace(build(StoreConfig, values)[0], store_path_root_dir=str(directory))
@@ -73,7 +73,7 @@ def settings(directory: Path, config: Path | None) -> StoreConfig:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """End with one line and exit code 2 when a command cannot be done as asked."""
+    """End with one line and exit code 2 if a command cannot be done as requested."""
     try:
         yield
     except (StoreError, SettingsError) as error:
@@ -86,7 +86,7 @@ def refusing() -> Iterator[None]:
 
 
 class Bar:
-    """A bar for bytes on the terminal's error side; nothing where there is no terminal."""
+    """Progress bar for bytes on standard error; prints nothing if that is not a terminal."""
 
     def __init__(self, what: str) -> None:
         console = render.console(stderr=True)
@@ -107,11 +107,11 @@ class Bar:
         self._progress.stop()
 
     def began(self, total_bytes: int) -> None:
-        """There is this much to do."""
+        """Set the total number of bytes."""
         self._progress.update(self._task, total=total_bytes)
 
     def advance(self, size_bytes: int) -> None:
-        """This much more is done."""
+        """Add bytes that are done."""
         self._progress.advance(self._task, size_bytes)
 
 
@@ -186,14 +186,14 @@ def _show_info(found: StoreInfo) -> None:
 
 
 def moment(time_ms: int) -> str:
-    """A time as text, UTC; nothing for an unknown one."""
+    """Format a time as text, in UTC; empty for an unknown time."""
     if time_ms <= 0:
         return ""
     return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def age(time_ms: int, now_ms: int) -> str:
-    """How long ago a time is, in the unit that fits."""
+    """Format the age of a time in a suitable unit; empty for an unknown time."""
     if time_ms <= 0:
         return ""
     seconds = max(0, now_ms - time_ms) // 1000
@@ -335,7 +335,7 @@ _FAR = 1 << 62
 
 
 def time_ms(text: str, otherwise: int) -> int:
-    """A time in ms: digits as they are, an ISO time (local unless it names a zone) converted.
+    """Parse a time to ms: digits are ms, an ISO time is converted (local unless it has a zone).
 
     Raises SettingsError for anything else.
     """

@@ -1,4 +1,4 @@
-"""``cometmq store repair``: bring a stopped store of CometMQ or of a Java broker back in order."""
+"""``cometmq store repair``: repairs a stopped store of CometMQ or of a Java broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT = 1
 
 
 class Choice(StrEnum):
-    """What is done about damage in the log."""
+    """Treatment of damage in the log."""
 
     refuse = "refuse"
     skip = "skip"
@@ -83,14 +83,14 @@ def repair(
 
 
 class _Steps:
-    """Positions as the steps of a bar."""
+    """Translates positions to steps of a bar."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._reached = 0
 
     def to(self, position: int, end: int) -> None:
-        """A position was reached, ``end`` will be."""
+        """Advance the bar to a position; ``end`` is the last one."""
         self._bar.began(end)
         self._bar.advance(position - self._reached)
         self._reached = position

@@ -13,7 +13,7 @@ from cometmq.cli.connect import AsJson, Namesrv, client, run
 
 app = typer.Typer(help="Topics: list, create, describe.", no_args_is_help=True)
 
-#: Topics that a group's retries and dead letters make.
+#: Prefixes of the retry topics and dead-letter queues of groups.
 GROUP_PREFIXES = ("%RETRY%", "%DLQ%")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]

@@ -1,8 +1,10 @@
-"""Which queues of a topic each member of a group gets. Pure; all members of a group must use the
-same strategy and see the same ids, Java's among them (upstream: rebalance/AllocateMessageQueue*).
+"""Strategies that allocate the queues of a topic to the members of a group. Pure.
 
-A strategy is a function of a :class:`Group` that gives this member's queues; any function of one's
-own will do, as long as its members agree.
+All members of a group, Java clients among them, must use the same strategy and see the same client
+ids (upstream: rebalance/AllocateMessageQueue*).
+
+A strategy is a function that returns this member's queues of a :class:`Group`. Users may pass their
+own function, as long as all members use it.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group before the queues of one topic: ``queues`` and ``members`` (client ids) stand in the
-    order on which all members agree; ``me`` is one of them."""
+    """Input of a strategy: a group and the queues of one topic.
+
+    ``queues`` and ``members`` (client ids) are in the order on which all members agree; ``me`` is
+    one of the members.
+    """
 
     name: str
     topic: str
@@ -31,7 +36,7 @@ class Group:
 
     @property
     def index(self) -> int:
-        """This member's place among all."""
+        """Index of this member in ``members``."""
         return self.members.index(self.me)
 
 
@@ -46,10 +51,10 @@ def share(
     client_ids: Iterable[str],
     client_id: str,
 ) -> list[MessageQueue]:
-    """The queues of ``topic`` that ``strategy`` gives to one member, in their common order.
+    """Return the queues of ``topic`` that ``strategy`` allocates to one member, in common order.
 
-    A client that is not among ``client_ids`` gets nothing, and nobody gets what the topic does not
-    have.
+    A client that is not among ``client_ids`` gets no queues. Queues that the topic does not have
+    are ignored.
     """
     members = tuple(sorted(set(client_ids), key=_java_order))
     ordered = tuple(sorted(queues))
@@ -60,22 +65,26 @@ def share(
 
 
 def average(group: Group) -> tuple[MessageQueue, ...]:
-    """Contiguous shares, sizes differing by at most one, earlier members getting the larger
-    ones."""
+    """Allocate contiguous shares whose sizes differ by at most one.
+
+    Earlier members get the larger shares.
+    """
     size, rest = divmod(len(group.queues), len(group.members))
     start = group.index * size + min(group.index, rest)
     return group.queues[start : start + size + (group.index < rest)]
 
 
 def circle(group: Group) -> tuple[MessageQueue, ...]:
-    """Queues are dealt out one by one, so that each member gets some of every broker."""
+    """Allocate queues in turn, so that each member gets queues of every broker."""
     return group.queues[group.index :: len(group.members)]
 
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """This member reads ``queues``; who reads the others is for the other members to say. Topics
-    that it names no queue of, such as the group's retry topic, are shared on average."""
+    """Fixed allocation: this member reads ``queues``; the other members must name the rest.
+
+    Topics without a queue in ``queues``, such as the group's retry topic, use :func:`average`.
+    """
 
     queues: frozenset[MessageQueue]
 
@@ -87,14 +96,16 @@ class ByConfig:
         return named or average(group)
 
     def wrapped(self, namespace: Namespace) -> ByConfig:
-        """The same with brokers' names."""
+        """Return the strategy with the broker names of its topics."""
         return ByConfig(map(namespace.wrap_queue, self.queues))
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Members and queues lie on a ring of hashes: when a member comes or goes, only the queues next
-    to it move. Each member lies there at ``virtual_nodes`` places."""
+    """Allocation by a hash ring: when a member joins or leaves, only its neighbours' queues move.
+
+    Each member has ``virtual_nodes`` points on the ring.
+    """
 
     virtual_nodes: int = 10
 
@@ -110,8 +121,10 @@ class ConsistentHash:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Brokers are named ``room@broker``; queues of the ``rooms`` are shared, others are read by
-    nobody here."""
+    """Allocation of the queues in ``rooms``; this group does not read other queues.
+
+    Broker names have the form ``room@broker``.
+    """
 
     rooms: frozenset[str]
 
@@ -128,9 +141,11 @@ class MachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Members read the queues of their own room, shared by ``inner``; rooms without a member are
-    shared by all. The functions say in which room a broker (its name) and a member (its client id)
-    are."""
+    """Allocation by room: members share the queues of their own room with the strategy ``inner``.
+
+    All members share the queues of rooms without a member. The functions return the room of a
+    broker (from its name) and of a member (from its client id).
+    """
 
     room_of_broker: Callable[[str], str]
     room_of_member: Callable[[str], str]
@@ -152,7 +167,7 @@ class MachineRoomNearby:
         return found
 
 
-#: Strategies by the names that a subscription takes.
+#: Strategies by the names that a subscription accepts.
 NAMED: Final[dict[str, Strategy]] = {
     "average": average,
     "circle": circle,
@@ -161,17 +176,17 @@ NAMED: Final[dict[str, Strategy]] = {
 
 
 def ring_hash(text: str) -> int:
-    """The first four bytes of the MD5 digest (upstream: ConsistentHashRouter.MD5Hash)."""
+    """Return the first four bytes of the MD5 digest (upstream: ConsistentHashRouter.MD5Hash)."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def _next(ring: list[int], name: str) -> int:
-    """The place on the ring at or behind a name's hash; behind the last comes the first."""
+    """Return the first point of the ring at or after a name's hash; the ring wraps around."""
     return ring[bisect_left(ring, ring_hash(name)) % len(ring)]
 
 
 def _name(queue: MessageQueue) -> str:
-    """A queue as Java prints it, which is what both sides hash."""
+    """Return a queue as Java prints it, which is the text that both clients hash."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -184,5 +199,5 @@ def _room(broker_name: str) -> str | None:
 
 
 def _java_order(text: str) -> bytes:
-    """Java compares text by UTF-16 units."""
+    """Return a sort key that orders text as Java does, by UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")

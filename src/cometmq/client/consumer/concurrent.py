@@ -1,8 +1,9 @@
-"""Failed messages whose order does not matter: each goes back to the broker.
+"""Failure policy of concurrent consumers: failed messages are sent back to the broker.
 
-The broker stores it again in the group's retry topic, delayed, or makes it a dead letter; when it
-cannot be reached the message stays here and is given again after a pause. A broker finds it by its
-place in the log: one that lost it, or never had it, gets it as a whole (upstream:
+The broker stores a message that was sent back again in the group's retry topic, delayed, or makes
+it a dead letter. If the broker cannot be reached, the message stays with this consumer and is
+delivered again after a pause. A send-back names the message by its physical offset; a broker that
+does not have the message there receives the whole message (upstream:
 ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.sendMessageBack).
 """
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
 
 DEFAULT_MAX_RECONSUME_TIMES: Final = 16
-#: The delay level of a first retry, where nobody asks for another.
+#: Delay level of a first retry, unless the application asks for another.
 _FIRST_LEVEL: Final = 3
 
 
 class SendBack:
-    """Failures of one consumer; see settling.FailurePolicy."""
+    """Failure policy of one consumer; see settling.FailurePolicy."""
 
     def __init__(self, session: Session, options: SubscribeOptions, producer: Producer) -> None:
         self.pause_ms = session.config.local_retry_pause_ms
@@ -71,7 +72,8 @@ class SendBack:
         )
 
     async def _send_whole(self, message: StoredMessage, delay_level: int, most: int) -> None:
-        # The broker counts the attempts before one that is named, and those with one that is sent.
+        # For a named message the broker increments the attempts itself; a whole message carries the
+        # incremented count.
         times = message.reconsume_times + 1 if delay_level >= 0 else most + 1
         await self._producer.send_to_retry(
             message,

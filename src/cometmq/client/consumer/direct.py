@@ -1,9 +1,8 @@
-"""Messages that a broker has a consumer consume at once, past its queues: an administrator wants to
-see what comes of one (upstream: ConsumeMessageService.consumeMessageDirectly).
+"""Messages that an administrator has a consumer process at once, outside its queues, to see the
+result (upstream: ConsumeMessageService.consumeMessageDirectly).
 
-Such a message is handed out like any other, to whoever iterates or to the handler, and counts
-against the consumer's concurrency; but it needs no lock, and settling it moves no offset and sends
-nothing back.
+Such a message is delivered like any other, to an iteration or to the handler, and counts against
+the consumer's concurrency. It needs no lock. Settling it commits no offset and sends nothing back.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.message.model import StoredMessage
 
-#: As long as brokers wait for the result.
+#: Time for which brokers wait for the result.
 TIMEOUT_MS: Final = 10_000
 
 SUCCESS: Final = "CR_SUCCESS"
@@ -33,9 +32,9 @@ NOTHING: Final = "CR_RETURN_NULL"
 
 
 class DirectConsumption:
-    """The messages that one consumer was asked to consume and has not finished.
+    """Messages that one consumer was asked to process directly and has not finished.
 
-    ``settler`` is the consumer's own, whose hooks run for these messages too.
+    ``settler`` is the consumer's own; its hooks run for these messages too.
     """
 
     def __init__(
@@ -48,20 +47,21 @@ class DirectConsumption:
         self._open: dict[InFlight, _DirectSettler] = {}
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._open)
 
     def __contains__(self, inflight: InFlight) -> bool:
         return inflight in self._open
 
     def settler_of(self, inflight: InFlight) -> Settler:
-        """Who settles a message that was handed out."""
+        """Return the settler of a delivered message."""
         return self._open.get(inflight, self._settler) if self._open else self._settler
 
     async def consume(self, message: StoredMessage) -> DirectResult:
-        """Have a message consumed, and tell what came of it.
+        """Have a message processed and return the result.
 
-        Raises BadRequest (CONSUME_MSG_TIMEOUT) when nobody took it, or finished with it, in time.
+        Raises BadRequest (CONSUME_MSG_TIMEOUT) if the consumer did not take it, or not finish it,
+        in time.
         """
         inflight = InFlight(message.queue, message.queue_offset)
         inflight.add([message], message.queue_offset + 1)
@@ -87,7 +87,7 @@ class DirectConsumption:
 
 
 class _DirectSettler:
-    """Settles one message by telling ``done`` what became of it; see received.Settler."""
+    """Settler of one direct message: sets ``done`` to the result; see received.Settler."""
 
     def __init__(self, settler: Settler, dispatch: Dispatch) -> None:
         self.done: asyncio.Future[tuple[str, str | None]] = (
@@ -126,7 +126,7 @@ class _DirectSettler:
         inflight.settle(message)
         self._dispatch.release(inflight)
         self._verdict = verdict
-        if not self._is_in_work:  # else the end of the block says whether it raised
+        if not self._is_in_work:  # otherwise end() decides: it sees the block's error
             self._finish(verdict, None)
 
     def _finish(self, verdict: str, remark: str | None) -> None:

@@ -1,7 +1,8 @@
-"""What user code that works on messages raised, told to the log and to tests.
+"""Logs exceptions of user code that processes messages, and records them for tests.
 
-The exception of a handler goes no further, for its message is given again; so a test whose
-assertions stand in a handler would pass whatever they say. Test fixtures record the failures.
+The exception of a handler is not raised to the caller, because the message is retried. A test with
+assertions in a handler would therefore pass whether or not they hold, so test fixtures record the
+failures.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A retry does not mend these: the program is wrong, not the message or the moment.
+#: Errors of the program, not of the message or the moment: a retry does not help.
 PROGRAMMING_ERRORS: Final = (
     AssertionError,
     AttributeError,
@@ -31,7 +32,10 @@ PROGRAMMING_ERRORS: Final = (
 
 @dataclass(slots=True)
 class Failure:
-    """An exception that went no further. ``told`` is for whoever records: it was shown."""
+    """Exception that was not raised to the caller.
+
+    Recorders set ``told`` when they have reported it.
+    """
 
     error: Exception
     told: bool = False
@@ -42,7 +46,7 @@ _recorders: list[list[Failure]] = []
 
 @contextmanager
 def recorded() -> Iterator[list[Failure]]:
-    """Record the failures in this process, of all clients and threads, inside the block."""
+    """Record the failures of all clients and threads of this process inside the block."""
     failures: list[Failure] = []
     _recorders.append(failures)
     try:
@@ -53,7 +57,7 @@ def recorded() -> Iterator[list[Failure]]:
 
 
 def note(error: Exception) -> None:
-    """Record an exception that goes no further."""
+    """Record an exception that is not raised to the caller."""
     if _recorders:
         failure = Failure(error)
         for failures in _recorders:
@@ -61,8 +65,10 @@ def note(error: Exception) -> None:
 
 
 def log_failure(message: MessageView, error: Exception) -> None:
-    """Log what work on a message raised, with its traceback: as an error when the program is
-    wrong, as a warning otherwise."""
+    """Log an exception from processing a message, with its traceback.
+
+    A programming error is logged as an error, any other exception as a warning.
+    """
     level = logging.ERROR if isinstance(error, PROGRAMMING_ERRORS) else logging.WARNING
     log.log(
         level,

@@ -1,5 +1,6 @@
-"""Asks brokers, before a consumer starts, whether they can filter as it wants (upstream:
-MQClientInstance.checkClientInBroker)."""
+"""Checks before a consumer starts whether brokers accept its filters (upstream:
+MQClientInstance.checkClientInBroker).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 
 async def check_filters(session: Session, options: SubscribeOptions) -> None:
-    """Ask one broker of each topic that is filtered by SQL92; a topic that is not there yet is
-    nobody's. Raises BrokerRefused with its reason, NotConnected or RequestTimedOut."""
+    """Have one broker of each topic check its SQL92 filter; skip topics that do not exist yet.
+
+    Raises BrokerRefused with the broker's reason, NotConnected or RequestTimedOut.
+    """
     for topic, wanted in options.filters.items():
         if not isinstance(wanted, Sql):
             continue

@@ -1,4 +1,4 @@
-"""What a subscription wants of a topic: messages with some tags, or such that match SQL92."""
+"""Filters of a subscription: by tag, or by a SQL92 expression."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cometmq.filter.tags import TagFilter
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """Messages whose properties match a SQL92 expression, such as
-    ``Sql("price > 5 AND region IN ('AD', 'FR')")``.
+    """Filter for messages whose properties match a SQL92 expression, such as ``Sql("price > 5 AND
+    region IN ('AD', 'FR')")``.
 
-    Raises BadFilter (a ValueError) for one that cannot be read. Brokers evaluate it; those in Java
-    only with ``enablePropertyFilter=true``.
+    Raises BadFilter (a ValueError) for an invalid expression. Brokers evaluate it; Java brokers do
+    so only with ``enablePropertyFilter=true``.
     """
 
     expression: str
@@ -24,14 +24,14 @@ class Sql:
     kind: ClassVar[str] = "SQL92"
     tags: ClassVar[frozenset[str]] = frozenset()
     codes: ClassVar[frozenset[int]] = frozenset()
-    #: Nothing is filtered here: the broker's word counts.
+    #: The broker filters; the client accepts every message that it receives.
     matches_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         parse(self.expression)
 
     def accepts(self, tag: str) -> bool:
-        """Whether a message that the broker sent is wanted."""
+        """Return whether a message that the broker sent is accepted."""
         del tag
         return True
 
@@ -40,5 +40,8 @@ Filter = TagFilter | Sql
 
 
 def parse_filter(wanted: str | Sql) -> Filter:
-    """A filter from what a user gave: tags (``insert || update``) or Sql. Raises ValueError."""
+    """Parse a filter from tags (``insert || update``), or return an Sql as it is.
+
+    Raises ValueError.
+    """
     return wanted if isinstance(wanted, Sql) else tags.parse_exactly(wanted)

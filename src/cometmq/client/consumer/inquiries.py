@@ -1,10 +1,10 @@
-"""What brokers ask of running consumers, for administrators (upstream:
+"""Serves brokers' requests about running consumers, on behalf of administrators (upstream:
 ClientRemotingProcessor.java).
 
-    220 RESET_CONSUMER_CLIENT_OFFSET      forget what is held of some queues, go on elsewhere
-    221 GET_CONSUMER_STATUS_FROM_CLIENT   where it stands
-    307 GET_CONSUMER_RUNNING_INFO         what it holds, does, and did
-    309 CONSUME_MESSAGE_DIRECTLY          consume this message now, and tell what came of it
+    220 RESET_CONSUMER_CLIENT_OFFSET      drop prefetched messages, continue at other offsets
+    221 GET_CONSUMER_STATUS_FROM_CLIENT   the consumer's offsets
+    307 GET_CONSUMER_RUNNING_INFO         the consumer's queues, settings and statistics
+    309 CONSUME_MESSAGE_DIRECTLY          process this message now and return the result
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class Inspected(Protocol):
-    """A consumer that tells of itself. Topics and queues have their brokers' names."""
+    """Consumer that reports its state. Topics and queues have broker names."""
 
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
-        """Where it stands in each queue of a topic that it reads."""
+        """Return the consumer's offset in each queue of a topic that it reads."""
         ...
 
     def running_info(self, *, with_stacks: bool) -> RunningInfo:
-        """What it holds and does."""
+        """Return the queues, settings and statistics of the consumer."""
         ...
 
 
 @runtime_checkable
 class Operated(Protocol):
-    """A consumer that takes orders."""
+    """Consumer that carries out requests of administrators."""
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at these offsets in those of the queues that it reads."""
+        """Continue at these offsets in those of the queues that the consumer reads."""
         ...
 
     async def consume_directly(self, message: StoredMessage) -> DirectResult:
-        """Consume a message now. Raises BadRequest when that takes too long."""
+        """Process a message now and return the result. Raises BadRequest on a timeout."""
         ...
 
 
 class Inquiries:
-    """Answers for the consumers of one session, from its construction on."""
+    """Request handlers for the consumers of one session, registered by the constructor."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Where a group stands in each queue: on the broker, or in a file of one's own for broadcasting.
+"""Consumer offsets of a group: on the broker, or in a local file for broadcasting consumers.
 
 The file (upstream: LocalFileOffsetStore.java) is ``<dir>/<client>/<group>/offsets.json``:
 ``{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:offset, ..}}``, replaced as a whole.
@@ -35,56 +35,59 @@ _REPEAT_MS: Final = 60_000
 
 
 class OffsetStore(Protocol):
-    """Keeps the committed offset of each queue of a group."""
+    """Store of the committed offset of each queue of a group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The stored offset; None when the group never stored one. The queue is the caller's from
-        now on. Raises ClientError."""
+        """Return the stored offset, or None when the group never stored one. Raises ClientError.
+
+        The queue belongs to the caller from this call on.
+        """
         ...
 
     async def peek(self, queue: MessageQueue) -> int | None:
-        """As :meth:`load`, of a queue that may be somebody else's."""
+        """Return the stored offset like :meth:`load`, of a queue that another member may own."""
         ...
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Everything before ``offset`` is done with; stored by the next :meth:`persist`."""
+        """Set the offset before which all messages are processed; :meth:`persist` stores it."""
         ...
 
     async def persist(
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
-        """Store what changed, of all queues or of ``queues``; failures are logged and tried again
-        by the next call. ``unchanged_too`` repeats what was stored: a member that had a queue
-        before may have stored an older offset since."""
+        """Store the offsets that changed, of all queues or of ``queues``.
+
+        Failures are logged; the next call tries again. ``unchanged_too`` also stores unchanged
+        offsets, because a previous owner of a queue may have stored an older offset since.
+        """
         ...
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store these now. Raises ClientError or OSError."""
+        """Store these offsets now. Raises ClientError or OSError."""
         ...
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue belongs to somebody else."""
+        """Forget the offset of a queue that now belongs to another member."""
         ...
 
 
 class RemoteOffsets:
-    """Offsets of a clustering group, kept by the broker of each queue.
+    """Offsets of a clustering group, stored by the broker of each queue.
 
-    What a broker was told is not told again, until a connection breaks: one that crashed may have
-    lost what it was told last, and would give those messages again to the queue's next reader.
-    What a slave was told, while the master is gone or another one is master than was known, is
-    told again until the master hears it: a slave takes its master's offsets for its own. All of it
-    is repeated every minute: the last word of a member that had a queue before may come late.
-
-    A broker with several threads may work on two updates of a queue in either order, and keep the
-    older offset. So one update of a queue is under way at a time.
+    An offset that a broker confirmed is not sent again until a connection breaks. A broker that
+    crashed may have lost the last offsets, and would deliver those messages again to the queue's
+    next reader. An offset is also sent again until the current master has it, if a slave or a
+    previous master confirmed it, because slaves replace their offsets by the master's. All offsets
+    are repeated every minute, because the last update of a queue's previous owner may arrive late.
+    A broker with several threads may process two updates of a queue in either order and keep the
+    older offset, so only one update of a queue is in flight at a time.
     """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._current: dict[MessageQueue, int] = {}
-        #: What was told last, and to whom.
+        #: Offset of each queue that was stored last, and the address of the broker that stored it.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
         self._updates: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._told_ms = session.clock.monotonic_ms()
@@ -102,12 +105,12 @@ class RemoteOffsets:
         return offset
 
     async def _ask(self, queue: MessageQueue) -> tuple[str, int | None]:
-        """The address of who was asked, and the offset that it has."""
+        """Return the address of the broker that responded, and its offset of the queue or None."""
         header = h.QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            # Where a new group begins is this client's decision.
+            # The client decides where a new group begins, so the broker must not return 0.
             set_zero_if_not_found=False,
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
@@ -119,7 +122,7 @@ class RemoteOffsets:
         return address, from_ext(h.QueueOffsetResponse, response.ext).offset
 
     def _knows(self, queue: MessageQueue) -> bool:
-        """Whether the master has the offset."""
+        """Return whether the current master has the current offset."""
         master = self._session.brokers_of(queue.broker_name).get(MASTER_ID)
         return self._stored.get(queue) == (self._current[queue], master)
 
@@ -134,6 +137,7 @@ class RemoteOffsets:
         if is_old or self._losses != self._session.remoting.losses:
             self._losses = self._session.remoting.losses
             self._told_ms = now_ms
+            # Forget what brokers confirmed, so that every offset is sent again.
             self._stored.clear()
         due = [
             queue
@@ -155,8 +159,10 @@ class RemoteOffsets:
             log.warning("offset_not_stored queue=%s offset=%s error=%s", queue, offset, error)
 
     async def _tell(self, queue: MessageQueue) -> None:
-        """Tell the broker where the group stands once an update before is answered; nothing when
-        the queue was forgotten meanwhile."""
+        """Send the current offset of a queue once the previous update is answered.
+
+        Send nothing if the queue was forgotten in the meantime.
+        """
         async with self._updates[queue]:
             if queue in self._current:
                 await self._put(queue, self._current[queue])
@@ -205,7 +211,7 @@ class LocalOffsets:
     async def persist(
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
-        del queues, unchanged_too  # the file is written as a whole, and by nobody else
+        del queues, unchanged_too  # the file is written as a whole, and only by this consumer
         try:
             await self._write()
         except OSError as error:
@@ -227,11 +233,11 @@ class LocalOffsets:
             raise
 
     def forget(self, queue: MessageQueue) -> None:
-        """A broadcasting consumer keeps every queue it ever read."""
+        """Do nothing: a broadcasting consumer keeps the offsets of all queues that it ever read."""
 
 
 def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
-    """Where the offsets of one consumer are kept."""
+    """Return the offset store of one consumer."""
     if not options.broadcasting:
         return RemoteOffsets(session, options.group)
     config = session.config
@@ -241,7 +247,7 @@ def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
 
 
 def offsets_path(offsets_dir: Path | str, ip: str, instance_name: str, group: str) -> Path:
-    """The file of one group; a client that starts again finds it by the same parts."""
+    """Return the path of a group's file; the same arguments find it again after a restart."""
     return Path(offsets_dir) / f"{ip}@{instance_name}" / group / "offsets.json"
 
 

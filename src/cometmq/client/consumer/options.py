@@ -1,4 +1,4 @@
-"""What a subscription asks for."""
+"""Options of a subscription."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from cometmq.filter import tags
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerData, Subscription
 
-#: Where a group begins in a queue that it has never read: with what is stored after it joined, at
-#: the oldest message, or at a moment (milliseconds since the epoch, or a datetime). Java brokers of
-#: the 4.x line begin at 0 in any case on a queue whose messages are all still there.
+#: Position at which a group begins in a queue that it has never read. "last" is the first message
+#: stored after it joined, "first" the oldest message. An int (milliseconds since the epoch) or a
+#: datetime is the time of the first message to read. Java brokers of the 4.x line always begin at 0
+#: on a queue that still has all its messages.
 Start = Literal["last", "first"] | int | datetime
 Mode = Literal["clustering", "broadcasting"]
-#: How the members of a group share queues; see allocate.py.
+#: Strategy by which the members of a group share queues; see allocate.py.
 Allocation = Literal["average", "circle", "consistent-hash"] | Strategy
 
 _START_NAMES: Final = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
@@ -29,8 +30,11 @@ _START_NAMES: Final = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FRO
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
-    """Checked options. ``filters`` are by topic; ``polls`` tells a consumer that asks for messages
-    from one that is given them."""
+    """Checked options of a consumer.
+
+    ``filters`` are by topic. ``polls`` is set for a consumer that polls for messages, and not for
+    one that messages are pushed to.
+    """
 
     group: str
     filters: Mapping[str, Filter]
@@ -39,34 +43,40 @@ class SubscribeOptions:
     ordered: bool = False
     broadcasting: bool = False
     start: Start = "last"
-    #: -1 leaves it to the mode: 16, and no end for ordered consumers.
+    #: -1 means the default of the mode: 16, and unlimited for ordered consumers.
     max_reconsume_times: int = -1
     allocation: Strategy = average
     polls: bool = False
 
     @property
     def retry_topic(self) -> str:
-        """Where the group's messages to be retried lie."""
+        """Retry topic of the group."""
         return RETRY_PREFIX + self.group
 
     @property
     def topics(self) -> frozenset[str]:
-        """All topics to read, the group's retry topic included: who polls sends nothing there."""
+        """All topics to read.
+
+        They include the group's retry topic, except for consumers that never send messages back:
+        broadcasting and polling ones.
+        """
         own = frozenset(self.filters)
         return own if self.broadcasting or self.polls else own | {self.retry_topic}
 
     def filter_of(self, topic: str) -> Filter:
-        """The filter of a topic; retried messages matched before."""
+        """Return the filter of a topic; the retry topic has none, because its messages matched
+        before.
+        """
         return self.filters.get(topic) or tags.parse(tags.ALL)
 
     def start_ms(self) -> int | None:
-        """The moment to start at, if it is one."""
+        """Return the time to start at, or None if the start is not a time."""
         if isinstance(self.start, datetime):
             return int(self.start.timestamp() * 1000)
         return self.start if isinstance(self.start, int) else None
 
     def describe(self) -> ConsumerData:
-        """What heartbeats say of the group."""
+        """Return the group's entry in heartbeats."""
         return ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY" if self.polls else "CONSUME_PASSIVELY",
@@ -76,7 +86,7 @@ class SubscribeOptions:
         )
 
     def subscription(self, topic: str) -> Subscription:
-        """What heartbeats say of a topic."""
+        """Return the entry of a topic in heartbeats."""
         wanted = self.filter_of(topic)
         return Subscription(
             topic=topic,
@@ -103,11 +113,12 @@ def make_options(
     polls: bool = False,
     namespace: Namespace | None = None,
 ) -> SubscribeOptions:
-    """Check what a caller asked for. ``topics`` is one topic, filtered by ``expression``, or
-    filters by topic; a consumer that ``polls`` needs none. Names are users' in ``namespace``;
-    options hold the brokers'.
+    """Check the options that a caller passed.
 
-    Raises MessageIllegal for a bad topic or group name and SettingsError for the rest.
+    ``topics`` is one topic, filtered by ``expression``, or a mapping of topics to filters; a
+    consumer that ``polls`` needs none. Arguments have user names in ``namespace``; the options hold
+    broker names. Raises MessageIllegal for an invalid topic or group name and SettingsError for the
+    rest.
     """
     namespace = namespace or Namespace()
     group = namespace.wrap(group)

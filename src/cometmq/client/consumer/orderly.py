@@ -1,7 +1,7 @@
-"""Failed messages whose order matters: each is given again in its place, before what is behind it.
+"""Failure policy of ordered consumers: a failed message is delivered again before its successors.
 
-After its last attempt it is sent to the group's retry topic, from where the broker moves it to the
-dead letters (upstream: ConsumeMessageOrderlyService.java).
+After its last attempt it is sent to the group's retry topic; the broker moves it from there to the
+dead-letter queue (upstream: ConsumeMessageOrderlyService.java).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST_RETRY_LEVEL: Final = 3
 
 
 class RetryInPlace:
-    """Failures of one ordered consumer; see settling.FailurePolicy."""
+    """Failure policy of one ordered consumer; see settling.FailurePolicy."""
 
     def __init__(self, session: Session, options: SubscribeOptions, producer: Producer) -> None:
         self.pause_ms = session.config.ordered_retry_pause_ms

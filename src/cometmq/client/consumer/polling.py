@@ -1,9 +1,9 @@
-"""A consumer that asks for messages: it says where it reads, how far it is, and when that is stored
+"""Polling consumer: the application requests messages, seeks in its queues and commits offsets
 (upstream: DefaultLitePullConsumerImpl.java).
 
-Queues come from the group's rebalancing, or are assigned by hand; then the consumer is a member of
-nothing and only stores its offsets under the group's name. What a poll gave counts as done when the
-next poll begins: automatic commits reach so far and no further.
+Queues come from the group's rebalance, or are assigned by hand. With manual assignment the consumer
+is no member of the group and only stores its offsets under the group's name. The messages of a poll
+count as processed when the next poll begins; automatic commits include only those.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ DEFAULT_TIMEOUT_MS: Final = 5_000
 
 
 class PullConsumer:
-    """Reads a group's share of ``topics``, or queues given to :meth:`assign`.
+    """Consumer of a group's share of ``topics``, or of the queues passed to :meth:`assign`.
 
-    Use it as an async context manager, or :meth:`start` and :meth:`close` it. One task polls;
-    positions are looked at and moved by any. Queues that are not assigned raise SettingsError.
+    Use it as an async context manager, or call :meth:`start` and :meth:`close`. Only one task may
+    poll; any task may read and move positions. Methods raise SettingsError for queues that are not
+    assigned.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class PullConsumer:
         self._auto_commit = auto_commit
         self._on_assignment = on_assignment
         self._offsets = offsets_of(session, options)
-        # A message leaves its hands as soon as it is taken: one at a time is all there is.
+        # A polled message is settled at once, so one message at a time is enough.
         self._dispatch = Dispatch(
             session.clock, concurrency=1, per_queue=1, may_give=self._is_running
         )
@@ -96,8 +97,11 @@ class PullConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Join the group, if there are topics to share. Raises ValueError when this client is in it
-        already, and BrokerRefused when a broker cannot filter so."""
+        """Join the group, if there are topics to share.
+
+        Raises ValueError when this client is already a member, and BrokerRefused when a broker
+        rejects a filter.
+        """
         if self._started or self.closed:
             return
         self._started = True
@@ -120,7 +124,7 @@ class PullConsumer:
         self._loops.append(self._session.tasks.spawn(self._rebalancer.run(), name=name))
 
     async def close(self) -> None:
-        """Leave the group. With automatic commits all that was polled counts as done."""
+        """Leave the group. With automatic commits all polled messages are committed."""
         if self.closed:
             return
         self.closed = True
@@ -145,8 +149,12 @@ class PullConsumer:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         max_messages: int = DEFAULT_MAX_MESSAGES,
     ) -> list[MessageView]:
-        """Up to ``max_messages``, in order within each queue, as soon as there are any; none after
-        ``timeout_ms``, or once the consumer is closed. What the poll before gave is done."""
+        """Return up to ``max_messages`` messages, in order within each queue.
+
+        The call returns as soon as there are any messages. It returns an empty list after
+        ``timeout_ms``, or once the consumer is closed. The messages of the previous poll count as
+        processed.
+        """
         await self.start()
         self._progress.finish()
         found = self._take(max_messages)
@@ -162,8 +170,10 @@ class PullConsumer:
         return found
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
-        """Messages one by one until the consumer is closed; each is done when the next is asked
-        for."""
+        """Yield messages one by one until the consumer is closed.
+
+        A message counts as processed when the next one is requested.
+        """
         while not self.closed:
             for message in await self.poll(max_messages=1):
                 yield message
@@ -188,7 +198,9 @@ class PullConsumer:
         return self._is_running(inflight) and held < self._config.max_polled_messages
 
     def _take_back(self) -> None:
-        """What the last poll gave was not done after all."""
+        """Return the messages of the last poll to their queues, because the ``async with`` block
+        raised.
+        """
         for queue, offset in self._progress.undone().items():
             self._reader.start_at(queue, offset)
         self._progress.finish()
@@ -196,13 +208,15 @@ class PullConsumer:
     # ------------------------------------------------------------------ queues
 
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read now, as users name them."""
+        """Return the queues that are read now, with user names."""
         return tuple(map(self._session.namespace.unwrap_queue, sorted(self._reader.queues())))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues and no others, each from where the group stands or from its start
-        position. Raises SettingsError for a consumer that shares topics, ClientError when a broker
-        cannot be asked."""
+        """Read these queues and no others, each from the group's offset or from its start position.
+
+        Raises SettingsError for a consumer that shares topics, ClientError when a broker cannot be
+        reached.
+        """
         if self.options.filters:
             raise SettingsError("topics", "this consumer shares topics: queues are given to it")
         await self.start()
@@ -215,28 +229,28 @@ class PullConsumer:
             self._reader.start_at(queue, offset)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Give and read nothing of these queues until :meth:`resume`."""
+        """Stop delivering and pulling messages of these queues until :meth:`resume`."""
         self._paused.update(self._find(queue).queue for queue in queues)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Go on with queues that were paused."""
+        """Continue with queues that were paused."""
         for queue in queues:
             inflight = self._find(queue)
             self._paused.discard(inflight.queue)
             self._dispatch.offer(inflight)
 
     def paused(self) -> tuple[MessageQueue, ...]:
-        """The queues that are paused."""
+        """Return the queues that are paused."""
         return tuple(map(self._session.namespace.unwrap_queue, sorted(self._paused)))
 
     # ------------------------------------------------------------------ positions
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message that a poll gives of ``queue``."""
+        """Return the offset of the next message that a poll returns of ``queue``."""
         return self._find(queue).committable
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``. Raises SettingsError when the queue does not hold it."""
+        """Continue at ``offset``. Raises SettingsError when it is outside the queue's offsets."""
         inflight = self._find(queue)
         low, high = await asyncio.gather(
             self._puller.min_offset(queue), self._puller.max_offset(queue)
@@ -246,34 +260,40 @@ class PullConsumer:
         self._move(inflight, offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go on at the oldest message of these queues, or of all."""
+        """Continue at the oldest message of these queues, or of all assigned queues."""
         for inflight in self._these(queues):
             self._move(inflight, await self._puller.min_offset(inflight.queue))
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go on behind the last message of these queues, or of all."""
+        """Continue after the last message of these queues, or of all assigned queues."""
         for inflight in self._these(queues):
             self._move(inflight, await self._puller.max_offset(inflight.queue))
 
     async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
-        """Go on at the first message of these queues, or of all, that was stored at
-        ``timestamp_ms`` (wall time) or later."""
+        """Continue at the first message stored at ``timestamp_ms`` (wall time) or later.
+
+        This applies to these queues, or to all assigned queues.
+        """
         for inflight in self._these(queues):
             self._move(inflight, await self._puller.offset_at(inflight.queue, timestamp_ms))
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Where :meth:`seek_to_time` would go. Raises ClientError."""
+        """Return the offset to which :meth:`seek_to_time` would move. Raises ClientError."""
         return await self._puller.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group stands in ``queue``; None when nothing was committed. Raises
-        ClientError."""
+        """Return the committed offset of the group in ``queue``; None if there is none.
+
+        Raises ClientError.
+        """
         return await self._offsets.peek(self._session.namespace.wrap_queue(queue))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store that all that was polled is done, or that queues are done before ``offsets``.
-        Raises ClientError when a broker cannot be told; OSError when a broadcasting consumer's file
-        cannot be written."""
+        """Commit all polled messages, or the given ``offsets``.
+
+        Each offset is that of the first message not yet processed. Raises ClientError when a broker
+        cannot be reached, and OSError when the file of a broadcasting consumer cannot be written.
+        """
         if offsets is None:
             self._progress.finish()
             done = self._progress.positions(self._reader.inflights())

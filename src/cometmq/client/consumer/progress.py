@@ -1,6 +1,7 @@
-"""How far a consumer that polls is done with its queues. Pure.
+"""Offsets up to which a polling consumer has processed its queues. Pure.
 
-What a poll gave is in work until the next poll begins: it is done only then.
+The messages of a poll are in progress until the next poll begins; only then they count as
+processed.
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Of all queues of one consumer."""
+    """Progress in all queues of one consumer."""
 
     def __init__(self) -> None:
-        #: The first message of each queue that is in work.
+        #: Offset of the first message of each queue that is in progress.
         self._open: dict[InFlight, int] = {}
 
     def begin(self, inflight: InFlight, message: StoredMessage) -> None:
-        """A message was given."""
+        """Record that a message was returned by a poll."""
         self._open.setdefault(inflight, message.queue_offset)
 
     def finish(self) -> None:
-        """All that was given is done."""
+        """Record that all messages returned so far are processed."""
         self._open.clear()
 
     def forget(self, inflight: InFlight) -> None:
-        """The queue went elsewhere, or is read elsewhere."""
+        """Drop the state of a queue that was given up or moved to another offset."""
         self._open.pop(inflight, None)
 
     def done(self, inflight: InFlight) -> int:
-        """Everything before this offset is done."""
+        """Return the offset before which all messages of the queue are processed."""
         return self._open.get(inflight, inflight.committable)
 
     def undone(self) -> dict[MessageQueue, int]:
-        """Where the queues began of which something is in work."""
+        """Return the first offset in progress of each queue that has messages in progress."""
         return {
             inflight.queue: offset
             for inflight, offset in self._open.items()
@@ -46,5 +47,5 @@ class Progress:
         }
 
     def positions(self, inflights: Iterable[InFlight]) -> dict[MessageQueue, int]:
-        """Where the next poll reads in these queues."""
+        """Return the next offset that a poll returns of each of these queues."""
         return {inflight.queue: inflight.committable for inflight in inflights}

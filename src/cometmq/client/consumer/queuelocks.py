@@ -1,8 +1,9 @@
-"""The brokers' locks that make a queue one member's own: without one an ordered queue is not read.
+"""Broker locks on queues: an ordered consumer reads a queue only while it holds the queue's lock.
 
-A lock lives for 60 s on its broker and is believed here for less, so that no two members ever think
-that they have it (upstream: RebalanceImpl.lock, RebalanceLockManager.java). A broker with several
-threads may work on a renewal and a release in either order: one of them is under way at a time.
+A lock lasts 60 s on its broker. The client trusts it for less time, so that two members never both
+believe that they hold it (upstream: RebalanceImpl.lock, RebalanceLockManager.java). A broker with
+several threads may process a renewal and a release in either order, so only one of them is in
+flight at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class QueueLocks:
-    """Locks of one group's queues, as their brokers gave them to this client."""
+    """Locks on the queues of one group that brokers granted to this client."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -37,31 +38,41 @@ class QueueLocks:
         self._calls: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def held(self, queue: MessageQueue) -> bool:
-        """Whether this client may process the queue now."""
+        """Return whether this client may process the queue now."""
         return self._until_ms.get(queue, 0) > self._session.clock.monotonic_ms()
 
     def epoch(self, queue: MessageQueue) -> int:
-        """Counts how often the lock was got anew: what was known before an increase may be old."""
+        """Return how often the lock was newly acquired.
+
+        State from a lower epoch may be outdated.
+        """
         return self._epochs.get(queue, 0)
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Get or renew locks; gives the queues whose lock is held now. A broker that cannot be
-        reached leaves its queues as they are until their time is up."""
+        """Acquire or renew locks; return the queues whose lock is held now.
+
+        If a broker cannot be reached, its queues keep their locks until these expire.
+        """
         wanted = set(queues)
         self._released -= wanted
         await self.renew(wanted)
         return {queue for queue in wanted if self.held(queue)}
 
     async def renew(self, queues: Iterable[MessageQueue]) -> bool:
-        """As :meth:`acquire`, but a queue that was released stays so; False when a broker could
-        not be reached."""
+        """Renew locks like :meth:`acquire`, but skip queues that were released.
+
+        Returns False when a broker could not be reached.
+        """
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues):
             by_broker.setdefault(queue.broker_name, []).append(queue)
         return all(await asyncio.gather(*(self._lock(*each) for each in by_broker.items())))
 
     async def release(self, queue: MessageQueue) -> None:
-        """Let another member have the queue; a failure is logged, for the lock expires anyway."""
+        """Release a queue for another member.
+
+        A failure is logged only, because the lock expires.
+        """
         self._released.add(queue)
         async with self._calls[queue.broker_name]:
             if self._until_ms.pop(queue, None) is None:
@@ -94,6 +105,7 @@ class QueueLocks:
             if queue not in granted:
                 self._until_ms.pop(queue, None)
                 continue
+            # Another member may have held the lock since it lapsed here.
             if not self.held(queue):
                 self._epochs[queue] = self.epoch(queue) + 1
             self._until_ms[queue] = until_ms

@@ -1,7 +1,7 @@
-"""Who reads which queue: asks a broker for the group's members, computes this one's share, says
-what to give up and what to take on.
+"""Rebalance: fetches the members of the group, computes this member's share, applies the change.
 
-Runs every 20 s and whenever a broker says that the group changed (upstream: RebalanceImpl.java).
+It runs every 20 s and whenever a broker reports that the group changed (upstream:
+RebalanceImpl.java).
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: After a round that could not be completed.
+#: Pause after a round that could not be completed.
 _AGAIN_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Queues of one topic to give up, then queues to take on."""
+    """Queues of one topic to remove, and queues to add after that."""
 
     drop: tuple[MessageQueue, ...]
     add: tuple[MessageQueue, ...]
 
 
 def plan(current: Iterable[MessageQueue], goal: Iterable[MessageQueue]) -> Plan:
-    """The way from the ``current`` queues of a topic to this member's share."""
+    """Return the change from the ``current`` queues of a topic to this member's share ``goal``."""
     have, wanted = set(current), set(goal)
     return Plan(tuple(sorted(have - wanted)), tuple(sorted(wanted - have)))
 
 
-#: Is told the queues that were taken on and those that were given up, the latter once their offsets
-#: are stored.
+#: Called with the queues that were added and the queues that were given up; the offsets of the
+#: latter are stored by then.
 AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
 
 
 def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> None:
-    """Tell of a change that was carried out, in users' names; what that raises is logged."""
+    """Call the listener with a change that was carried out, with user names; log its exceptions."""
     unwrap = namespace.unwrap_queue
     try:
         listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
@@ -63,19 +63,19 @@ def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> No
 
 
 class Assignee(Protocol):
-    """Who reads the queues."""
+    """Consumer whose queues a rebalancer changes."""
 
     def assigned(self, topic: str) -> list[MessageQueue]:
-        """The queues of ``topic`` that it reads now."""
+        """Return the queues of ``topic`` that it reads now."""
         ...
 
     async def apply(self, change: Plan) -> bool:
-        """Carry a plan out; False when part of it must be tried again."""
+        """Carry a plan out; return False when part of it must be tried again."""
         ...
 
 
 class Rebalancer:
-    """Keeps one consumer at its share."""
+    """Keeps the queues of one consumer equal to its share."""
 
     def __init__(self, session: Session, options: SubscribeOptions, assignee: Assignee) -> None:
         self._session = session
@@ -84,7 +84,7 @@ class Rebalancer:
         self._wanted = asyncio.Event()
 
     def soon(self) -> None:
-        """Something changed: do not wait for the period."""
+        """Run the next round at once, because the group or a route changed."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class Rebalancer:
                 continue
 
     async def round(self) -> bool:
-        """Go over all topics once; False when one could not be completed."""
+        """Rebalance all topics once; return False when one could not be completed."""
         told: dict[str, list[str]] = {}
         results = [await self._topic(topic, told) for topic in sorted(self._options.topics)]
         return all(results)
@@ -112,7 +112,7 @@ class Rebalancer:
             if not self._options.broadcasting:
                 mine = await self._share(topic, queues, told)
         except CometError as error:
-            # The retry topic comes into being with the group's first heartbeat.
+            # The first heartbeat of the group creates its retry topic.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
             level = logging.DEBUG if expected else logging.WARNING
             log.log(level, "rebalance_skipped topic=%s error=%s", topic, error)
@@ -137,14 +137,17 @@ class Rebalancer:
         members = await self._members(queues, told)
         try:
             return share(options.allocation, options.group, topic, queues, members, me)
-        except Exception as error:  # a strategy may be anybody's
+        except Exception as error:  # the strategy may be a user's function
             raise ClientError(f"the allocation strategy failed: {error!r}") from error
 
     async def _members(
         self, queues: tuple[MessageQueue, ...], told: dict[str, list[str]]
     ) -> list[str]:
-        """The group's client ids, as one of the topic's brokers knows them, or ``told`` of another
-        topic in this round: what changes after that begins another one."""
+        """Return the client ids of the group, from one of the topic's brokers.
+
+        ``told`` caches them by broker name for the topics of one round. A change after that causes
+        another round.
+        """
         if not queues:
             return []
         for queue in queues:

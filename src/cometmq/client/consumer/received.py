@@ -1,4 +1,4 @@
-"""A message in a consumer's hands: what it says, and how it is acknowledged or given back."""
+"""Received messages: their content, and the methods that acknowledge or retry them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """What became of a message that was given."""
+    """Result of a message that was delivered."""
 
     ACKNOWLEDGED = "acknowledged"
     RETRIED = "retried"
@@ -26,36 +26,39 @@ class Outcome(Enum):
 
 
 class Settler(Protocol):
-    """What happens to a message when its consumer is done with it."""
+    """Interface through which a received message is settled."""
 
     def begin(self, message: MessageView) -> ConsumeAttempt | None:
-        """The consumer works on a message now; gives what :meth:`end` is to be told."""
+        """Note that processing of a message begins; return the attempt to pass to :meth:`end`."""
         ...
 
     def end(
         self, attempt: ConsumeAttempt | None, outcome: Outcome | None, error: BaseException | None
     ) -> None:
-        """It no longer does, whatever came of it."""
+        """Note that processing ended, with any outcome."""
         ...
 
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
-        """Never give it again."""
+        """Settle the message; it is not delivered again."""
         ...
 
     async def failed(
         self, inflight: InFlight, message: StoredMessage, delay_level: int, pause_ms: int = 0
     ) -> None:
-        """Give it again later; 0 leaves the delay to the broker, and the pause of a message that
-        stays here to the settings. Does not raise ClientError."""
+        """Have the message delivered again later. Does not raise ClientError.
+
+        A ``delay_level`` of 0 leaves the delay to the broker. A ``pause_ms`` of 0 leaves the pause
+        of a message that stays with this consumer to the settings.
+        """
         ...
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:
-        """Nobody worked on it to an end: give it again as if it had not been given."""
+        """Return an unfinished message: it is delivered again as if it had not been delivered."""
         ...
 
 
 class MessageView:
-    """What a received message says."""
+    """Read-only content of a received message."""
 
     __slots__ = ("stored",)
 
@@ -68,22 +71,24 @@ class MessageView:
 
     @property
     def topic(self) -> str:
-        """Where it was first sent; a retried message is stored in its group's retry topic."""
+        """Topic that the message was first sent to; retries are stored in the group's retry
+        topic.
+        """
         return self.stored.properties.get(props.RETRY_TOPIC) or self.stored.topic
 
     @property
     def body(self) -> bytes:
-        """The body as its sender gave it."""
+        """Body as the sender passed it."""
         return self.stored.body
 
     @property
     def tag(self) -> str:
-        """The tag, or an empty text."""
+        """Tag, or an empty text."""
         return self.stored.tag
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The index keys that its sender gave."""
+        """Index keys that the sender set."""
         return self.stored.keys
 
     @property
@@ -93,39 +98,41 @@ class MessageView:
 
     @property
     def message_id(self) -> str:
-        """The sender's unique key: the same in every copy that retries make."""
+        """Unique key set by the sender, the same in every copy made by retries."""
         return self.stored.message_id
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue that it was read from."""
+        """Queue that the message was read from."""
         return self.stored.queue
 
     @property
     def queue_offset(self) -> int:
-        """Its offset there."""
+        """Offset in that queue."""
         return self.stored.queue_offset
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was given back before."""
+        """Number of earlier deliveries that were sent back."""
         return self.stored.reconsume_times
 
     @property
     def born_ms(self) -> int:
-        """When it was sent, by its sender's clock, in milliseconds since the epoch."""
+        """Time of sending, by the sender's clock, in milliseconds since the epoch."""
         return self.stored.born_ms
 
     @property
     def store_ms(self) -> int:
-        """When it was stored, by its broker's clock, in milliseconds since the epoch."""
+        """Time of storing, by the broker's clock, in milliseconds since the epoch."""
         return self.stored.store_ms
 
 
 class ReceivedMessage(MessageView):
-    """One message of a subscription. It stays the subscription's until :meth:`ack`,
-    :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
-    nothing."""
+    """One message of a subscription.
+
+    The subscription holds it until :meth:`ack`, :meth:`retry` or the end of :meth:`processing`,
+    whichever comes first; later calls have no effect.
+    """
 
     __slots__ = ("_inflight", "_outcome", "_settler")
 
@@ -136,23 +143,29 @@ class ReceivedMessage(MessageView):
         self._outcome: Outcome | None = None
 
     def processing(self, *, reraise: bool = False) -> Processing:
-        """``async with message.processing():`` acknowledges the message when the block is left. An
-        Exception in it is logged, sends the message to be retried, and goes no further, unless
-        ``reraise``. When the block is cancelled the message is given again, here or to another
-        member."""
+        """Return a block that settles the message when it ends: ``async with
+        message.processing():``.
+
+        A block that ends normally acknowledges the message. An Exception in the block is logged and
+        the message is retried; the exception is raised again only with ``reraise``. If the block is
+        cancelled the message is delivered again, here or to another member.
+        """
         return Processing(self, reraise=reraise)
 
     def ack(self) -> None:
-        """Done: never give it again."""
+        """Acknowledge the message: it is not delivered again."""
         if self._outcome is None:
             self._outcome = Outcome.ACKNOWLEDGED
             self._settler.succeeded(self._inflight, self.stored)
 
     async def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
-        """Give it again later: after the time of ``delay_level``, or one that grows with its
-        attempts when 0. After its last attempt it becomes a dead letter; a negative level makes
-        it one at once. A message of an ordered queue keeps its place: the queue rests for
-        ``pause_ms``, or ``ordered_retry_pause_ms`` when 0."""
+        """Have the message delivered again later.
+
+        The delay is that of ``delay_level``; with 0 it grows with the number of attempts. After its
+        last attempt the message becomes a dead letter; a negative level makes it one at once. A
+        message of an ordered queue keeps its place: the queue pauses for ``pause_ms``, or for
+        ``ordered_retry_pause_ms`` if that is 0.
+        """
         if self._outcome is None:
             self._outcome = Outcome.RETRIED
             await self._settler.failed(self._inflight, self.stored, delay_level, pause_ms)
@@ -164,7 +177,7 @@ class ReceivedMessage(MessageView):
 
 
 class Processing:
-    """The block in which a message is worked on; see ReceivedMessage.processing."""
+    """Block in which a message is processed; see ReceivedMessage.processing."""
 
     __slots__ = ("_attempt", "_message", "_reraise")
 
@@ -174,11 +187,11 @@ class Processing:
         self._attempt: ConsumeAttempt | None = None
 
     def begin(self) -> None:
-        """The block is entered."""
+        """Enter the block."""
         self._attempt = self._message._settler.begin(self._message)
 
     def succeed(self) -> None:
-        """The block was left by its end."""
+        """End the block normally: acknowledge the message."""
         message = self._message
         try:
             message.ack()
@@ -186,7 +199,7 @@ class Processing:
             message._settler.end(self._attempt, message._outcome, None)
 
     async def fail(self, error: BaseException) -> bool:
-        """The block raised; gives whether the error goes no further."""
+        """End the block with an exception; return whether the exception is suppressed."""
         message = self._message
         try:
             if not isinstance(error, Exception):

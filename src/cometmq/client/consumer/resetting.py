@@ -1,5 +1,6 @@
-"""Moves queues while they are read, because an administrator wants their group elsewhere (upstream:
-MQClientInstance.resetOffset)."""
+"""Resets the offsets of queues that are being read, on an administrator's request (upstream:
+MQClientInstance.resetOffset).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ _NOWHERE: Final = -1
 
 
 class Resets:
-    """Moves the queues of one reader.
+    """Resets queues of one reader.
 
-    ``releasing`` names queues that nobody may take on at the moment; those that move are among
-    them. ``until_idle`` waits until a queue may be given anew, ``is_closed`` tells that the
-    consumer reads no more, and ``moved`` is called when a queue has its new place.
+    ``releasing`` is the set of queues that a rebalance must not add at the moment; queues being
+    reset are added to it. ``until_idle`` waits until a queue may be read again, ``is_closed``
+    returns whether the consumer is closed, and ``moved`` is called when a reset has ended.
     """
 
     def __init__(
@@ -43,12 +44,15 @@ class Resets:
         self._until_idle = until_idle
         self._is_closed = is_closed
         self._moved = moved
-        #: Where the queues on their way go to.
+        #: Target offset of each queue that is being reset.
         self._moving: dict[MessageQueue, int] = {}
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at these offsets in those of the topic's queues that are read. What is in work may
-        be finished, to no effect; of two orders for a queue the later one holds."""
+        """Continue at these offsets in those of the topic's queues that are read.
+
+        Messages in progress may be finished, but do not change the offsets. A later reset of the
+        same queue replaces an earlier one.
+        """
         moves = []
         for queue, offset in offsets.items():
             if queue.topic != topic:
@@ -67,7 +71,7 @@ class Resets:
         try:
             while offset != self._moving[queue]:
                 offset = self._moving[queue]
-                # First of all, for whatever stores offsets from here on stores this one.
+                # Set this first: every later persist then stores the new offset.
                 self._offsets.update(queue, offset)
                 await self._offsets.persist([queue], unchanged_too=True)
                 await self._until_idle(inflight)

@@ -1,5 +1,5 @@
-"""What a running consumer says of itself, in the shape that mqadmin and the dashboard read
-(upstream: DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo). Pure.
+"""State report of a running consumer, in the format of mqadmin and the dashboard (upstream:
+DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo). Pure.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment by both clocks, to show monotonic times as wall times."""
+    """One moment on both clocks, to convert monotonic times to wall times."""
 
     wall_ms: int
     monotonic_ms: int
 
     def wall_of(self, monotonic_ms: int) -> int:
-        """The wall time of a monotonic one; 0 of 0, which means never."""
+        """Return the wall time of a monotonic time; 0, which means never, stays 0."""
         return self.wall_ms - (self.monotonic_ms - monotonic_ms) if monotonic_ms else 0
 
 
@@ -43,8 +43,11 @@ def running_info(
     now: Moment,
     stacks: str | None = None,
 ) -> RunningInfo:
-    """The body of an answer to 307. ``queues`` are read now, each with whether its lock is held;
-    ``started_ms`` is wall time."""
+    """Return the response body of request 307 (GET_CONSUMER_RUNNING_INFO).
+
+    ``queues`` are those that are read now, each with whether its lock is held. ``started_ms`` is
+    wall time.
+    """
     described = options.describe()
     return RunningInfo(
         _properties(options, config, started_ms),

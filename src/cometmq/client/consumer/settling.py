@@ -1,8 +1,8 @@
-"""What becomes of a message that its consumer is done with: settled, given again, or sent away.
+"""Settles messages that a consumer has processed: acknowledged, delivered again, or sent away.
 
-The rules here hold for every way of consuming; a FailurePolicy says what differs when a message
-failed. What is settled moves the queue's committable offset (inflight.py), which the consumer
-stores.
+These rules hold for every way of consuming; a FailurePolicy decides what happens to failed
+messages. A settled message advances the queue's committable offset (inflight.py), which the
+consumer stores.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ _STUCK_LEVEL: Final = 3
 
 
 class FailurePolicy(Protocol):
-    """What one way of consuming does with messages that failed."""
+    """Treatment of failed messages in one way of consuming."""
 
-    #: How long a failed message rests that is given again here.
+    #: Pause before a failed message that stays here is delivered again.
     pause_ms: int
 
     def is_final(self, message: StoredMessage, delay_level: int) -> bool:
-        """Whether the message leaves this consumer; else it is given again here."""
+        """Return whether the message leaves this consumer; otherwise it is delivered again here."""
         ...
 
     async def send_away(
         self, queue: MessageQueue, message: StoredMessage, delay_level: int
     ) -> None:
-        """Hand the message to the brokers, to be retried or to be a dead letter. Raises
-        ClientError."""
+        """Send the message to the brokers, to be retried or to become a dead letter.
+
+        Raises ClientError.
+        """
         ...
 
 
 class ConsumerSettler:
-    """Settles for one consumer; see received.Settler."""
+    """Settles the messages of one consumer; see received.Settler."""
 
     def __init__(
         self,
@@ -60,9 +62,9 @@ class ConsumerSettler:
         policy: FailurePolicy,
         hooks: Sequence[ConsumeHook] = (),
     ) -> None:
-        #: Messages that somebody works on.
+        #: Number of messages that are being processed.
         self.working = 0
-        #: What became of messages, by topic.
+        #: Counters of processed messages by topic.
         self.stats = ConsumerStats(session.clock.monotonic_ms())
         self._session = session
         self._options = options
@@ -102,12 +104,14 @@ class ConsumerSettler:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody hears of each message."""
+        """True if consume hooks must be called for each message."""
         return bool(self._hooks)
 
     def run_succeeded(self, inflight: InFlight, count: int, begun_ms: int) -> None:
-        """The first messages of a run (:meth:`InFlight.run`) were worked on one after the other,
-        from ``begun_ms`` until now: never give them again."""
+        """Settle the first ``count`` messages of a run (:meth:`InFlight.run`).
+
+        They were processed in sequence, from ``begun_ms`` (monotonic) until now.
+        """
         now_ms = self._session.clock.monotonic_ms()
         counters = self.stats.of(inflight.queue.topic)
         counters.succeeded += count
@@ -125,7 +129,7 @@ class ConsumerSettler:
         self.stats.of(inflight.queue.topic).failed += 1
         try:
             if inflight.dropped:
-                inflight.give_back(message, failed=False)  # its next owner gets it
+                inflight.give_back(message, failed=False)  # its next owner delivers it
             elif self._policy.is_final(message, delay_level) and await self._sent_away(
                 inflight, message, delay_level
             ):
@@ -137,7 +141,7 @@ class ConsumerSettler:
             self._dispatch.release(inflight)
 
     async def expired(self, inflight: InFlight, message: StoredMessage) -> None:
-        """Its holder did not finish in time: somebody else gets it."""
+        """Send back a message that its holder did not finish in time, so that it is retried."""
         log.warning(
             "consume_timeout topic=%s message=%s: sent back to be retried",
             inflight.queue.topic.removeprefix(RETRY_PREFIX),

@@ -1,9 +1,9 @@
-"""Where a group begins in a queue: where it stands, else where its options say.
+"""Start offset of a group in a queue: its committed offset, otherwise the position of its options.
 
-``last`` means the moment at which this member joined: the end of each queue that was there, and in
-one that shows up later, because its topic grew or its broker was away, what is stored from that
-moment on. Brokers of the 4.x line let a new group begin at 0 on a queue whose first message is
-still at hand, whatever it asked for; others are told not to (upstream:
+``last`` means the time at which this member joined. In a queue that existed then, it is the queue's
+end. In a queue that appears later, because its topic grew or its broker was away, it is the first
+message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a queue that
+still has its first message, whatever the group requested; other brokers are asked not to (upstream:
 RebalancePushImpl.computePullFromWhere).
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class StartPositions:
-    """Positions for one consumer."""
+    """Start offsets for one consumer."""
 
     def __init__(
         self, session: Session, options: SubscribeOptions, offsets: OffsetStore, puller: Puller
@@ -38,7 +38,7 @@ class StartPositions:
         self._at_join: dict[str, frozenset[MessageQueue]] = {}
 
     async def joining(self) -> None:
-        """The consumer joins now: remember which queues are there."""
+        """Record the time of joining and the queues that exist at that time."""
         self._joined_ms = self._session.clock.wall_ms()
         for topic in self._options.filters:
             await self._session.refresh(topic)
@@ -50,7 +50,7 @@ class StartPositions:
                 log.warning("queues_unknown_at_join topic=%s error=%s", topic, error)
 
     async def of(self, queue: MessageQueue) -> int:
-        """The offset to begin at. Raises ClientError when the broker cannot be asked."""
+        """Return the offset to start at. Raises ClientError when the broker cannot be asked."""
         stored = await self._offsets.load(queue)
         if stored is not None:
             return stored

@@ -1,8 +1,8 @@
-"""How a consumer does with each of its topics: how long pulls and messages take, how many a second
-(upstream: ConsumerStatsManager.java).
+"""Statistics of a consumer by topic: durations and rates of pulls and of processing (upstream:
+ConsumerStatsManager.java).
 
-Counting is what happens for every message, so it is an addition; rates are differences between
-samples that the consumer takes now and then. How long a message takes is measured for some.
+Counting happens for every message, so it is only an addition. Rates are differences between samples
+that the consumer takes periodically. Processing time is measured for a part of the messages.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from cometmq.protocol.consumerbodies import TopicRates
 
-#: The samples that are kept: a minute's for rates, an hour's for failures.
+#: Age of the oldest samples kept: one minute for rates, one hour for failures.
 RATE_WINDOW_MS: Final = 60_000
 FAILURE_WINDOW_MS: Final = 3_600_000
-#: One message in so many is measured.
+#: One message in this many is measured.
 MEASURED: Final = 16
 
 
@@ -31,7 +31,7 @@ class _Sample(NamedTuple):
 
 
 class TopicCounters:
-    """What was counted of one topic since the start."""
+    """Counters of one topic since the start."""
 
     __slots__ = (
         "_hours",
@@ -53,15 +53,14 @@ class TopicCounters:
         self._hours: deque[_Sample] = deque(self._minutes)
 
     def sample(self, now_ms: int) -> None:
-        """Remember how things stand, for rates from here on."""
+        """Store a sample of the counters, as the base of later rates."""
         now = self._take(now_ms)
         _push(self._minutes, now, RATE_WINDOW_MS)
         if now_ms - self._hours[-1].at_ms >= RATE_WINDOW_MS:
             _push(self._hours, now, FAILURE_WINDOW_MS)
 
     def rates(self, now_ms: int) -> TopicRates:
-        """What became of the topic in the last minute, and how much of it failed in the last
-        hour."""
+        """Return the rates of the last minute and the number of failures in the last hour."""
         now, before = self._take(now_ms), self._minutes[0]
         seconds = max(now_ms - before.at_ms, 1_000) / 1_000
         return TopicRates(
@@ -87,35 +86,35 @@ class TopicCounters:
 
 
 class ConsumerStats:
-    """The counters of one consumer by topic, as brokers name it. Times are monotonic ms."""
+    """Counters of one consumer by topic (broker names). Times are monotonic ms."""
 
     def __init__(self, now_ms: int) -> None:
         self._started_ms = now_ms
         self._topics: dict[str, TopicCounters] = {}
 
     def of(self, topic: str) -> TopicCounters:
-        """The counters of one topic."""
+        """Return the counters of one topic."""
         counters = self._topics.get(topic)
         if counters is None:
             counters = self._topics[topic] = TopicCounters(self._started_ms)
         return counters
 
     def pulled(self, topic: str, count: int, took_ms: int) -> None:
-        """A pull brought ``count`` messages."""
+        """Count a pull that returned ``count`` messages."""
         counters = self.of(topic)
         counters.pulls += 1
         counters.pull_ms += took_ms
         counters.pulled += count
 
     def sample(self, now_ms: int) -> None:
-        """Remember how things stand; call it every few seconds."""
+        """Store a sample of all counters; call it every few seconds."""
         for counters in self._topics.values():
             counters.sample(now_ms)
 
 
 def _push(samples: deque[_Sample], now: _Sample, window_ms: int) -> None:
     samples.append(now)
-    # The newest that is older than the window stays: rates cover the whole of it.
+    # Keep the newest sample older than the window, so that rates cover the whole window.
     while len(samples) > 1 and samples[1].at_ms <= now.at_ms - window_ms:
         samples.popleft()
 

@@ -1,4 +1,4 @@
-"""What ``client.subscribe`` gives: messages to iterate over, or a handler to run on them."""
+"""Subscription: the result of ``client.subscribe``; iterates over messages or runs a handler."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
 
-#: A handler that waits for nothing would hold the loop as long as messages are at hand.
+#: Messages delivered before the task yields: a handler that never waits would block the loop.
 _MESSAGES_A_TURN: Final = 64
 
-#: A coroutine function; a plain one holds up the loop, so it should not take long.
+#: A coroutine function, or a plain one, which blocks the loop and should therefore be short.
 Handler = Callable[[ReceivedMessage], Awaitable[Any] | None]
 
 
 class Subscription:
-    """A membership in a consumer group. It joins when it is first used.
+    """Membership in a consumer group. It joins the group when it is first used.
 
     Iterate over it (several tasks may share the iteration), or :meth:`run` a handler. At most
-    ``concurrency`` messages are in the callers' hands; the next one is given when one of them is
-    settled. Offsets are committed up to the oldest message that is not settled. Use it as an async
-    context manager, or :meth:`close` it, to leave the group before the client closes.
+    ``concurrency`` messages are in progress; when one of them is settled the next one is delivered.
+    Offsets are committed up to the oldest message that is not settled. Use it as an async context
+    manager, or :meth:`close` it, to leave the group before the client closes.
     """
 
     def __init__(
@@ -65,24 +65,24 @@ class Subscription:
         return message
 
     def _take_now(self) -> ReceivedMessage | None:
-        """The next message, unless it has to be waited for, or others need the loop."""
+        """Return the next message; None if the task must wait for one, or must yield to others."""
         if self._in_a_row == _MESSAGES_A_TURN:
             return None
         self._in_a_row += 1
         return self._consumer.take_now()
 
     async def _take(self) -> ReceivedMessage | None:
-        """The next message; None when the subscription is closed."""
+        """Return the next message; None when the subscription is closed."""
         await self._rest()
         return await self._consumer.take()
 
     async def _wait(self) -> bool:
-        """Wait until there may be a message; False when the subscription is closed."""
+        """Wait until there may be a message; return False when the subscription is closed."""
         await self._rest()
         return await self._consumer.wait()
 
     async def _rest(self) -> None:
-        """Let others have the loop, if they need it, and join the group."""
+        """Yield to other tasks if a full turn was used, and join the group."""
         if self._in_a_row == _MESSAGES_A_TURN:
             self._consumer.wake_other()
             await self._session.clock.sleep_ms(0)
@@ -91,7 +91,7 @@ class Subscription:
             await self.start()
 
     async def start(self) -> None:
-        """Join the group now. Raises ValueError when this client is in it already."""
+        """Join the group now. Raises ValueError when this client is a member already."""
         if self.closed:
             return
         if self._starting is None:
@@ -101,9 +101,12 @@ class Subscription:
         self._has_joined = True
 
     async def run(self, handler: Handler, *, reraise: bool = False) -> None:
-        """Call ``handler`` with every message, ``concurrency`` of them at a time, until the
-        subscription is closed. A handler that returns acknowledges its message; one that raises
-        sends it to be retried. With ``reraise`` its exception ends the run, too."""
+        """Call ``handler`` with every message until the subscription is closed.
+
+        Up to ``concurrency`` handlers run at a time. A handler that returns acknowledges its
+        message; for one that raises, the message is retried. With ``reraise`` its exception also
+        ends the run.
+        """
         name = f"handler {self.options.group}"
         workers = [
             self._session.tasks.spawn(self._work(handler, reraise), name=f"{name} {number}")
@@ -117,7 +120,8 @@ class Subscription:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, handler: Handler, reraise: bool) -> None:
-        # As `async for` and `async with` would, without a coroutine for each of their steps.
+        # Does the same as `async for` and `async with`, without a coroutine for each of their
+        # steps.
         while True:
             stopped = self._run_through(handler)
             message = stopped[0] if stopped else self._take_now()
@@ -134,7 +138,8 @@ class Subscription:
                 if result is not None:
                     await result
             except BaseException as error:
-                # Kept, the error would hold this frame, which holds it.
+                # Break the reference cycle: the error refers to this frame, which refers to the
+                # error.
                 stopped = result = None
                 if not await block.fail(error):
                     raise
@@ -142,8 +147,11 @@ class Subscription:
                 block.succeed()
 
     def _run_through(self, handler: Handler) -> Rest | None:
-        """Call ``handler`` with the messages that are at hand, as long as it is done with each at
-        once; gives the one with which it was not, and what is left to do for it."""
+        """Call ``handler`` with the available messages, as long as each call completes without
+        waiting.
+
+        Returns the message whose call did not complete and the rest of its work, or None.
+        """
         while (left := _MESSAGES_A_TURN - self._in_a_row) > 0:
             run = self._consumer.take_run()
             if run is None:
@@ -155,14 +163,17 @@ class Subscription:
         return None
 
     async def close(self) -> None:
-        """Leave the group: give no more messages, wait up to 10 s for those in work, store
-        offsets. Iterations and handlers end. Call it outside of ``message.processing()``, whose
-        message it would wait for."""
+        """Leave the group: stop delivering, wait up to 10 s for messages in progress, store
+        offsets.
+
+        Iterations and handlers end. Do not call it inside ``message.processing()``: it would wait
+        for that message.
+        """
         self.closed = True
         if self._closing is None:
             name = f"leave {self.options.group}"
             self._closing = self._session.tasks.spawn(self._leave(), name=name)
-        # Whoever closes it too waits for the same end; a cancelled caller does not stop it.
+        # Concurrent callers wait for the same task; cancelling one of them does not stop it.
         await asyncio.shield(self._closing)
 
     async def _leave(self) -> None:
