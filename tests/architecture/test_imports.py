@@ -67,7 +67,7 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("drawer/__init__.py", "", LAYERS),
         ("store/log/x.py", "import cometmq.store.queue", STORE),
         ("store/read/x.py", "import cometmq.store.messagestore", STORE),
-        ("store/maintenance/x.py", "import cometmq.store.recovery", STORE),
+        ("store/maintenance/x.py", "import cometmq.store.recovery.startingpoint", STORE),
         ("client/x.py", "import cometmq.store", TWO_HALVES),
         ("spark/x.py", "import cometmq.store.messagestore", SPARK),
         ("cli/x.py", "import cometmq.broker.send.handler", CLI),
