@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected
-from cometmq.message.model import MessageQueue, StoredMessage, stored_messages
+from cometmq.message.model import MessageQueue, StoredMessage, read_messages
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import from_ext
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from cometmq.client.session import Session
+    from cometmq.message.model import MessageList
     from cometmq.protocol.frame import Response
+    from cometmq.speedups import Records
 
 #: A group that every broker knows, for reading without being a member of anything.
 READER_GROUP: Final = "TOOLS_CONSUMER"
@@ -53,10 +55,16 @@ class PullResult:
     ``[min_offset, max_offset)``."""
 
     status: PullStatus
-    messages: list[StoredMessage]
+    #: The messages, which are made when they are looked at.
+    found: Records[StoredMessage] | MessageList
     next_offset: int
     min_offset: int
     max_offset: int
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """All messages."""
+        return list(self.found)
 
     def leads_on_from(self, offset: int) -> bool:
         """False when the broker only says to ask again for ``offset``: a slave that lacks what its
@@ -152,7 +160,7 @@ class Puller:
         broker = queue.broker_name
         return PullResult(
             status,
-            stored_messages(response.body, broker),
+            read_messages(response.body, broker),
             fields.next_begin_offset,
             fields.min_offset,
             fields.max_offset,

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from cometmq.client.consumer.failures import log_failure, note
 from cometmq.message import properties as props
+from cometmq.message.model import StoredMessage
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.inflight import Batch, InFlight
     from cometmq.client.hooks import ConsumeAttempt
-    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.message.model import MessageQueue
 
 
 class Outcome(Enum):
@@ -57,11 +58,17 @@ class Settler(Protocol):
 class MessageView:
     """What a received message says."""
 
-    __slots__ = ("stored",)
+    __slots__ = ("_source",)
 
     def __init__(self, stored: StoredMessage) -> None:
-        #: The message as the broker stored it.
-        self.stored = stored
+        #: The message, or the batch that makes it.
+        self._source: StoredMessage | Batch = stored
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The message as the broker stored it."""
+        assert isinstance(self._source, StoredMessage)
+        return self._source
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.message_id} of {self.topic!r} tag {self.tag!r}>"
@@ -127,13 +134,25 @@ class ReceivedMessage(MessageView):
     :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
     nothing."""
 
-    __slots__ = ("_inflight", "_outcome", "_settler")
+    __slots__ = ("_at", "_inflight", "_outcome", "_settler")
 
-    def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
-        self.stored = stored
+    def __init__(
+        self, settler: Settler, inflight: InFlight, source: StoredMessage | Batch, at: int = 0
+    ) -> None:
+        self._source = source
+        self._at = at
         self._inflight = inflight
         self._settler = settler
         self._outcome: Outcome | None = None
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The message as the broker stored it; made when somebody looks at it first."""
+        source = self._source
+        if not isinstance(source, StoredMessage):
+            # The batch, with all its bytes, is let go.
+            source = self._source = source[self._at]
+        return source
 
     def processing(self, *, reraise: bool = False) -> Processing:
         """``async with message.processing():`` acknowledges the message when the block is left. An

@@ -31,7 +31,7 @@ Rest = tuple[ReceivedMessage, Awaitable[Any] | BaseException | None]
 class Run:
     """The next messages of one queue; while a handler works on one, its Settler."""
 
-    __slots__ = ("_begun_ms", "_clock", "_current", "_dispatch", "_done", "_inflight", "_settler")
+    __slots__ = ("_begin", "_begun_ms", "_clock", "_current", "_dispatch", "_inflight", "_settler")
 
     def __init__(
         self, clock: Clock, dispatch: Dispatch, settler: ConsumerSettler, inflight: InFlight
@@ -43,8 +43,8 @@ class Run:
         self._begun_ms = clock.monotonic_ms()
         #: The message that a handler works on; None once it is taken, or the run is over.
         self._current: ReceivedMessage | None = None
-        #: Messages that are done and not settled.
-        self._done = 0
+        #: Where the run begins in its batch.
+        self._begin = 0
 
     def work(
         self, handler: Callable[[ReceivedMessage], Awaitable[Any] | None], longest: int
@@ -52,38 +52,37 @@ class Run:
         """Call ``handler`` with at most ``longest`` messages; gives how many it got, and what is
         left to do for the last one, which is taken then."""
         inflight = self._inflight
-        messages = inflight.run()
-        given = 0
-        for stored in messages if len(messages) <= longest else messages[:longest]:
-            given += 1
-            message = self._current = ReceivedMessage(self, inflight, stored)
+        batch, begin = inflight.run()
+        self._begin = begin
+        end = min(len(batch), begin + longest)
+        for at in range(begin, end):
+            message = self._current = ReceivedMessage(self, inflight, batch, at)
             try:
                 result = handler(message)
                 rest = None if result is None else _step(result)
             except BaseException as error:
                 self.leave()
                 # Not through a name that stays: the error holds this frame.
-                return given, (message, error)
+                return at + 1 - begin, (message, error)
             if rest is not None or self._current is None:
                 self.leave()
-                return given, (message, rest)
+                return at + 1 - begin, (message, rest)
             message._outcome = Outcome.ACKNOWLEDGED
-            self._done += 1
-        self._settle()
+        self._settle(end)
         self._dispatch.end_run(inflight)
-        return given, None
+        return end - begin, None
 
-    def _settle(self) -> None:
+    def _settle(self, end: int) -> None:
+        """Those before ``end`` are done."""
         self._current = None
-        if self._done:
-            self._settler.run_succeeded(self._inflight, self._done, self._begun_ms)
-            self._done = 0
+        if end > self._begin:
+            self._settler.run_succeeded(self._inflight, end - self._begin, self._begun_ms)
 
     def leave(self) -> None:
         """End the run in front of the message in work, which is taken."""
         message = self._current
         if message is not None:
-            self._settle()
+            self._settle(message._at)
             message._settler = self._settler
             taken = self._dispatch.break_run(self._inflight)
             assert taken is message.stored
