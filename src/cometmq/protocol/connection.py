@@ -28,7 +28,7 @@ from cometmq.protocol.frame import (
 )
 from cometmq.protocol.framer import MAX_FRAME_BYTES, Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
-from cometmq.speedups import settle_sends
+from cometmq.speedups import settle_plain
 
 if TYPE_CHECKING:
     from cometmq.core.budget import Account
@@ -50,10 +50,10 @@ _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def _settle(waiting: dict[int, Waiting], data: bytes, at: int) -> tuple[int, int]:
-    return settle_sends(data, at, waiting)
+    return settle_plain(data, at, waiting)
 
 
-#: By the code of an answer: what takes the answers of plain sends.
+#: By the code of an answer: what takes the answers of plain requests.
 _SETTLERS: Final = {b"0": _settle}
 
 
@@ -229,14 +229,14 @@ class Connection(Framer, Generic[T]):
         return opaque
 
     def expect(self, opaque: int, waiting: Waiting) -> int:
-        """Remember a plain send, whose frame somebody else made, under an opaque of
-        :meth:`new_opaque`. :meth:`settle_sends` gives it its result. Returns how many requests wait
+        """Remember a plain request, whose frame somebody else made, under an opaque of
+        :meth:`new_opaque`. :meth:`settle_plain` gives it its result. Returns how many requests wait
         now."""
         self._pending[opaque] = waiting
         return len(self._pending)
 
-    def settle_sends(self) -> int:
-        """Give plain sends that wait their results; returns how many of the next frames are no
+    def settle_plain(self) -> int:
+        """Give plain requests that wait their results; returns how many of the next frames are no
         plain answers and must be taken as events."""
         return self.offer(_SETTLERS, self._pending)
 

@@ -19,7 +19,7 @@ from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import Records, cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
-from cometmq.speedups.plain.requests import send_frame, settle_sends
+from cometmq.speedups.plain.requests import send_frame, settle_plain
 from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
@@ -56,7 +56,7 @@ __all__ = [
     "put_keys",
     "read_pull",
     "send_frame",
-    "settle_sends",
+    "settle_plain",
     "take_records",
     "walk",
 ]
@@ -71,7 +71,7 @@ NAMES = {
     "messages": ("Records", "cut_records"),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
-    "requests": ("send_frame", "settle_sends"),
+    "requests": ("send_frame", "settle_plain"),
     "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
     "walk": ("check_records", "walk"),
