@@ -123,7 +123,7 @@ def _pull(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
 def _cut(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
     """A text as the body of what a pull was answered."""
     found = core.cut_records(data, lambda *parts: parts, "b")
-    return found, bool(found)
+    return None if found is None else list(found), bool(found)
 
 
 def _walk(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:

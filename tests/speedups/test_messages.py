@@ -35,8 +35,8 @@ RECORDS = st.builds(plain, records, PROPERTIES)
 
 
 def cut(core: SimpleNamespace, data: bytes) -> list[StoredMessage] | None:
-    found: list[StoredMessage] | None = core.cut_records(data, StoredMessage, "broker")
-    return found
+    found = core.cut_records(data, StoredMessage, "broker")
+    return None if found is None else list(found)
 
 
 @given(packed=st.lists(RECORDS, max_size=5))

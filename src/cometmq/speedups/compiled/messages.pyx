@@ -1,6 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The messages of a pull: all records of its body are checked at once, each is made when it is asked
-for.
+"""The messages of a pull: its records are checked at once, each is made when it is asked for.
 
 Compiled; plain/messages.py is the definition. `is_whole` checks all lengths of a record, and what
 reads its bytes does so within them.

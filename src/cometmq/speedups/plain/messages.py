@@ -1,5 +1,4 @@
-"""The messages of a pull: all records of its body are checked at once, each is made when it is asked
-for.
+"""The messages of a pull: its records are checked at once, each is made when it is asked for.
 
 This is the definition; compiled/messages.pyx does the same. Records are plain when all of this
 holds of each of them:

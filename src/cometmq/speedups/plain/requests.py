@@ -40,11 +40,11 @@ _FORMS: Final = {
         has_others=False,
     )
 }  # fmt: skip
-#: A plain send that waits has so many parts, and so many of its fields have to be there, and so many
-#: may be.
+#: A plain send that waits has so many parts; so many fields of an answer are for it, of which so
+#: many have to be there.
 _SEND_PARTS: Final = 4
-_SEND_REQUIRED: Final = 3
 _SEND_FIELDS: Final = 6
+_SEND_REQUIRED: Final = 3
 _PULL_PARTS: Final = 3
 #: What stands for a character in a string of JSON.
 _ESCAPES: Final = {
@@ -98,8 +98,9 @@ def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int
 
     A send's result is what its place makes of the status, the key, the message id, the queue, the
     queue offset, the transaction id and the region; a pull's what its maker makes of the body, the
-    broker id that is suggested, and the next, the lowest and the highest offset. Returns where the first frame begins that was not
-    taken, and how many frames from there on are odd; 0 when more bytes are needed.
+    broker id that is suggested, and the next, the lowest and the highest offset. Returns where the
+    first frame begins that was not taken, and how many frames from there on are odd; 0 when more
+    bytes are needed.
     """
     if not 0 <= at <= len(data):
         raise ValueError("a begin outside the data")
