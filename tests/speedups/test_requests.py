@@ -18,6 +18,10 @@ from cometmq.protocol.headers import SendMessageV2
 from tests.conftest import cores
 
 FIELDS = {"msgId": "7F01", "queueId": "3", "queueOffset": "12"}
+PULL_FIELDS: dict[str, Any] = {
+    "suggestWhichBrokerId": "1", "nextBeginOffset": "44", "minOffset": "0", "maxOffset": "99",
+}  # fmt: skip
+NO_SEND: dict[str, Any] = dict.fromkeys(FIELDS)
 KEY = "7F0000010001"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
@@ -186,13 +190,50 @@ def test_a_body_or_another_codec_is_odd(core: SimpleNamespace) -> None:
     assert list(waiting) == [7]
 
 
+def test_a_plain_answer_settles_its_pull(core: SimpleNamespace) -> None:
+    waiting = waiting_sends(8) | {7: (99, Waiter(), made)}
+    waiter = waiting[7][1]
+    frame = framed(header_of(**NO_SEND, **PULL_FIELDS), b"records")
+    assert core.settle_plain(frame, 0, waiting) == (len(frame), 0)
+    assert waiter.results == [(b"records", 1, 44, 0, 99)]
+    assert list(waiting) == [8]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"maxOffset": None},
+        {"maxOffset": "-1"},
+        {"topicSysFlag": "0"},
+        {"msgId": "7F01"},
+        {"nextBeginOffset": str(2**63)},
+    ],
+)
+def test_other_answers_to_pulls_are_odd(
+    core: SimpleNamespace, fields: dict[str, str | None]
+) -> None:
+    waiting: dict[int, Any] = {7: (99, Waiter(), made)}
+    frame = framed(header_of(**NO_SEND | PULL_FIELDS | fields))
+    assert core.settle_plain(frame, 0, waiting) == (0, 1)
+    # Nor is the answer of a send that of a pull, or the other way round.
+    assert core.settle_plain(framed(header_of()), 0, waiting) == (0, 1)
+    of_pull = framed(header_of(**NO_SEND, **PULL_FIELDS))
+    assert core.settle_plain(of_pull, 0, waiting_sends(7)) == (0, 1)
+    assert list(waiting) == [7]
+
+
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
     """Answers, most of them plain, some changed, in bytes that may end anywhere."""
     frames: list[bytes] = []
     for opaque in draw(st.lists(st.integers(0, 8), min_size=1, max_size=6)):
         offset = draw(st.integers(0, 2**63 - 1) | st.integers(2**63 - 9, 2**63 + 9))
-        header: bytes | bytearray = header_of({"opaque": opaque}, queueOffset=str(offset))
+        header: bytes | bytearray
+        if draw(st.booleans()):
+            header = header_of({"opaque": opaque}, queueOffset=str(offset))
+        else:
+            fields: dict[str, Any] = NO_SEND | PULL_FIELDS | {"nextBeginOffset": str(offset)}
+            header = header_of({"opaque": opaque}, **fields)
         if draw(st.integers(0, 5)) == 5:
             header = bytearray(header)
             header[draw(st.integers(0, len(header) - 1))] ^= 1 << draw(st.integers(0, 7))
@@ -214,6 +255,7 @@ def test_both_cores_read_the_same() -> None:
         for core in cores():
             waiting = waiting_sends(0, 1, 2, 3, 4, 5)
             waiting[6] = (99, Waiter())
+            waiting |= {opaque: (99, Waiter(), made) for opaque in (4, 5)}
             waiters = {opaque: known[1] for opaque, known in waiting.items()}
             found = core.settle_plain(data, 0, waiting)
             outcomes.append((found, list(waiting), [each.results for each in waiters.values()]))

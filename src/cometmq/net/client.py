@@ -216,7 +216,7 @@ class Remoting:
         if link is None or link.blocked:
             link = await self._ready(address, RequestCode.PULL_MESSAGE, deadline_ms, timeout_ms)
         if link.lost is not None:
-            raise link.lost
+            raise NotConnected(address, link.lost.problem)
         opaque, waiter = link.post_pull(pieces, numbers, deadline_ms)
         try:
             outcome = await waiter

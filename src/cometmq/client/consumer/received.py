@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.client.consumer.failures import log_failure, note
 from cometmq.message import properties as props
-from cometmq.message.model import StoredMessage
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from cometmq.client.consumer.inflight import Batch, InFlight
     from cometmq.client.hooks import ConsumeAttempt
-    from cometmq.message.model import MessageQueue
+    from cometmq.message.model import MessageQueue, StoredMessage
 
 
 class Outcome(Enum):
@@ -58,17 +57,11 @@ class Settler(Protocol):
 class MessageView:
     """What a received message says."""
 
-    __slots__ = ("_source",)
+    __slots__ = ("stored",)
 
     def __init__(self, stored: StoredMessage) -> None:
-        #: The message, or the batch that makes it.
-        self._source: StoredMessage | Batch = stored
-
-    @property
-    def stored(self) -> StoredMessage:
-        """The message as the broker stored it."""
-        assert isinstance(self._source, StoredMessage)
-        return self._source
+        #: The message as the broker stored it.
+        self.stored = stored
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.message_id} of {self.topic!r} tag {self.tag!r}>"
@@ -134,25 +127,16 @@ class ReceivedMessage(MessageView):
     :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
     nothing."""
 
-    __slots__ = ("_at", "_inflight", "_outcome", "_settler")
+    __slots__ = ("_at", "_batch", "_inflight", "_outcome", "_settler")
 
-    def __init__(
-        self, settler: Settler, inflight: InFlight, source: StoredMessage | Batch, at: int = 0
-    ) -> None:
-        self._source = source
-        self._at = at
+    _at: int
+    _batch: Batch | None
+
+    def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
+        self.stored = stored
         self._inflight = inflight
         self._settler = settler
         self._outcome: Outcome | None = None
-
-    @property
-    def stored(self) -> StoredMessage:
-        """The message as the broker stored it; made when somebody looks at it first."""
-        source = self._source
-        if not isinstance(source, StoredMessage):
-            # The batch, with all its bytes, is let go.
-            source = self._source = source[self._at]
-        return source
 
     def processing(self, *, reraise: bool = False) -> Processing:
         """``async with message.processing():`` acknowledges the message when the block is left. An
@@ -180,6 +164,29 @@ class ReceivedMessage(MessageView):
         if self._outcome is None:
             self._outcome = Outcome.RETURNED
             self._settler.returned(self._inflight, self.stored)
+
+
+class UnreadMessage(ReceivedMessage):
+    """Message ``at`` of a batch, which is made when somebody looks at it. From then on this is a
+    ReceivedMessage as any other, and the batch with all its bytes is let go."""
+
+    __slots__ = ()
+
+    def __init__(self, settler: Settler, inflight: InFlight, batch: Batch, at: int) -> None:
+        self._batch = batch
+        self._at = at
+        self._inflight = inflight
+        self._settler = settler
+        self._outcome = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "stored" or self._batch is None:
+            raise AttributeError(name=name, obj=self)
+        self.stored = self._batch[self._at]
+        self._batch = None
+        # Looking is cheaper without this method.
+        self.__class__ = ReceivedMessage  # type: ignore[assignment]
+        return self.stored
 
 
 class Processing:

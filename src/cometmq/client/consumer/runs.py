@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from cometmq.client.consumer.received import Outcome, ReceivedMessage
+from cometmq.client.consumer.received import Outcome, ReceivedMessage, UnreadMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
@@ -31,7 +31,16 @@ Rest = tuple[ReceivedMessage, Awaitable[Any] | BaseException | None]
 class Run:
     """The next messages of one queue; while a handler works on one, its Settler."""
 
-    __slots__ = ("_begin", "_begun_ms", "_clock", "_current", "_dispatch", "_inflight", "_settler")
+    __slots__ = (
+        "_at",
+        "_begin",
+        "_begun_ms",
+        "_clock",
+        "_current",
+        "_dispatch",
+        "_inflight",
+        "_settler",
+    )
 
     def __init__(
         self, clock: Clock, dispatch: Dispatch, settler: ConsumerSettler, inflight: InFlight
@@ -43,8 +52,8 @@ class Run:
         self._begun_ms = clock.monotonic_ms()
         #: The message that a handler works on; None once it is taken, or the run is over.
         self._current: ReceivedMessage | None = None
-        #: Where the run begins in its batch.
-        self._begin = 0
+        #: Where the run begins in its batch, and where that message is.
+        self._begin = self._at = 0
 
     def work(
         self, handler: Callable[[ReceivedMessage], Awaitable[Any] | None], longest: int
@@ -53,10 +62,18 @@ class Run:
         left to do for the last one, which is taken then."""
         inflight = self._inflight
         batch, begin = inflight.run()
-        self._begin = begin
+        self._begin = self._at = begin
         end = min(len(batch), begin + longest)
+        #: All messages, once somebody looked at one: who does looks at the next one, too.
+        made: list[StoredMessage] | None = None
+        message: ReceivedMessage
         for at in range(begin, end):
-            message = self._current = ReceivedMessage(self, inflight, batch, at)
+            if made is not None:
+                message = ReceivedMessage(self, inflight, made[at])
+            else:
+                message = UnreadMessage(self, inflight, batch, at)
+            self._current = message
+            self._at = at
             try:
                 result = handler(message)
                 rest = None if result is None else _step(result)
@@ -68,6 +85,8 @@ class Run:
                 self.leave()
                 return at + 1 - begin, (message, rest)
             message._outcome = Outcome.ACKNOWLEDGED
+            if made is None and type(message) is ReceivedMessage:
+                made = list(batch)
         self._settle(end)
         self._dispatch.end_run(inflight)
         return end - begin, None
@@ -82,7 +101,7 @@ class Run:
         """End the run in front of the message in work, which is taken."""
         message = self._current
         if message is not None:
-            self._settle(message._at)
+            self._settle(self._at)
             message._settler = self._settler
             taken = self._dispatch.break_run(self._inflight)
             assert taken is message.stored
