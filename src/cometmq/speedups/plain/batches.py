@@ -8,7 +8,7 @@ it gets its place.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, MAGIC_V1, stored_crc
@@ -21,16 +21,8 @@ _PLACE: Final = Struct(">qq")
 _PLACE_AT: Final = _FRONT.size - _PLACE.size
 
 
-class _Message:
-    """A message of a batch: what its record holds of its own."""
-
-    __slots__ = ("body", "flag", "properties", "size")
-
-    def __init__(self, flag: int, body: bytes, properties: bytes, fixed_bytes: int) -> None:
-        self.flag = flag
-        self.body = body
-        self.properties = properties
-        self.size = fixed_bytes + len(body) + len(properties)
+#: A message of a batch, what its record holds of its own: flag, body, properties; and its size.
+_Message: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 def append_batch(
@@ -54,16 +46,17 @@ def append_batch(
     properties that no record holds.
     """
     messages = _messages(body, queue, middle, properties)
-    total = sum([message.size for message in messages])
+    total = sum([size for _, _, _, size in messages])
     if position + total + BLANK_BYTES > limit:
         return total, b""
     packed: list[bytes] = []
     first = rows.count
+    head = _head_of(middle)
     for message in messages:
         rows.rows.append(_row(queue, message, position, store_ms))
-        packed.append(_record(queue, message, (queue.next_offset, position), middle))
+        packed.append(_record(head, queue, message, (queue.next_offset, position), middle))
         queue.next_offset += 1
-        position += message.size
+        position += message[3]
     _delay(rows, first, queue)
     rows.size_bytes += total
     return total, b"".join(packed)
@@ -85,8 +78,9 @@ def pack_batch(
     Raises what :func:`append_batch` raises. May run in a thread.
     """
     messages = _messages(body, queue, middle, properties)
-    total = sum([message.size for message in messages])
+    total = sum([size for _, _, _, size in messages])
     parts: list[tuple[WriteBatch, bytearray]] = []
+    head = _head_of(middle)
     if total > bytes_max:
         return total, parts
     for first in range(0, len(messages), rows_max):
@@ -95,8 +89,8 @@ def pack_batch(
             row = _row(queue, message, position, 0)
             row.queue, row.queue_offset = None, number
             rows.rows.append(row)
-            packed += _record(queue, message, (number, position), middle)
-            position += message.size
+            packed += _record(head, queue, message, (number, position), middle)
+            position += message[3]
         parts.append((rows, packed))
     return total, parts
 
@@ -132,11 +126,12 @@ def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) 
     """The messages of a body. Raises ValueError."""
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = b"\x02" + properties if properties else b""
-    found = [
-        _Message(flag, text, own + (separated if own and own[-1] != 2 else properties), fixed_bytes)
-        for flag, text, own in _entries(body)
-    ]
-    longest = max(len(message.properties) for message in found)
+    found: list[_Message] = []
+    longest = 0
+    for flag, text, own in _entries(body):
+        own += separated if own and own[-1] != 2 else properties
+        longest = max(longest, len(own))
+        found.append((flag, text, own, fixed_bytes + len(text) + len(own)))
     if longest > PROPERTIES_MAX_BYTES:
         raise ValueError(
             f"properties of a message with those of its batch are {longest} bytes long, the "
@@ -146,22 +141,25 @@ def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) 
 
 
 def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> Row:
-    unique, keys, tag, _ = find_named(message.properties)
-    place = position, message.size, store_ms
+    unique, keys, tag, _ = find_named(message[2])
+    place = position, message[3], store_ms
     return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
 
 
-def _record(queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes) -> bytes:
-    front = _FRONT.pack(
-        message.size, MAGIC_V1, stored_crc(message.body), queue.queue_id, message.flag, *place
+def _head_of(middle: bytes) -> Struct:
+    """A record up to its body: size, magic, CRC, queue id, flag, queue offset, physical offset, the
+    middle, the length of the body."""
+    return Struct(f">IIIIiqq{len(middle)}sI")
+
+
+def _record(
+    head: Struct, queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes
+) -> bytes:
+    flag, body, properties, size = message
+    front = head.pack(
+        size, MAGIC_V1, stored_crc(body), queue.queue_id, flag, *place, middle, len(body)
     )
-    lengths = len(message.body).to_bytes(4, "big"), len(message.properties).to_bytes(2, "big")
-    return b"".join(
-        (
-            front, middle, lengths[0], message.body, queue.topic_tail, lengths[1],
-            message.properties,
-        )
-    )  # fmt: skip
+    return front + body + queue.topic_tail + len(properties).to_bytes(2, "big") + properties
 
 
 def _delay(rows: WriteBatch, first: int, queue: QueueState) -> None:
