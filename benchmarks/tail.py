@@ -50,7 +50,7 @@ REGISTER_S: Final = 10.0
 #: Full load, of which half is sent.
 FULL_S: Final = 5.0
 _STALL: Final = re.compile(r"loop stalled handler=(.+?) took_ms=(\d+)")
-_WORST: Final = 30
+_WORST: Final = 5
 
 
 class Stall(msgspec.Struct, frozen=True, order=True):

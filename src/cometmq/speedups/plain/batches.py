@@ -127,11 +127,31 @@ def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) 
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = b"\x02" + properties if properties else b""
     found: list[_Message] = []
-    longest = 0
-    for flag, text, own in _entries(body):
+    at, end, longest = 0, len(body), 0
+    while at < end:
+        left = end - at
+        if left < _BATCH_FIXED_BYTES:
+            raise ValueError(f"batch body: {left} bytes left at {at}, an entry has at least 22")
+        size, flag, body_bytes = _BATCH_ENTRY.unpack_from(body, at)
+        body_at, stop = at + _BATCH_ENTRY.size, at + size
+        length_at = body_at + body_bytes
+        if body_bytes < 0 or stop > end or length_at + 2 > stop:
+            raise ValueError(
+                f"batch body: entry at {at} of size {size}, its body {body_bytes}, {left} left"
+            )
+        own = body[length_at + 2 : stop]
+        if int.from_bytes(body[length_at : length_at + 2], "big") != len(own):
+            raise ValueError(
+                f"batch body: entry at {at} of size {size} is not the sum of its parts"
+            )
         own += separated if own and own[-1] != 2 else properties
-        longest = max(longest, len(own))
-        found.append((flag, text, own, fixed_bytes + len(text) + len(own)))
+        if len(own) > longest:
+            longest = len(own)
+        size = fixed_bytes + body_bytes + len(own)
+        found.append((flag, body[body_at:length_at], own, size))
+        at = stop
+    if not found:
+        raise ValueError("the batch holds no message")
     if longest > PROPERTIES_MAX_BYTES:
         raise ValueError(
             f"properties of a message with those of its batch are {longest} bytes long, the "
@@ -167,30 +187,3 @@ def _delay(rows: WriteBatch, first: int, queue: QueueState) -> None:
     if queue.delay_ms:
         for row in rows.rows[first:]:
             row.tag_code = row.store_ms + queue.delay_ms
-
-
-def _entries(body: bytes) -> list[tuple[int, bytes, bytes]]:
-    """The flags, bodies and properties of the messages of a batch body. Raises ValueError."""
-    found: list[tuple[int, bytes, bytes]] = []
-    at, end = 0, len(body)
-    while at < end:
-        left = end - at
-        if left < _BATCH_FIXED_BYTES:
-            raise ValueError(f"batch body: {left} bytes left at {at}, an entry has at least 22")
-        size, flag, body_bytes = _BATCH_ENTRY.unpack_from(body, at)
-        body_at, stop = at + _BATCH_ENTRY.size, at + size
-        length_at = body_at + body_bytes
-        if body_bytes < 0 or stop > end or length_at + 2 > stop:
-            raise ValueError(
-                f"batch body: entry at {at} of size {size}, its body {body_bytes}, {left} left"
-            )
-        own_at = length_at + 2
-        if own_at + int.from_bytes(body[length_at:own_at], "big") != stop:
-            raise ValueError(
-                f"batch body: entry at {at} of size {size} is not the sum of its parts"
-            )
-        found.append((flag, body[body_at:length_at], body[own_at:stop]))
-        at = stop
-    if not found:
-        raise ValueError("the batch holds no message")
-    return found

@@ -11,7 +11,7 @@ _SIGN = 0x8000_0000
 _UNITS = 64
 #: By a number of units: what each of them is multiplied with, and what comes before them.
 _FACTORS = [[pow(31, n, _MASK + 1) for n in reversed(range(count))] for count in range(_UNITS + 1)]
-_FACTORS_BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
+_BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
 
 
 def java_hash(text: str) -> int:
@@ -58,12 +58,14 @@ def extended_hash(value: int, text: str) -> int:
 
 
 def _extended(value: int, units: Sequence[int]) -> int:
-    """As value = value * 31 + unit for each, some at once."""
-    for at in range(0, len(units), _UNITS):
-        part = units[at : at + _UNITS]
-        value = value * _FACTORS_BEFORE[len(part)] + sum(map(mul, part, _FACTORS[len(part)]))
-        value &= _MASK
-    return value & _MASK
+    """As value = value * 31 + unit for each, many at once."""
+    count = len(units)
+    if count > _UNITS:
+        for at in range(0, count, _UNITS):
+            value = _extended(value, units[at : at + _UNITS])
+        return value
+    total: int = sum(map(mul, units, _FACTORS[count]))
+    return (value * _BEFORE[count] + total) & _MASK
 
 
 def _utf16_units(text: str) -> Sequence[int]:
