@@ -319,6 +319,11 @@ def test_seed_10093() -> None:
     seeded.run(10093)
 
 
+def test_seed_2995() -> None:
+    """A write that failed left a record of a topic that was deleted before the restart."""
+    seeded.run(2995)
+
+
 def test_a_note_that_was_not_believed_is_not_believed_later() -> None:
     """An old note fits again once a power cut takes the checkpoint file back to its times."""
     machine = Machine(0)

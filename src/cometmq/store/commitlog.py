@@ -49,6 +49,7 @@ class CommitLog:
         "durable",
         "failure",
         "held",
+        "left_end",
         "limit",
         "opened_at",
         "parts",
@@ -66,6 +67,8 @@ class CommitLog:
     def resume(self, end: int) -> None:
         """Go on behind ``end``, which recovery found and made durable."""
         self.position = self.written = self.durable = self.opened_at = end
+        #: End of what files may hold: beyond ``written`` only after a write that failed for good.
+        self.left_end = end
         self._reset()
 
     def _reset(self) -> None:
@@ -233,6 +236,7 @@ class CommitLog:
 
     def _refuse(self, error: OSError, start: int, reached: int) -> StoreError:
         directory = self.segments.directory
+        self.left_end = reached
         if error.errno not in NO_ROOM:
             with suppress(OSError):
                 self._erase(start, reached)
@@ -241,6 +245,7 @@ class CommitLog:
             self._erase(start, reached)
         except OSError as second:
             return self.fail(f"{directory}: {error}, then clearing the rest failed: {second}")
+        self.left_end = start
         return StoreFull(
             f"no room for the log in {directory} ({error.strerror}; {self.segments.free_bytes()} "
             f"bytes are free, a file takes {self.segments.file_bytes}): free space there, or set a "

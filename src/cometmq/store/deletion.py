@@ -58,7 +58,8 @@ class Deletions:
                     "as it was, repeat the deletion"
                 ) from error
             self._forget(topic, list(store.known[topic]))
-        return Deletion(store.written_offset, aside)
+        # A write that failed may have left whole records, which the next start takes for written.
+        return Deletion(max(store.written_offset, store.log.left_end), aside)
 
     async def settle(self, deletion: Deletion) -> None:
         """A deletion is durably noted: nothing may bring the topic back. Raises StoreError."""
