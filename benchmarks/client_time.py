@@ -5,8 +5,9 @@
 A client's connections have a transport that answers in memory what a name server and a broker
 would; making answers is not counted. ``produce`` keeps 512 single sends of 128 B in flight, each
 awaited by a task of its own; ``consume`` runs a listener that counts over messages of 128 B, 32 a
-pull. With ``--beside`` each round also measures the package in that folder (the `src` of another
-worktree), in turns. Prints one JSON line a case: microseconds a message, the median of the rounds.
+pull; ``read`` has it look at each. With ``--beside`` each round also measures the package in that
+folder (the `src` of another worktree), in turns. Prints one JSON line a case: microseconds a
+message, the median of the rounds.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.client import Client
 from cometmq.message.ids import pack_host
@@ -35,6 +37,9 @@ from cometmq.protocol.connection import Connection
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Request, lengths
 from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.received import ReceivedMessage
 
 HERE: Final = Path(__file__).resolve().parent.parent
 BODY: Final = bytes(128)
@@ -172,13 +177,23 @@ async def produce() -> float:
 
 
 async def consume() -> float:
-    """Microseconds a message."""
+    """Microseconds a message that a listener only counts."""
+    return await _consume(lambda message: None)
+
+
+async def read() -> float:
+    """Microseconds a message of which a listener reads the body, the tag and the id."""
+    return await _consume(lambda message: (message.body, message.tag, message.message_id))
+
+
+async def _consume(look: Callable[[ReceivedMessage], object]) -> float:
     heard = 0
     is_over = asyncio.Event()
     begun = (0, 0)
 
-    def listen(message: object) -> None:
+    def listen(message: ReceivedMessage) -> None:
         nonlocal heard, begun
+        look(message)
         heard += 1
         if heard == CONSUMED // 4:
             begun = (time.process_time_ns(), sink.spent_ns)
@@ -197,7 +212,7 @@ async def consume() -> float:
     return used
 
 
-CASES: Final = {"produce": produce, "consume": consume}
+CASES: Final = {"produce": produce, "consume": consume, "read": read}
 
 
 def _measure(source: Path, case: str) -> float:

@@ -1,12 +1,13 @@
 """The longest waits under half load, beside all that a broker does in the background at once.
 
     .venv/bin/python -m benchmarks.tail [--peer NAME ...] [--seconds 20] [--rounds 1] [--warm 20]
-        [--brokers 50] [--topics 1000] [--flush ASYNC_FLUSH]
+        [--brokers 50] [--topics 1000] [--flush ASYNC_FLUSH] [--rate N ...]
 
-Half of the rate that a broker reached at full load is sent by the clock, so a stall counts with
-every message that it held up. The calm round has only that. The busy one has flushes, log files of
-64 MiB that fill and are deleted, four consumers that replay from the first message on, and a
-cluster that registers itself again every ten seconds at the node's name server, once with changes.
+Messages are sent by the clock, so a stall counts with every message that it held up: half as many
+as the broker takes at full load in the same situation, and besides those of each ``--rate``. The
+calm rounds have only that. The busy ones have flushes, log files of 64 MiB that fill and are
+deleted, four consumers that replay from the first message on, and a cluster that registers itself
+again every ten seconds at the node's name server, once with changes.
 Prints Markdown: what the sender waited, and the longest turns that CometMQ's watchdog reported (it
 reports those over 20 ms). One JSON lands under build/bench.
 """
@@ -46,6 +47,8 @@ SETTINGS: Final = {
     "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
 }
 REGISTER_S: Final = 10.0
+#: Full load, of which half is sent.
+FULL_S: Final = 5.0
 _STALL: Final = re.compile(r"loop stalled handler=(.+?) took_ms=(\d+)")
 _WORST: Final = 5
 
@@ -60,20 +63,14 @@ class Stall(msgspec.Struct, frozen=True, order=True):
 class Waits(msgspec.Struct):
     """What the sender of one round saw, ms, and the broker's stalls meanwhile."""
 
+    kind: str
+    offered_per_s: float
     sent_per_s: float
     p50_ms: float
     p99_ms: float
     p999_ms: float
     longest_ms: float
     stalls: list[Stall]
-
-
-class Found(msgspec.Struct):
-    """Both kinds of rounds of one target."""
-
-    half_load_per_s: float
-    calm: list[Waits] = []
-    busy: list[Waits] = []
 
 
 def stalls(log: str) -> list[Stall]:
@@ -91,39 +88,50 @@ class Tail:
     brokers: int
     topics: int
 
-    async def measure(self, rounds: int, warm_s: float) -> Found:
+    async def measure(self, rounds: int, warm_s: float, rates: Sequence[float]) -> list[Waits]:
         """Return all rounds. Raises BenchmarkFailed."""
         if self.target.name in JVMS and warm_s > 0:
             await self.bench.load(self.target, Load("send", "warm", 8, 64, 128, warm_s))
-        full = await self.bench.load(self.target, Load("send", "full", 8, 64, 128, 2.0))
-        found = Found(full["messages_per_s"] / 2)
-        for number in range(rounds):
-            said(f"{self.target.name}, round {number + 1}")
-            found.calm.append(await self._paced(found.half_load_per_s, number))
-            async with self._busy(number):
-                found.busy.append(await self._paced(found.half_load_per_s, number))
+        found: list[Waits] = []
+        for kind in ("calm", "busy"):
+            topic = f"full-{kind}"
+            await self.bench.topic(self.target, topic)
+            async with self._beside(kind, topic, FULL_S):
+                full = await self.bench.load(self.target, Load("send", topic, 8, 64, 128, FULL_S))
+            half = full["messages_per_s"] / 2
+            for number in range(rounds):
+                for rate in (half, *rates):
+                    said(f"{self.target.name}, {kind}, round {number + 1}, {rate:.0f} a second")
+                    topic = f"paced-{kind}-{number}-{rate:.0f}"
+                    await self.bench.topic(self.target, topic)
+                    async with self._beside(kind, topic, self.bench.seconds):
+                        found.append(await self._paced(kind, topic, rate))
         return found
 
-    async def _paced(self, rate: float, number: int) -> Waits:
+    async def _paced(self, kind: str, topic: str, rate: float) -> Waits:
         log = self._log()
         before = log.stat().st_size if log is not None else 0
         more = (f"rate={rate:.0f}",)
-        load = Load("send", f"paced-{number}", 8, 1, 128, self.bench.seconds, more=more)
+        load = Load("send", topic, 8, 1, 128, self.bench.seconds, more=more)
         found = await self.bench.load(self.target, load)
         text = log.read_bytes()[before:].decode(errors="replace") if log is not None else ""
         p50, p99, p999, longest = (
             found[key] / 1000 for key in ("p50_us", "p99_us", "p999_us", "max_us")
         )
-        return Waits(found["messages_per_s"], p50, p99, p999, longest, stalls(text))
+        sent = found["messages_per_s"]
+        return Waits(kind, rate, sent, p50, p99, p999, longest, stalls(text))
 
     def _log(self) -> Path | None:
         server = self.target.server
         return server.log_path if isinstance(server, OurServer) else None
 
     @contextlib.asynccontextmanager
-    async def _busy(self, number: int) -> AsyncIterator[None]:
-        """A replay of the paced messages, and registrations, for as long as the block."""
-        load = Load("pull", f"paced-{number}", 4, 1, 0, self.bench.seconds, messages=32)
+    async def _beside(self, kind: str, topic: str, seconds: float) -> AsyncIterator[None]:
+        """For as long as the block, when busy: a replay of a topic, and registrations."""
+        if kind != "busy":
+            yield
+            return
+        load = Load("pull", topic, 4, 1, 0, seconds, messages=32)
         replay = asyncio.create_task(self.bench.run(self.target, load))
         registering = asyncio.create_task(self._register())
         try:
@@ -158,25 +166,26 @@ class Tail:
         ]
 
 
-def table(found: dict[str, Found]) -> str:
+def table(found: dict[str, list[Waits]]) -> str:
     """Return the rounds as Markdown, with the longest stalls below it."""
-    head = "| broker | round | sent/s | p50 ms | p99 ms | p99.9 ms | longest ms |"
-    lines = [head, "|---" * 7 + "|"]
+    head = "| broker | round | offered/s | sent/s | p50 ms | p99 ms | p99.9 ms | longest ms |"
+    lines = [head, "|---" * 8 + "|"]
     notes = []
-    for name, each in found.items():
-        for kind, rounds in (("calm", each.calm), ("busy", each.busy)):
-            for waits in rounds:
-                figures = (waits.sent_per_s, waits.p50_ms, waits.p99_ms, waits.p999_ms)
-                cells = [number_text(value) for value in (*figures, waits.longest_ms)]
-                lines.append("| " + " | ".join([name, kind, *cells]) + " |")
-                notes += [
-                    f"- {name}, {kind}: a turn of {stall.took_ms} ms in {stall.handler}"
-                    for stall in waits.stalls[:_WORST]
-                ]
+    for name, rounds in found.items():
+        for waits in rounds:
+            rates = waits.offered_per_s, waits.sent_per_s
+            times = waits.p50_ms, waits.p99_ms, waits.p999_ms, waits.longest_ms
+            cells = [number_text(value) for value in (*rates, *times)]
+            lines.append("| " + " | ".join([name, waits.kind, *cells]) + " |")
+            notes += [
+                f"- {name}, {waits.kind}, {number_text(waits.offered_per_s)} a second: a turn of "
+                f"{stall.took_ms} ms in {stall.handler}"
+                for stall in waits.stalls[:_WORST]
+            ]
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
-async def measure(asked: argparse.Namespace, programs: Path) -> dict[str, Found]:
+async def measure(asked: argparse.Namespace, programs: Path) -> dict[str, list[Waits]]:
     """Measure one target after the other."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
@@ -195,7 +204,7 @@ async def measure(asked: argparse.Namespace, programs: Path) -> dict[str, Found]
                     bench = Bench(programs, asked.seconds, [target])
                     assert isinstance(target, RocketTarget)
                     tail = Tail(bench, target, asked.brokers, asked.topics)
-                    found[name] = await tail.measure(asked.rounds, asked.warm)
+                    found[name] = await tail.measure(asked.rounds, asked.warm, asked.rate)
                 except FAILURES as error:
                     print(f"- left out: {name}: {error}", flush=True)
                 finally:
@@ -215,6 +224,7 @@ def main() -> int:
     parser.add_argument("--warm", type=float, default=20.0, help="seconds of load on a JVM first")
     parser.add_argument("--brokers", type=int, default=50, help="brokers that register")
     parser.add_argument("--topics", type=int, default=1_000, help="topics of each of them")
+    parser.add_argument("--rate", type=float, action="append", default=[], help="also sent")
     parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
     asked = parser.parse_args()
     end_cleanly()

@@ -98,7 +98,7 @@ def test_the_watchdog_s_lines_are_stalls() -> None:
         (120, "flush"),
         (31, "PULL_MESSAGE of 127.0.0.1:5"),
     ]
-    waits = tail.Waits(1000, 0.5, 1, 8, 140, tail.stalls(log))
-    text = tail.table({"cometmq": tail.Found(1000, [], [waits])})
-    assert "| cometmq | busy | 1 000 | 0.50 | 1.00 | 8.00 | 140 |" in text
-    assert "a turn of 120 ms in flush" in text
+    waits = tail.Waits("busy", 2000, 1000, 0.5, 1, 8, 140, tail.stalls(log))
+    text = tail.table({"cometmq": [waits]})
+    assert "| cometmq | busy | 2 000 | 1 000 | 0.50 | 1.00 | 8.00 | 140 |" in text
+    assert "busy, 2 000 a second: a turn of 120 ms in flush" in text

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from cometmq.client.pull import OffsetsLost, Puller, PullStatus
 from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
+from cometmq.net.client import Pulled, Remoting
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Response
 from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
 from tests.client.scripted import Answer, scripted_peer
 
@@ -58,6 +61,24 @@ async def test_a_pull_finds_messages(broker: FakeBroker, puller: Puller) -> None
     assert (result.next_offset, result.min_offset, result.max_offset) == (8, 0, 40)
     header = broker.peer.received(PULL)[0].header
     assert (header.sys_flag, header.commit_offset, header.subscription) == (4, -1, "*")
+
+
+async def test_the_answers_of_pulls_that_find_something_are_plain(
+    broker: FakeBroker, puller: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, 8)
+    kinds: list[type] = []
+    pull = Remoting.pull
+
+    async def noted(remoting: Remoting, *args: Any, **named: Any) -> Pulled | Response:
+        answer = await pull(remoting, *args, **named)
+        kinds.append(type(answer))
+        return answer
+
+    monkeypatch.setattr(Remoting, "pull", noted)
+    for offset in (0, 4, 8):
+        await puller.pull(QUEUE, offset, max_messages=4)
+    assert kinds == [Pulled, Pulled, Response]
 
 
 async def test_flags_say_what_is_wanted(broker: FakeBroker, puller: Puller) -> None:

@@ -109,7 +109,7 @@ def _answer(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
     """A text as the header of what a broker answers to one of two sends."""
     waiting = test_requests.waiting_sends(7, 8)
     waiters = [waiting[opaque][1] for opaque in (7, 8)]
-    found = core.settle_sends(test_requests.framed(data), 0, waiting)
+    found = core.settle_plain(test_requests.framed(data), 0, waiting)
     results = [waiter.results for waiter in waiters]
     return (found, results, list(waiting)), len(waiting) == 1
 
@@ -123,7 +123,7 @@ def _pull(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
 def _cut(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
     """A text as the body of what a pull was answered."""
     found = core.cut_records(data, lambda *parts: parts, "b")
-    return found, bool(found)
+    return None if found is None else list(found), bool(found)
 
 
 def _walk(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:

@@ -4,6 +4,7 @@ after the other gives."""
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,8 +36,8 @@ RECORDS = st.builds(plain, records, PROPERTIES)
 
 
 def cut(core: SimpleNamespace, data: bytes) -> list[StoredMessage] | None:
-    found: list[StoredMessage] | None = core.cut_records(data, StoredMessage, "broker")
-    return found
+    found = core.cut_records(data, StoredMessage, "broker")
+    return None if found is None else list(found)
 
 
 @given(packed=st.lists(RECORDS, max_size=5))
@@ -92,6 +93,34 @@ def test_one_odd_record_makes_all_of_them_odd(core: SimpleNamespace, at: int) ->
     no_crc[8:12] = bytes(4)
     assert len(cut(core, one() * at + bytes(no_crc)) or ()) == at + 1
     assert cut(core, b"") == []
+
+
+def test_a_message_is_made_when_it_is_asked_for_and_once(core: SimpleNamespace) -> None:
+    made: list[int] = []
+
+    def make(*parts: Any) -> tuple[Any, ...]:
+        made.append(parts[2])
+        return parts
+
+    first, second = one(), one(queue_offset=9, body=b"longer")
+    found = core.cut_records(first + second, make, "broker")
+    assert (len(found), made) == (2, [])
+    assert [found.offset_at(0), found.offset_at(1)] == [3, 9]
+    assert [found.bytes_of(0, 1), found.bytes_of(1, 2), found.bytes_of(0, 2)] == [
+        len(first), len(second), len(first) + len(second),
+    ]  # fmt: skip
+    assert found[1] is found[1]
+    assert made == [9]
+    assert [each[2] for each in found] == [3, 9]
+    assert made == [9, 3]
+    for wrong in (-1, 2):
+        with pytest.raises(IndexError):
+            found[wrong]
+        with pytest.raises(IndexError):
+            found.offset_at(wrong)
+    for begin, end in ((-1, 1), (0, 3), (3, 2)):
+        with pytest.raises(IndexError):
+            found.bytes_of(begin, end)
 
 
 def test_no_length_leads_out_of_a_record(core: SimpleNamespace) -> None:

@@ -6,23 +6,26 @@ A broker suggests which of its replicas to read a queue from next; the suggestio
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected
-from cometmq.message.model import MessageQueue, StoredMessage, stored_messages
+from cometmq.message.model import MessageQueue, StoredMessage, read_messages
+from cometmq.net.client import Pulled
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import from_ext
+from cometmq.protocol.frame import Response
 from cometmq.protocol.route import MASTER_ID
 
 if TYPE_CHECKING:
     import asyncio
 
     from cometmq.client.session import Session
-    from cometmq.protocol.frame import Response
+    from cometmq.message.model import MessageList
+    from cometmq.speedups import Records
 
 #: A group that every broker knows, for reading without being a member of anything.
 READER_GROUP: Final = "TOOLS_CONSUMER"
@@ -30,9 +33,10 @@ READER_GROUP: Final = "TOOLS_CONSUMER"
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
-#: The fields of PullMessageResponse, and how many digits surely fit each.
-_RESPONSE_NAMES: Final = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
-_SURELY_FITS: Final = 18
+#: What differs from one pull of a queue to the next.
+_NUMBERS: Final = ("queueOffset", "sysFlag", "commitOffset")
+#: So many headers are kept.
+_HEADS_MAX: Final = 1_024
 
 
 class PullStatus(Enum):
@@ -53,10 +57,16 @@ class PullResult:
     ``[min_offset, max_offset)``."""
 
     status: PullStatus
-    messages: list[StoredMessage]
+    #: The messages, which are made when they are looked at.
+    found: Records[StoredMessage] | MessageList
     next_offset: int
     min_offset: int
     max_offset: int
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """All messages."""
+        return list(self.found)
 
     def leads_on_from(self, offset: int) -> bool:
         """False when the broker only says to ask again for ``offset``: a slave that lacks what its
@@ -79,6 +89,18 @@ class OffsetsLost(ClientError):
         )
 
 
+class _Asked(NamedTuple):
+    """What stays the same from one pull of a queue to the next."""
+
+    queue: MessageQueue
+    group: str
+    max_messages: int
+    suspend_ms: int
+    sub_version: int
+    subscription: str | None
+    expression_type: str | None
+
+
 class Puller:
     """Reads queues for one session."""
 
@@ -86,6 +108,7 @@ class Puller:
         self._session = session
         self._config = session.config
         self._suggested: dict[MessageQueue, int] = {}
+        self._heads: dict[_Asked, tuple[bytes, ...]] = {}
 
     async def pull(
         self,
@@ -115,48 +138,66 @@ class Puller:
             replica = MASTER_ID, await self._session.master_of(queue)
         broker_id, address = replica
         commits = commit_offset is not None and broker_id == MASTER_ID
-        header = h.PullMessage(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_messages,
-            sys_flag=(_COMMIT if commits else 0)
-            | (_SUSPEND if suspend_ms else 0)
-            | (0 if subscription_known else _SUBSCRIPTION),
-            commit_offset=commit_offset if commits and commit_offset is not None else -1,
-            suspend_timeout_millis=suspend_ms,
-            sub_version=sub_version,
-            subscription=subscription,
-            expression_type=expression_type,
+        known = _SUSPEND if suspend_ms else 0
+        known |= 0 if subscription_known else _SUBSCRIPTION
+        pieces = self._pieces(
+            _Asked(
+                queue, group, max_messages, suspend_ms, sub_version, subscription, expression_type
+            )
         )
+        flags = known | _COMMIT if commits else known
+        numbers = offset, flags, commit_offset if commits and commit_offset is not None else -1
         try:
-            response = await self._session.remoting.request(
-                address, RequestCode.PULL_MESSAGE, header, timeout_ms=self._config.pull_timeout_ms
+            answer = await self._session.remoting.pull(
+                address, pieces, numbers, timeout_ms=self._config.pull_timeout_ms
             )
         except NotConnected:
             self._session.replicas.failed(address, queue.topic)
             raise
-        status = _STATUS.get(response.code)
-        if status is None:
-            code = RequestCode.PULL_MESSAGE
-            raise BrokerRefused(address, code, response.code, response.remark or "")
-        return self._read(queue, status, response)
-
-    def _read(self, queue: MessageQueue, status: PullStatus, response: Response) -> PullResult:
-        fields = _fields_of(response.ext)
-        if fields.suggest_which_broker_id:
-            self._suggested[queue] = fields.suggest_which_broker_id
+        if isinstance(answer, Response):
+            status = _STATUS.get(answer.code)
+            if status is None:
+                code = RequestCode.PULL_MESSAGE
+                raise BrokerRefused(address, code, answer.code, answer.remark or "")
+            fields = from_ext(h.PullMessageResponse, answer.ext)
+            answer = Pulled(
+                answer.body,
+                fields.suggest_which_broker_id,
+                fields.next_begin_offset,
+                fields.min_offset,
+                fields.max_offset,
+            )
+        else:
+            status = PullStatus.FOUND
+        body, suggested_id, *offsets = answer
+        if suggested_id:
+            self._suggested[queue] = suggested_id
         elif self._suggested:
             self._suggested.pop(queue, None)
-        broker = queue.broker_name
-        return PullResult(
-            status,
-            stored_messages(response.body, broker),
-            fields.next_begin_offset,
-            fields.min_offset,
-            fields.max_offset,
-        )
+        return PullResult(status, read_messages(body, queue.broker_name), *offsets)
+
+    def _pieces(self, asked: _Asked) -> tuple[bytes, ...]:
+        """The header of a pull, without what differs from one pull of a queue to the next."""
+        pieces = self._heads.get(asked)
+        if pieces is None:
+            header = h.PullMessage(
+                consumer_group=asked.group,
+                topic=asked.queue.topic,
+                queue_id=asked.queue.queue_id,
+                queue_offset=0,
+                max_msg_nums=asked.max_messages,
+                sys_flag=0,
+                commit_offset=0,
+                suspend_timeout_millis=asked.suspend_ms,
+                sub_version=asked.sub_version,
+                subscription=asked.subscription,
+                expression_type=asked.expression_type,
+            )
+            pieces = self._session.remoting.cut_head(RequestCode.PULL_MESSAGE, header, _NUMBERS)
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            self._heads[asked] = pieces
+        return pieces
 
     async def read_range(
         self,
@@ -263,18 +304,6 @@ class Puller:
         queue = self._session.namespace.wrap_queue(queue)
         asked = header or h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id)
         return await self._session.replicas.call(queue, code, asked)
-
-
-def _fields_of(ext: Mapping[str, str]) -> h.PullMessageResponse:
-    try:
-        texts = [ext[name] for name in _RESPONSE_NAMES]
-    except KeyError:
-        return from_ext(h.PullMessageResponse, ext)  # says what is wrong
-    for text in texts:
-        # What every broker answers; from_ext costs several times as much.
-        if len(text) > _SURELY_FITS or not (text.isascii() and text.isdigit()):
-            return from_ext(h.PullMessageResponse, ext)
-    return h.PullMessageResponse(*map(int, texts))
 
 
 def _check_progress(

@@ -16,6 +16,7 @@ from cometmq.speedups import cut_records
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
+    from cometmq.speedups import Records
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -168,8 +169,21 @@ def from_record(record: Record, broker_name: str = "") -> StoredMessage:
     )
 
 
-def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
-    """Return the consumer's view of every record in a buffer, such as the body of a pull response.
+class MessageList(list[StoredMessage]):
+    """Messages that are made, with what is asked of those that are not (speedups: Records)."""
+
+    def offset_at(self, at: int) -> int:
+        """The queue offset of a message."""
+        return self[at].queue_offset
+
+    def bytes_of(self, begin: int, end: int) -> int:
+        """The size of the messages from one to before another."""
+        return sum(message.size_bytes for message in self[begin:end])
+
+
+def read_messages(buffer: bytes, broker_name: str = "") -> Records[StoredMessage] | MessageList:
+    """The consumer's view of every record of a buffer of whole records, such as a pull's body. All
+    are checked now; those of common records are made when they are looked at.
 
     The buffer must hold whole records. Raises BadRecord at the first bytes that are not a record,
     and for a body that cannot be decompressed.
@@ -177,7 +191,7 @@ def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]
     plain = cut_records(buffer, StoredMessage, broker_name) if type(buffer) is bytes else None
     if plain is not None:
         return plain
-    found: list[StoredMessage] = []
+    found = MessageList()
     for at, head, body_at, body_end, topic_at, topic_end in iter_spans(buffer):
         (
             size, _, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host,
@@ -195,6 +209,11 @@ def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]
             )
         )  # fmt: skip
     return found
+
+
+def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
+    """As :func:`read_messages`, all of them made."""
+    return list(read_messages(buffer, broker_name))
 
 
 def _address(packed: bytes) -> str:

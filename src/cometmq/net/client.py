@@ -13,8 +13,8 @@ import contextlib
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -28,9 +28,10 @@ from cometmq.core.errors import (
 )
 from cometmq.net.tasks import ended
 from cometmq.protocol.answers import encode_response
-from cometmq.protocol.codes import Language, ResponseCode
+from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected
-from cometmq.protocol.frame import JSON, Request, Response
+from cometmq.protocol.fields import to_ext
+from cometmq.protocol.frame import JSON, Request, Response, head_pieces, lengths
 from cometmq.protocol.framer import MAX_FRAME_BYTES
 from cometmq.speedups import send_frame
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from cometmq.net.router import Reply
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.headers import Header
-    from cometmq.speedups.plain.requests import Place
+    from cometmq.speedups.plain.requests import Place, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,17 @@ InboundHandler = Callable[[str, Request[Any]], Coroutine[Any, Any, "Reply | None
 
 #: Outcome of a waiting request: its response, the loss of its connection, or None on a timeout.
 Outcome = Response | NotConnected | None
+
+
+class Pulled(NamedTuple):
+    """A plain answer to a pull (speedups: requests)."""
+
+    body: bytes
+    suggested_id: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
 
 _MAX_IN_FLIGHT: Final = 16_384
 _MAX_INBOUND: Final = 256
@@ -183,6 +195,41 @@ class Remoting:
         outcome = await link.request(code, header, body, deadline_ms, codec)
         if outcome is None:
             raise RequestTimedOut(address, code, timeout_ms)
+        if isinstance(outcome, NotConnected):
+            raise outcome
+        return outcome
+
+    def cut_head(self, code: int, header: Header, names: Sequence[str]) -> tuple[bytes, ...]:
+        """The header of requests that differ in the numbers ``names`` only, for :meth:`pull`.
+
+        Raises LocalProtocolError for one that cannot be encoded.
+        """
+        try:
+            return head_pieces(code, to_ext(header), self.language, names)
+        except _ENCODE_ERRORS as error:
+            raise LocalProtocolError(f"request {code!r} was not sent: {error!r}") from error
+
+    async def pull(
+        self, address: str, pieces: Sequence[bytes], numbers: Sequence[int], *, timeout_ms: int
+    ) -> Pulled | Response:
+        """Send a pull, whose header :meth:`cut_head` made, and wait for its answer: Pulled when it
+        is plain. Raises NotConnected and RequestTimedOut as :meth:`request`."""
+        deadline_ms = self.clock.monotonic_ms() + timeout_ms
+        link = self._links.get(address)
+        if link is None or link.blocked:
+            link = await self._ready(address, RequestCode.PULL_MESSAGE, deadline_ms, timeout_ms)
+        if link.lost is not None:
+            raise NotConnected(address, link.lost.problem)
+        opaque, waiter = link.post_pull(pieces, numbers, deadline_ms)
+        try:
+            outcome = await waiter
+        finally:
+            if waiter.cancelled():
+                link.forget(opaque)
+            else:
+                link.review()
+        if outcome is None:
+            raise RequestTimedOut(address, RequestCode.PULL_MESSAGE, timeout_ms)
         if isinstance(outcome, NotConnected):
             raise outcome
         return outcome
@@ -367,11 +414,28 @@ class Link(asyncio.Protocol):
 
         The future receives the result, made of ``key`` and ``place``, or another outcome.
         """
-        connection = self.connection
-        opaque = connection.new_opaque()
+        opaque = self.connection.new_opaque()
         frame = send_frame(pieces, place[3], born_ms, properties, opaque, body)
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        waiting = connection.expect(opaque, (deadline_ms, waiter, key, place))
+        self._post(opaque, frame, (deadline_ms, waiter, key, place))
+        return opaque, waiter
+
+    def post_pull(
+        self, pieces: Sequence[bytes], numbers: Sequence[int], deadline_ms: int
+    ) -> tuple[int, asyncio.Future[Pulled | Outcome]]:
+        """Send a pull whose header is ``pieces`` with ``numbers`` between them, the last but one of
+        them before its opaque; gives its opaque, and what gets its outcome."""
+        opaque = self.connection.new_opaque()
+        values = [*numbers, opaque]
+        head = b"".join([b"%b%d" % each for each in zip(pieces, values, strict=False)])
+        head += pieces[-1]
+        waiter: asyncio.Future[Pulled | Outcome] = self._loop.create_future()
+        self._post(opaque, lengths(len(head)) + head, (deadline_ms, waiter, Pulled))
+        return opaque, waiter
+
+    def _post(self, opaque: int, frame: bytes, known: Waiting) -> None:
+        waiting = self.connection.expect(opaque, known)
+        deadline_ms = known[0]
         self._out.append(frame)
         self._out_bytes += len(frame)
         # All requests of a turn of the loop leave in one write.
@@ -384,11 +448,14 @@ class Link(asyncio.Protocol):
             self._arm(deadline_ms)
         if waiting >= self._owner.max_in_flight:
             self.blocked = True
-        return opaque, waiter
 
     def forget(self, opaque: int) -> None:
         """Drop a request, because its caller no longer waits for the response."""
         self.connection.forget(opaque)
+        self.review()
+
+    def review(self) -> None:
+        """Let callers in again as far as there is room."""
         if self.blocked or self._unblocked:
             self._review()
 
@@ -444,7 +511,7 @@ class Link(asyncio.Protocol):
         connection.receive_data(data)
         try:
             while connection.has_more:
-                odd = connection.settle_sends()
+                odd = connection.settle_plain()
                 if not odd:
                     continue
                 for event in connection.next_events(odd):

@@ -29,7 +29,7 @@ from cometmq.protocol.frame import (
 )
 from cometmq.protocol.framer import MAX_FRAME_BYTES, Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
-from cometmq.speedups import settle_sends
+from cometmq.speedups import settle_plain
 
 if TYPE_CHECKING:
     from cometmq.core.budget import Account
@@ -51,10 +51,10 @@ _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def _settle(waiting: dict[int, Waiting], data: bytes, at: int) -> tuple[int, int]:
-    return settle_sends(data, at, waiting)
+    return settle_plain(data, at, waiting)
 
 
-#: Functions that settle the responses to plain sends, by the response code.
+#: Functions that settle the responses to plain requests, by the response code.
 _SETTLERS: Final = {b"0": _settle}
 
 
@@ -236,17 +236,17 @@ class Connection(Framer, Generic[T]):
         return opaque
 
     def expect(self, opaque: int, waiting: Waiting) -> int:
-        """Store a plain send, whose frame the caller made with an opaque of :meth:`new_opaque`.
+        """Store a plain request, whose frame the caller made with an opaque of :meth:`new_opaque`.
 
-        :meth:`settle_sends` sets its result. Returns the number of requests that wait.
+        :meth:`settle_plain` sets its result. Return the number of requests that wait.
         """
         self._pending[opaque] = waiting
         return len(self._pending)
 
-    def settle_sends(self) -> int:
-        """Set the results of waiting plain sends from their responses.
+    def settle_plain(self) -> int:
+        """Set the results of waiting plain requests from their responses.
 
-        Returns the number of following frames that are other messages, to be taken as events.
+        Return the number of following frames that are other messages, to be taken as events.
         """
         return self.offer(_SETTLERS, self._pending)
 

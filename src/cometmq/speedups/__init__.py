@@ -16,10 +16,10 @@ from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.indexkeys import put_keys
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
-from cometmq.speedups.plain.messages import cut_records
+from cometmq.speedups.plain.messages import Records, cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
-from cometmq.speedups.plain.requests import send_frame, settle_sends
+from cometmq.speedups.plain.requests import send_frame, settle_plain
 from cometmq.speedups.plain.sendanswers import Outlet, send_answers
 from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
@@ -39,6 +39,7 @@ __all__ = [
     "Program",
     "QueueState",
     "RecordColumns",
+    "Records",
     "SendBatch",
     "TransactionBatch",
     "Walked",
@@ -58,7 +59,7 @@ __all__ = [
     "read_pull",
     "send_answers",
     "send_frame",
-    "settle_sends",
+    "settle_plain",
     "take_records",
     "walk",
 ]
@@ -70,10 +71,10 @@ NAMES = {
     "hashing": ("index_hashes", "java_hash"),
     "indexkeys": ("put_keys",),
     "match": ("Program", "match_records"),
-    "messages": ("cut_records",),
+    "messages": ("Records", "cut_records"),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
-    "requests": ("send_frame", "settle_sends"),
+    "requests": ("send_frame", "settle_plain"),
     "sendanswers": ("Outlet", "send_answers"),
     "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),

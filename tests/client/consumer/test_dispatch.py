@@ -11,13 +11,13 @@ from cometmq.client.consumer import dispatch as module
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.core.clock import VirtualClock
-from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.message.model import MessageList, MessageQueue, StoredMessage
 from tests.client.consumer.test_inflight import message
 
 
 def queue(number: int, count: int) -> InFlight:
     inflight = InFlight(MessageQueue("t", "a", number), 0)
-    inflight.add([message(offset) for offset in range(count)], count)
+    inflight.add(MessageList([message(offset) for offset in range(count)]), count)
     return inflight
 
 
@@ -153,7 +153,7 @@ async def test_a_queue_that_is_read_anew_waits_for_the_message_that_is_out() -> 
     given.offer(inflight)
     assert await take(given) == (0, 0)
     inflight.reset(0)
-    inflight.add([message(offset) for offset in range(3)], 3)
+    inflight.add(MessageList([message(offset) for offset in range(3)]), 3)
     given.offer(inflight)
     assert given.take_now() is None
     assert given.is_out(inflight)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cometmq.client.consumer.inflight import InFlight, Limits
-from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.message.model import MessageList, MessageQueue, StoredMessage
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -22,7 +22,7 @@ def message(offset: int, size_bytes: int = 100) -> StoredMessage:
 
 def filled(*offsets: int, start: int = 0) -> InFlight:
     inflight = InFlight(QUEUE, start)
-    inflight.add([message(offset) for offset in offsets], max(offsets) + 1)
+    inflight.add(MessageList([message(offset) for offset in offsets]), max(offsets) + 1)
     return inflight
 
 
@@ -41,15 +41,15 @@ def test_offsets_are_committed_up_to_the_oldest_that_is_not_settled() -> None:
 
 def test_messages_that_nobody_wants_move_the_offset() -> None:
     inflight = InFlight(QUEUE, 10)
-    inflight.add([], 42)
+    inflight.add(MessageList([]), 42)
     assert inflight.committable == 42
-    inflight.add([message(50)], 60)
+    inflight.add(MessageList([message(50)]), 60)
     assert inflight.committable == 50
 
 
 def test_a_message_that_was_added_before_is_left_out() -> None:
     inflight = filled(0, 1)
-    inflight.add([message(1), message(2)], 3)
+    inflight.add(MessageList([message(1), message(2)]), 3)
     assert [each.queue_offset for each in iter(lambda: inflight.take(0), None)] == [0, 1, 2]
 
 
@@ -100,7 +100,7 @@ def test_a_queue_that_ends_earlier_keeps_what_lies_before_its_end() -> None:
     assert inflight.take(0) is None
     assert inflight.settle(taken[1])
     assert inflight.committable == 0
-    inflight.add([message(2)], 3)
+    inflight.add(MessageList([message(2)]), 3)
     assert inflight.take(0) == message(2)
     assert inflight.taken_count == 2
 
@@ -153,7 +153,7 @@ class InFlightMachine(RuleBasedStateMachine):
             found.append(message(offset + gap))
             offset += gap + 1
         self.next_offset = offset + tail
-        self.inflight.add(found, self.next_offset)
+        self.inflight.add(MessageList(found), self.next_offset)
         self.last = max([self.last, *[each.queue_offset for each in found]])
         self.ready |= {each.queue_offset for each in found}
 
@@ -170,8 +170,8 @@ class InFlightMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def run(self, data: st.DataObject) -> None:
         assert not self.taken
-        messages = self.inflight.run()
-        offsets = [each.queue_offset for each in messages]
+        batch, begin = self.inflight.run()
+        offsets = [batch.offset_at(at) for at in range(begin, len(batch))]
         assert offsets == sorted(self.ready)[: len(offsets)]
         done = data.draw(st.integers(0, len(offsets)))
         self.inflight.finish_run(done, 0)
@@ -210,11 +210,11 @@ TestInFlight = InFlightMachine.TestCase
 
 def test_a_late_settlement_is_none_of_a_message_that_was_read_again() -> None:
     inflight = InFlight(QUEUE, 0)
-    inflight.add([message(0), message(1)], 2)
+    inflight.add(MessageList([message(0), message(1)]), 2)
     old = inflight.take(1)
     assert old is not None
     inflight.reset(0)
-    inflight.add([message(0), message(1)], 2)
+    inflight.add(MessageList([message(0), message(1)]), 2)
     assert not inflight.settle(old)
     new = inflight.take(2)
     assert new is not None

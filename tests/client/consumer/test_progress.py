@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.progress import Progress
+from cometmq.message.model import MessageList
 from tests.client.consumer.test_inflight import QUEUE, message
 
 
@@ -18,7 +19,7 @@ def given(progress: Progress, inflight: InFlight, count: int) -> None:
 
 def test_done_is_what_lies_before_the_last_poll() -> None:
     progress, inflight = Progress(), InFlight(QUEUE, 0)
-    inflight.add([message(offset) for offset in range(5)], 5)
+    inflight.add(MessageList([message(offset) for offset in range(5)]), 5)
     assert progress.done(inflight) == 0
     given(progress, inflight, 2)
     assert (progress.done(inflight), progress.undone()) == (0, {QUEUE: 0})
@@ -33,7 +34,7 @@ def test_done_is_what_lies_before_the_last_poll() -> None:
 
 def test_a_queue_that_went_has_nothing_in_work() -> None:
     progress, inflight = Progress(), InFlight(QUEUE, 0)
-    inflight.add([message(0), message(1)], 2)
+    inflight.add(MessageList([message(0), message(1)]), 2)
     given(progress, inflight, 1)
     progress.forget(inflight)
     assert progress.done(inflight) == 1

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 
 import pytest
 from msgspec import structs
 
 from cometmq.client.consumer.failures import recorded
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.received import MessageView, Outcome, ReceivedMessage
+from cometmq.client.consumer.received import MessageView, Outcome, ReceivedMessage, UnreadMessage
 from cometmq.client.hooks import ConsumeAttempt
-from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.message.model import MessageList, MessageQueue, StoredMessage
 from tests.client.consumer.test_inflight import message
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -48,6 +49,24 @@ class Settling:
 def received(settling: Settling, **properties: str) -> ReceivedMessage:
     stored = structs.replace(message(5), properties=properties, body=b"body", broker_name="a")
     return ReceivedMessage(settling, InFlight(QUEUE, 0), stored)
+
+
+def test_a_message_of_a_batch_is_made_when_somebody_looks_at_it() -> None:
+    batch = MessageList([message(4), message(5)])
+    unread = UnreadMessage(Settling(), InFlight(QUEUE, 0), batch, 1)
+    holders = sys.getrefcount(batch)
+    assert unread.queue_offset == 5
+    assert unread.stored is batch[1]
+    assert type(unread) is ReceivedMessage
+    assert sys.getrefcount(batch) == holders - 1  # it is let go
+    with pytest.raises(AttributeError):
+        unread.nothing  # noqa: B018
+
+
+def test_an_unread_message_has_no_other_names() -> None:
+    unread = UnreadMessage(Settling(), InFlight(QUEUE, 0), MessageList([message(4)]), 0)
+    with pytest.raises(AttributeError):
+        unread.nothing  # noqa: B018
 
 
 async def test_leaving_the_block_acknowledges() -> None:

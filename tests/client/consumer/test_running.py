@@ -5,7 +5,7 @@ from __future__ import annotations
 from cometmq.client.config import ClientConfig
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.running import Moment, running_info
-from cometmq.message.model import MessageQueue
+from cometmq.message.model import MessageList, MessageQueue
 from cometmq.protocol.consumerbodies import (
     ProcessQueueInfo,
     RunningInfoRead,
@@ -29,7 +29,7 @@ def held(inflight: InFlight, *, locked: bool = False) -> ProcessQueueInfo:
 def test_what_is_held_of_a_queue() -> None:
     inflight = InFlight(MessageQueue("t", "a", 0), 4)
     assert held(inflight) == ProcessQueueInfo(commit_offset=4)
-    inflight.add([message(offset, 1 << 20) for offset in (4, 5, 8)], 9)
+    inflight.add(MessageList([message(offset, 1 << 20) for offset in (4, 5, 8)]), 9)
     inflight.pulled_ms = 3_000
     inflight.take(4_500)
     assert held(inflight, locked=True) == ProcessQueueInfo(

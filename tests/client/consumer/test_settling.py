@@ -16,7 +16,7 @@ from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.hooks import ConsumeAttempt, ConsumeHook
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
-from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.message.model import MessageList, MessageQueue, StoredMessage
 from cometmq.protocol.codes import RequestCode
 from tests.client.consumer.test_inflight import message
 from tests.client.consumer.test_options import options
@@ -53,7 +53,7 @@ async def hands(
     wanted = options(**changes)
     dispatch = Dispatch(session.clock, concurrency=4, per_queue=4)
     inflight = InFlight(MessageQueue("t", "broker-0", 0), 0)
-    inflight.add([structs.replace(message(0), physical_offset=77), message(1)], 2)
+    inflight.add(MessageList([structs.replace(message(0), physical_offset=77), message(1)]), 2)
     dispatch.offer(inflight)
     taken = await dispatch.take()
     assert taken is not None

@@ -111,6 +111,20 @@ async def test_the_child_ends_with_its_caller(tmp_path: Path) -> None:
     assert not children_with(str(fifo))
 
 
+async def test_a_child_that_is_started_for_nobody_ends(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reading = asyncio.create_task(sums_by_child(str(fifo), 0, FILE_BYTES, 0, LEVELS))
+    await asyncio.sleep(0)  # a thread starts it now
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await asyncio.get_running_loop().shutdown_default_executor()
+    async with asyncio.timeout(20):
+        while children_with(str(fifo)):
+            await asyncio.sleep(0.01)
+
+
 def children_with(word: str) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").iterdir():

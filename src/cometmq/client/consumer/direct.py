@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.core.errors import BadRequest
+from cometmq.message.model import MessageList
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.consumerbodies import DirectResult
 
@@ -64,7 +65,7 @@ class DirectConsumption:
         in time.
         """
         inflight = InFlight(message.queue, message.queue_offset)
-        inflight.add([message], message.queue_offset + 1)
+        inflight.add(MessageList((message,)), message.queue_offset + 1)
         settler = _DirectSettler(self._settler, self._dispatch)
         self._open[inflight] = settler
         begun_ms = self._clock.monotonic_ms()

@@ -5,24 +5,26 @@ is the first offset that is not settled: after a crash everything from there on 
 (upstream: ProcessQueue.java).
 
 A pull's messages stay one batch until they are handed out one by one. Where nothing of the queue is
-handed out, a run of them may be done as a whole instead (:meth:`InFlight.run`, :meth:`finish_run`).
+handed out, a run of them may be done as a whole instead (:meth:`InFlight.run`, :meth:`finish_run`);
+of those only the ones that somebody looks at are made.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import structs
 
+from cometmq.message.model import MessageList
+
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.speedups import Records
 
-
-_SIZE = attrgetter("size_bytes")
+#: What a pull found.
+Batch: TypeAlias = "Records[StoredMessage] | MessageList"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class InFlight:
         #: What pulls found and nobody was given, later than all of ``_order``: how many messages,
         #: the pulls, none of them empty, and how many of the first one's messages are gone.
         self._batched = 0
-        self._batches: deque[list[StoredMessage]] = deque()
+        self._batches: deque[Batch] = deque()
         self._begin = 0
         self._held: dict[int, int] = {}
         self._order: deque[int] = deque()
@@ -98,7 +100,8 @@ class InFlight:
     def span(self) -> int:
         """Distance from the oldest message that is not settled to the newest."""
         if self._batches:
-            return self._batches[-1][-1].queue_offset - self.committable
+            last = self._batches[-1]
+            return last.offset_at(len(last) - 1) - self.committable
         return self._order[-1] - self._order[0] if self._order else 0
 
     @property
@@ -106,19 +109,21 @@ class InFlight:
         """Everything before this offset is done with."""
         if self._order:
             return self._order[0]
-        return self._batches[0][self._begin].queue_offset if self._batches else self.next_offset
+        return self._batches[0].offset_at(self._begin) if self._batches else self.next_offset
 
-    def add(self, messages: Sequence[StoredMessage], next_offset: int) -> None:
+    def add(self, batch: Batch, next_offset: int) -> None:
         """Take what a pull found (in offset order) and where the next one begins.
 
         Messages before the place where this pull began were added already and are left out.
         """
         begin = self.next_offset
-        batch = [message for message in messages if message.queue_offset >= begin]
+        if batch and batch.offset_at(0) < begin:
+            batch = MessageList(each for each in batch if each.queue_offset >= begin)
         if batch:
+            count = len(batch)
             self._batches.append(batch)
-            self._batched += len(batch)
-            self.size_bytes += sum(map(_SIZE, batch))
+            self._batched += count
+            self.size_bytes += batch.bytes_of(0, count)
         self.next_offset = max(next_offset, self.next_offset)
 
     def reset(self, next_offset: int) -> None:
@@ -164,11 +169,10 @@ class InFlight:
         front of them."""
         return not self._order and self._batched > 0
 
-    def run(self) -> Sequence[StoredMessage]:
-        """The oldest messages that are ready, where :attr:`can_run` says so. They stay ready until
-        :meth:`finish_run`."""
-        batch = self._batches[0]
-        return batch[self._begin :] if self._begin else batch
+    def run(self) -> tuple[Batch, int]:
+        """The oldest messages that are ready, where :attr:`can_run` says so: those of a batch from
+        a place on. They stay ready until :meth:`finish_run`."""
+        return self._batches[0], self._begin
 
     def finish_run(self, count: int, now_ms: int) -> None:
         """The first ``count`` messages of :meth:`run` were handed out and are settled."""
@@ -176,8 +180,7 @@ class InFlight:
             return
         batch, begin = self._batches[0], self._begin
         end = begin + count
-        whole = count == len(batch)
-        self.size_bytes -= sum(map(_SIZE, batch if whole else batch[begin:end]))
+        self.size_bytes -= batch.bytes_of(begin, end)
         self.taken_ms = now_ms
         self._pass(batch, end, count)
 
@@ -190,7 +193,7 @@ class InFlight:
         self._pass(batch, at + 1, 1)
         return message
 
-    def _pass(self, batch: list[StoredMessage], end: int, count: int) -> None:
+    def _pass(self, batch: Batch, end: int, count: int) -> None:
         self._batched -= count
         if end == len(batch):
             self._batches.popleft()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.client.consumer.inflight import InFlight, Limits
 from cometmq.client.pull import PullResult, PullStatus
 from cometmq.core.errors import BrokerRefused, CometError
+from cometmq.message.model import MessageList
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -163,9 +164,9 @@ class QueueReader:
                 begun_ms = self._clock.monotonic_ms()
                 result = await self._pull_once(inflight, None if done == told else done)
                 inflight.pulled_ms = self._clock.monotonic_ms()
-                if self._stats is not None and result.messages:
+                if self._stats is not None and result.found:
                     took_ms = inflight.pulled_ms - begun_ms
-                    self._stats.pulled(queue.topic, len(result.messages), took_ms)
+                    self._stats.pulled(queue.topic, len(result.found), took_ms)
                 told = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
@@ -204,12 +205,12 @@ class QueueReader:
             # Not what was read before: nobody would ever work on that.
             inflight.move(result.next_offset)
         else:
-            messages = result.messages
+            messages = result.found
             wanted = self._options.filter_of(inflight.queue.topic)
             if not wanted.matches_all:  # a broker filters by hash, which two tags can share
-                messages = [message for message in messages if wanted.accepts(message.tag)]
+                messages = MessageList(each for each in messages if wanted.accepts(each.tag))
             if namespace := self._session.namespace:
-                messages = [namespace.unwrap_message(message) for message in messages]
+                messages = MessageList(map(namespace.unwrap_message, messages))
             inflight.add(messages, result.next_offset)
             self._offer(inflight)
 

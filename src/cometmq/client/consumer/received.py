@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.client.consumer.failures import log_failure, note
 from cometmq.message import properties as props
@@ -12,7 +12,7 @@ from cometmq.message import properties as props
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.inflight import Batch, InFlight
     from cometmq.client.hooks import ConsumeAttempt
     from cometmq.message.model import MessageQueue, StoredMessage
 
@@ -134,7 +134,10 @@ class ReceivedMessage(MessageView):
     whichever comes first; later calls have no effect.
     """
 
-    __slots__ = ("_inflight", "_outcome", "_settler")
+    __slots__ = ("_at", "_batch", "_inflight", "_outcome", "_settler")
+
+    _at: int
+    _batch: Batch | None
 
     def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
         self.stored = stored
@@ -174,6 +177,29 @@ class ReceivedMessage(MessageView):
         if self._outcome is None:
             self._outcome = Outcome.RETURNED
             self._settler.returned(self._inflight, self.stored)
+
+
+class UnreadMessage(ReceivedMessage):
+    """Message ``at`` of a batch, which is made when somebody looks at it. From then on this is a
+    ReceivedMessage as any other, and the batch with all its bytes is let go."""
+
+    __slots__ = ()
+
+    def __init__(self, settler: Settler, inflight: InFlight, batch: Batch, at: int) -> None:
+        self._batch = batch
+        self._at = at
+        self._inflight = inflight
+        self._settler = settler
+        self._outcome = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "stored" or self._batch is None:
+            raise AttributeError(name=name, obj=self)
+        self.stored = self._batch[self._at]
+        self._batch = None
+        # Looking is cheaper without this method.
+        self.__class__ = ReceivedMessage  # type: ignore[assignment]
+        return self.stored
 
 
 class Processing:

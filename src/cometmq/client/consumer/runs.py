@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from cometmq.client.consumer.received import Outcome, ReceivedMessage
+from cometmq.client.consumer.received import Outcome, ReceivedMessage, UnreadMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
@@ -31,7 +31,16 @@ Rest = tuple[ReceivedMessage, Awaitable[Any] | BaseException | None]
 class Run:
     """The next messages of one queue; while a handler works on one, its Settler."""
 
-    __slots__ = ("_begun_ms", "_clock", "_current", "_dispatch", "_done", "_inflight", "_settler")
+    __slots__ = (
+        "_at",
+        "_begin",
+        "_begun_ms",
+        "_clock",
+        "_current",
+        "_dispatch",
+        "_inflight",
+        "_settler",
+    )
 
     def __init__(
         self, clock: Clock, dispatch: Dispatch, settler: ConsumerSettler, inflight: InFlight
@@ -43,8 +52,8 @@ class Run:
         self._begun_ms = clock.monotonic_ms()
         #: The message that a handler works on; None once it is taken, or the run is over.
         self._current: ReceivedMessage | None = None
-        #: Messages that are done and not settled.
-        self._done = 0
+        #: Where the run begins in its batch, and where that message is.
+        self._begin = self._at = 0
 
     def work(
         self, handler: Callable[[ReceivedMessage], Awaitable[Any] | None], longest: int
@@ -52,38 +61,47 @@ class Run:
         """Call ``handler`` with at most ``longest`` messages; gives how many it got, and what is
         left to do for the last one, which is taken then."""
         inflight = self._inflight
-        messages = inflight.run()
-        given = 0
-        for stored in messages if len(messages) <= longest else messages[:longest]:
-            given += 1
-            message = self._current = ReceivedMessage(self, inflight, stored)
+        batch, begin = inflight.run()
+        self._begin = self._at = begin
+        end = min(len(batch), begin + longest)
+        #: All messages, once somebody looked at one: who does looks at the next one, too.
+        made: list[StoredMessage] | None = None
+        message: ReceivedMessage
+        for at in range(begin, end):
+            if made is not None:
+                message = ReceivedMessage(self, inflight, made[at])
+            else:
+                message = UnreadMessage(self, inflight, batch, at)
+            self._current = message
+            self._at = at
             try:
                 result = handler(message)
                 rest = None if result is None else _step(result)
             except BaseException as error:
                 self.leave()
                 # Not through a name that stays: the error holds this frame.
-                return given, (message, error)
+                return at + 1 - begin, (message, error)
             if rest is not None or self._current is None:
                 self.leave()
-                return given, (message, rest)
+                return at + 1 - begin, (message, rest)
             message._outcome = Outcome.ACKNOWLEDGED
-            self._done += 1
-        self._settle()
+            if made is None and type(message) is ReceivedMessage:
+                made = list(batch)
+        self._settle(end)
         self._dispatch.end_run(inflight)
-        return given, None
+        return end - begin, None
 
-    def _settle(self) -> None:
+    def _settle(self, end: int) -> None:
+        """Those before ``end`` are done."""
         self._current = None
-        if self._done:
-            self._settler.run_succeeded(self._inflight, self._done, self._begun_ms)
-            self._done = 0
+        if end > self._begin:
+            self._settler.run_succeeded(self._inflight, end - self._begin, self._begun_ms)
 
     def leave(self) -> None:
         """End the run in front of the message in work, which is taken."""
         message = self._current
         if message is not None:
-            self._settle()
+            self._settle(self._at)
             message._settler = self._settler
             taken = self._dispatch.break_run(self._inflight)
             assert taken is message.stored

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The messages of a pull: all records of its body at once.
+"""The messages of a pull: its records are checked at once, each is made when it is asked for.
 
 Compiled; plain/messages.py is the definition. `is_whole` checks all lengths of a record, and what
 reads its bytes does so within them.
 """
 
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.string cimport memchr, memcmp
 
 from cometmq.speedups.compiled.checksums cimport (
@@ -94,28 +95,69 @@ cdef dict _pairs(_Words words, Span *raw):
     return found
 
 
-def cut_records(bytes data, make, str broker_name):
-    """What `make` makes of each record; see plain/messages.py."""
-    cdef Bytes p = <Bytes>PyBytes_AsString(data)
-    cdef Bytes end = p + PyBytes_Size(data)
-    cdef Bytes after
-    cdef Parts parts
-    cdef Span born, stored, properties
-    cdef unsigned int crc
-    cdef int sys_flag
-    cdef _Words words = _Words()
-    cdef list found = []
-    cdef Py_ssize_t body_bytes
-    while p < end:
-        if not is_whole(p, end - p, &parts) or be32(p + 4) != <unsigned int>MAGIC_V1:
-            return None
-        sys_flag = <int>be32(p + 36)
-        crc = be32(p + 8)
-        body_bytes = parts.body_end - parts.body
-        if sys_flag & COMPRESSED or (
-            crc and stored_crc(p + parts.body, body_bytes) != crc
-        ):
-            return None
+cdef class Records:
+    """The records of a pull's body; see plain/messages.py."""
+
+    cdef bytes _data
+    cdef object _make
+    cdef str _broker_name
+    #: Where each record begins, and where the last one ends.
+    cdef unsigned int *_starts
+    cdef Py_ssize_t _count
+    #: What was made so far; None before the first.
+    cdef list _made
+    cdef _Words _words
+
+    def __dealloc__(self):
+        PyMem_Free(self._starts)
+
+    def __len__(self):
+        return self._count
+
+    def __iter__(self):
+        cdef Py_ssize_t at
+        return iter([self._message(at) for at in range(self._count)])
+
+    def __getitem__(self, Py_ssize_t at):
+        self._check(at, self._count)
+        return self._message(at)
+
+    def offset_at(self, Py_ssize_t at):
+        """The queue offset of a record."""
+        self._check(at, self._count)
+        return be64(<Bytes>PyBytes_AsString(self._data) + self._starts[at] + 20)
+
+    def bytes_of(self, Py_ssize_t begin, Py_ssize_t end):
+        """The size of the records from one to before another."""
+        self._check(begin, self._count + 1)
+        self._check(end, self._count + 1)
+        return <long long>self._starts[end] - self._starts[begin]
+
+    cdef int _check(self, Py_ssize_t at, Py_ssize_t end) except -1:
+        if not 0 <= at < end:
+            raise IndexError("no such record")
+        return 0
+
+    cdef object _message(self, Py_ssize_t at):
+        if self._made is None:
+            self._made = [None] * self._count
+            self._words = _Words()
+        found = self._made[at]
+        if found is None:
+            found = self._made[at] = self._cut(
+                <Bytes>PyBytes_AsString(self._data) + self._starts[at]
+            )
+        return found
+
+    cdef object _cut(self, Bytes p):
+        cdef _Words words = self._words
+        cdef Parts parts
+        cdef Span born, stored, properties
+        cdef Bytes after
+        cdef int sys_flag = <int>be32(p + 36)
+        # It was so when all were checked, and bytes do not change.
+        if not is_whole(p, be32(p), &parts):
+            raise AssertionError("a record changed")
         born.at = p + BORN_HOST_AT
         born.size = 20 if sys_flag & BORN_V6 else 8
         stored.at = born.at + born.size + 8
@@ -123,15 +165,48 @@ def cut_records(bytes data, make, str broker_name):
         after = stored.at + stored.size
         properties.at = p + parts.topic_end + 2
         properties.size = be32(p) - parts.topic_end - 2
-        found.append(
-            make(
-                words.text(0, p + parts.topic, parts.topic_end - parts.topic), <int>be32(p + 12),
-                be64(p + 20), be64(p + 28),
-                PyBytes_FromStringAndSize(<const char *>p + parts.body, body_bytes),
-                _pairs(words, &properties), <int>be32(p + 16), sys_flag, be64(p + 40),
-                words.raw(1, &born), be64(stored.at - 8), words.raw(2, &stored),
-                <int>be32(after), be64(after + 4), be32(p), broker_name,
-            )
+        return self._make(
+            words.text(0, p + parts.topic, parts.topic_end - parts.topic), <int>be32(p + 12),
+            be64(p + 20), be64(p + 28),
+            PyBytes_FromStringAndSize(<const char *>p + parts.body, parts.body_end - parts.body),
+            _pairs(words, &properties), <int>be32(p + 16), sys_flag, be64(p + 40),
+            words.raw(1, &born), be64(stored.at - 8), words.raw(2, &stored),
+            <int>be32(after), be64(after + 4), be32(p), self._broker_name,
         )
+
+
+def cut_records(bytes data, make, str broker_name):
+    """The records of a pull's body, checked; see plain/messages.py."""
+    cdef Bytes begin = <Bytes>PyBytes_AsString(data)
+    cdef Bytes end = begin + PyBytes_Size(data)
+    cdef Bytes p = begin
+    cdef Parts parts
+    cdef unsigned int crc
+    cdef Py_ssize_t count = 0, at
+    cdef Records found
+    while p < end:
+        if not is_whole(p, end - p, &parts) or be32(p + 4) != <unsigned int>MAGIC_V1:
+            return None
+        crc = be32(p + 8)
+        if be32(p + 36) & COMPRESSED or (
+            crc and stored_crc(p + parts.body, parts.body_end - parts.body) != crc
+        ):
+            return None
+        count += 1
         p += be32(p)
+    if end - begin > <Py_ssize_t>0xFFFFFFFF:
+        return None
+    found = Records.__new__(Records)
+    found._starts = <unsigned int *>PyMem_Malloc((count + 1) * sizeof(unsigned int))
+    if found._starts == NULL:
+        raise MemoryError
+    found._data = data
+    found._make = make
+    found._broker_name = broker_name
+    found._count = count
+    p = begin
+    for at in range(count):
+        found._starts[at] = <unsigned int>(p - begin)
+        p += be32(p)
+    found._starts[count] = <unsigned int>(p - begin)
     return found

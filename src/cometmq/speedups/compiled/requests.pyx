@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A client's plain sends: the frame of one, and the answers to those that wait.
+"""A client's plain sends and pulls: the frame of a send, and the answers to those that wait.
 
 Compiled; plain/requests.py is the definition. Bytes of strangers are read by headers.pxd.
 """
@@ -22,23 +22,32 @@ cdef extern from "Python.h":
 
 cdef enum:
     PIECES = 5
-    PLAIN_PARTS = 4
+    SEND_PARTS = 4
+    PULL_PARTS = 3
     SUCCESS = 0
-    REQUIRED = 0x7
+    # Fields that a send's answer has to have, that it may have, and those of a pull's.
+    SEND_REQUIRED = 0x7
+    SEND_FIELDS = 0x3F
+    PULL_FIELDS = 0x3C0
     MESSAGE_ID = 0
     QUEUE_ID = 1
     QUEUE_OFFSET = 2
     TRANSACTION_ID = 3
     REGION = 4
     TRACE_ON = 5
+    SUGGESTED = 6
+    NEXT = 7
+    LOWEST = 8
+    HIGHEST = 9
 
 cdef tuple NAMED = (
     (b"msgId", TEXT), (b"queueId", NUMBER), (b"queueOffset", LONG_NUMBER), (b"transactionId", TEXT),
-    (b"MSG_REGION", TEXT), (b"TRACE_ON", TEXT),
+    (b"MSG_REGION", TEXT), (b"TRACE_ON", TEXT), (b"suggestWhichBrokerId", LONG_NUMBER),
+    (b"nextBeginOffset", LONG_NUMBER), (b"minOffset", LONG_NUMBER), (b"maxOffset", LONG_NUMBER),
 )
-cdef Field FIELDS[6]
+cdef Field FIELDS[10]
 make_fields(FIELDS, NAMED)
-cdef Form ANSWER = form_of(SUCCESS, FIELDS, 6, REQUIRED, False, False)
+cdef Form ANSWER = form_of(SUCCESS, FIELDS, 10, 0, False, False)
 #: The letter that stands behind a backslash for a control character; others are written as \u00XX.
 cdef unsigned char LETTERS[32]
 LETTERS[:] = [0] * 32
@@ -156,15 +165,41 @@ cdef str _region(Header *answer, str last):
     return _text(answer, REGION)
 
 
-def settle_sends(bytes data, Py_ssize_t at, dict waiting):
-    """Give plain sends that wait their results; see plain/requests.py."""
+cdef object _send_result(Header *answer, tuple known, str region):
+    cdef tuple place = known[3]
+    return place[0](
+        place[1], known[2], _text(answer, MESSAGE_ID), place[2], answer.numbers[QUEUE_OFFSET],
+        _text(answer, TRANSACTION_ID), region,
+    )
+
+
+cdef object _pull_result(Header *answer, tuple known, Bytes body, Py_ssize_t body_bytes):
+    return known[2](
+        PyBytes_FromStringAndSize(<const char *>body, body_bytes), answer.numbers[SUGGESTED],
+        answer.numbers[NEXT], answer.numbers[LOWEST], answer.numbers[HIGHEST],
+    )
+
+
+cdef inline bint _fits(Header *answer, tuple known, bint has_body) except -1:
+    """Whether an answer is plain for what waits for it."""
+    if len(known) == PULL_PARTS:
+        return answer.fields == PULL_FIELDS
+    return (
+        len(known) == SEND_PARTS and not has_body and not answer.fields & ~SEND_FIELDS
+        and answer.fields & SEND_REQUIRED == SEND_REQUIRED
+        and <long long>(<tuple>known[3])[3] == answer.numbers[QUEUE_ID]
+    )
+
+
+def settle_plain(bytes data, Py_ssize_t at, dict waiting):
+    """Give plain requests that wait their results; see plain/requests.py."""
     cdef Bytes base = <Bytes>PyBytes_AsString(data)
     cdef Py_ssize_t end = PyBytes_Size(data)
-    cdef Py_ssize_t begin = at
+    cdef Py_ssize_t begin = at, stop, body_at
     cdef unsigned int total, word
     cdef int odd = 0
     cdef Header answer
-    cdef tuple known, place
+    cdef tuple known
     cdef str region = ""
     if not 0 <= at <= end:
         raise ValueError("a begin outside the data")
@@ -175,32 +210,30 @@ def settle_sends(bytes data, Py_ssize_t at, dict waiting):
             return begin, odd + 1
         if <Py_ssize_t>total > end - at - 4:
             break
+        stop = at + 4 + <Py_ssize_t>total
+        body_at = at + 8 + <Py_ssize_t>word
         known = None
-        if word == total - 4 and word <= SHORT_HEADER_MAX_BYTES:
-            if (
-                read_header(base + at + 8, base + at + 8 + word, &ANSWER, 1, &answer)
-                and answer.flag == 1 and not answer.seen & REMARK
-            ):
-                opaque = answer.opaque
-                known = waiting.get(opaque)
-        if known is None or len(known) != PLAIN_PARTS:
+        if (
+            word <= SHORT_HEADER_MAX_BYTES
+            and read_header(base + at + 8, base + body_at, &ANSWER, 1, &answer)
+            and answer.flag == 1 and not answer.seen & REMARK
+        ):
+            opaque = answer.opaque
+            known = waiting.get(opaque)
+        if known is None or not _fits(&answer, known, body_at != stop):
             odd += 1
+        elif odd:
+            break
         else:
-            place = known[3]
-            if <long long>place[3] != answer.numbers[QUEUE_ID]:
-                odd += 1
-            elif odd:
-                break
+            if len(known) == PULL_PARTS:
+                found = _pull_result(&answer, known, base + body_at, stop - body_at)
             else:
                 region = _region(&answer, region)
-                waiter = known[1]
-                found = place[0](
-                    place[1], known[2], _text(&answer, MESSAGE_ID), place[2],
-                    answer.numbers[QUEUE_OFFSET], _text(&answer, TRANSACTION_ID), region,
-                )
-                del waiting[opaque]
-                if not waiter.done():
-                    waiter.set_result(found)
-                begin = at + 4 + <Py_ssize_t>total
-        at += 4 + <Py_ssize_t>total
+                found = _send_result(&answer, known, region)
+            waiter = known[1]
+            del waiting[opaque]
+            if not waiter.done():
+                waiter.set_result(found)
+            begin = stop
+        at = stop
     return begin, odd

@@ -8,7 +8,7 @@ it gets its place.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, MAGIC_V1, stored_crc
@@ -21,16 +21,8 @@ _PLACE: Final = Struct(">qq")
 _PLACE_AT: Final = _FRONT.size - _PLACE.size
 
 
-class _Message:
-    """A message of a batch: what its record holds of its own."""
-
-    __slots__ = ("body", "flag", "properties", "size")
-
-    def __init__(self, flag: int, body: bytes, properties: bytes, fixed_bytes: int) -> None:
-        self.flag = flag
-        self.body = body
-        self.properties = properties
-        self.size = fixed_bytes + len(body) + len(properties)
+#: A message of a batch, what its record holds of its own: flag, body, properties; and its size.
+_Message: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 def append_batch(
@@ -54,16 +46,17 @@ def append_batch(
     properties that no record holds.
     """
     messages = _messages(body, queue, middle, properties)
-    total = sum([message.size for message in messages])
+    total = sum([size for _, _, _, size in messages])
     if position + total + BLANK_BYTES > limit:
         return total, b""
     packed: list[bytes] = []
     first = rows.count
+    head = _head_of(middle)
     for message in messages:
         rows.rows.append(_row(queue, message, position, store_ms))
-        packed.append(_record(queue, message, (queue.next_offset, position), middle))
+        packed.append(_record(head, queue, message, (queue.next_offset, position), middle))
         queue.next_offset += 1
-        position += message.size
+        position += message[3]
     _delay(rows, first, queue)
     rows.size_bytes += total
     return total, b"".join(packed)
@@ -85,8 +78,9 @@ def pack_batch(
     Raises what :func:`append_batch` raises. May run in a thread.
     """
     messages = _messages(body, queue, middle, properties)
-    total = sum([message.size for message in messages])
+    total = sum([size for _, _, _, size in messages])
     parts: list[tuple[WriteBatch, bytearray]] = []
+    head = _head_of(middle)
     if total > bytes_max:
         return total, parts
     for first in range(0, len(messages), rows_max):
@@ -95,8 +89,8 @@ def pack_batch(
             row = _row(queue, message, position, 0)
             row.queue, row.queue_offset = None, number
             rows.rows.append(row)
-            packed += _record(queue, message, (number, position), middle)
-            position += message.size
+            packed += _record(head, queue, message, (number, position), middle)
+            position += message[3]
         parts.append((rows, packed))
     return total, parts
 
@@ -132,49 +126,8 @@ def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) 
     """The messages of a body. Raises ValueError."""
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = b"\x02" + properties if properties else b""
-    found = [
-        _Message(flag, text, own + (separated if own and own[-1] != 2 else properties), fixed_bytes)
-        for flag, text, own in _entries(body)
-    ]
-    longest = max(len(message.properties) for message in found)
-    if longest > PROPERTIES_MAX_BYTES:
-        raise ValueError(
-            f"properties of a message with those of its batch are {longest} bytes long, the "
-            f"limit is {PROPERTIES_MAX_BYTES}"
-        )
-    return found
-
-
-def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> Row:
-    unique, keys, tag, _ = find_named(message.properties)
-    place = position, message.size, store_ms
-    return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
-
-
-def _record(queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes) -> bytes:
-    front = _FRONT.pack(
-        message.size, MAGIC_V1, stored_crc(message.body), queue.queue_id, message.flag, *place
-    )
-    lengths = len(message.body).to_bytes(4, "big"), len(message.properties).to_bytes(2, "big")
-    return b"".join(
-        (
-            front, middle, lengths[0], message.body, queue.topic_tail, lengths[1],
-            message.properties,
-        )
-    )  # fmt: skip
-
-
-def _delay(rows: WriteBatch, first: int, queue: QueueState) -> None:
-    """Messages of a queue that delays them have their time of delivery instead of a tag."""
-    if queue.delay_ms:
-        for row in rows.rows[first:]:
-            row.tag_code = row.store_ms + queue.delay_ms
-
-
-def _entries(body: bytes) -> list[tuple[int, bytes, bytes]]:
-    """The flags, bodies and properties of the messages of a batch body. Raises ValueError."""
-    found: list[tuple[int, bytes, bytes]] = []
-    at, end = 0, len(body)
+    found: list[_Message] = []
+    at, end, longest = 0, len(body), 0
     while at < end:
         left = end - at
         if left < _BATCH_FIXED_BYTES:
@@ -186,13 +139,51 @@ def _entries(body: bytes) -> list[tuple[int, bytes, bytes]]:
             raise ValueError(
                 f"batch body: entry at {at} of size {size}, its body {body_bytes}, {left} left"
             )
-        own_at = length_at + 2
-        if own_at + int.from_bytes(body[length_at:own_at], "big") != stop:
+        own = body[length_at + 2 : stop]
+        if int.from_bytes(body[length_at : length_at + 2], "big") != len(own):
             raise ValueError(
                 f"batch body: entry at {at} of size {size} is not the sum of its parts"
             )
-        found.append((flag, body[body_at:length_at], body[own_at:stop]))
+        own += separated if own and own[-1] != 2 else properties
+        if len(own) > longest:
+            longest = len(own)
+        size = fixed_bytes + body_bytes + len(own)
+        found.append((flag, body[body_at:length_at], own, size))
         at = stop
     if not found:
         raise ValueError("the batch holds no message")
+    if longest > PROPERTIES_MAX_BYTES:
+        raise ValueError(
+            f"properties of a message with those of its batch are {longest} bytes long, the "
+            f"limit is {PROPERTIES_MAX_BYTES}"
+        )
     return found
+
+
+def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> Row:
+    unique, keys, tag, _ = find_named(message[2])
+    place = position, message[3], store_ms
+    return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
+
+
+def _head_of(middle: bytes) -> Struct:
+    """A record up to its body: size, magic, CRC, queue id, flag, queue offset, physical offset, the
+    middle, the length of the body."""
+    return Struct(f">IIIIiqq{len(middle)}sI")
+
+
+def _record(
+    head: Struct, queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes
+) -> bytes:
+    flag, body, properties, size = message
+    front = head.pack(
+        size, MAGIC_V1, stored_crc(body), queue.queue_id, flag, *place, middle, len(body)
+    )
+    return front + body + queue.topic_tail + len(properties).to_bytes(2, "big") + properties
+
+
+def _delay(rows: WriteBatch, first: int, queue: QueueState) -> None:
+    """Messages of a queue that delays them have their time of delivery instead of a tag."""
+    if queue.delay_ms:
+        for row in rows.rows[first:]:
+            row.tag_code = row.store_ms + queue.delay_ms

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import mul
 
 _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
+#: So many units of a text are hashed at once.
+_UNITS = 64
+#: By a number of units: what each of them is multiplied with, and what comes before them.
+_FACTORS = [[pow(31, n, _MASK + 1) for n in reversed(range(count))] for count in range(_UNITS + 1)]
+_BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
 
 
 def java_hash(text: str) -> int:
@@ -41,17 +47,28 @@ def absolute(value: int) -> int:
 def text_hash(value: int, text: bytes) -> int:
     """Return :func:`extended_hash` for UTF-8. What is none counts as replaced, as Python does
     it."""
+    if text.isascii():
+        return _extended(value, text)
     return extended_hash(value, text.decode("utf-8", "replace"))
 
 
 def extended_hash(value: int, text: str) -> int:
     """Return the unsigned hash of a text that goes on with ``text`` after one of hash ``value``."""
-    for unit in _utf16_units(text):
-        value = value * 31 + unit & _MASK
-    return value & _MASK
+    return _extended(value, _utf16_units(text))
 
 
-def _utf16_units(text: str) -> Iterable[int]:
+def _extended(value: int, units: Sequence[int]) -> int:
+    """As value = value * 31 + unit for each, many at once."""
+    count = len(units)
+    if count > _UNITS:
+        for at in range(0, count, _UNITS):
+            value = _extended(value, units[at : at + _UNITS])
+        return value
+    total: int = sum(map(mul, units, _FACTORS[count]))
+    return (value * _BEFORE[count] + total) & _MASK
+
+
+def _utf16_units(text: str) -> Sequence[int]:
     if text.isascii():
         return text.encode()
     raw = text.encode("utf-16-be", "surrogatepass")

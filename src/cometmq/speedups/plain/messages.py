@@ -1,4 +1,4 @@
-"""The messages of a pull: all records of its body at once.
+"""The messages of a pull: its records are checked at once, each is made when it is asked for.
 
 This is the definition; compiled/messages.pyx does the same. Records are plain when all of this
 holds of each of them:
@@ -10,9 +10,9 @@ holds of each of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from cometmq.speedups.plain.properties import pairs_of
 from cometmq.speedups.plain.records import (
@@ -30,43 +30,98 @@ _HOST_BYTES: Final = 8, 20
 #: Magic, CRC, queue id, flag, queue offset, physical offset, sysFlag, born time.
 _HEAD: Final = Struct(">4xIIiiqqiq")
 _LONG: Final = Struct(">q")
+_OFFSET_AT: Final = 20
 #: Attempts, the half message's offset.
 _COUNTS: Final = Struct(">iq")
 
 
-def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M] | None:
-    """What ``make`` makes of each record of ``data``; None when not all of them are plain.
+class Records(Generic[M]):
+    """The records of a pull's body, in their order. Each becomes a message when it is asked for, at
+    most once."""
 
-    ``make`` gets the topic, the queue id, the queue offset, the physical offset, the body, the
-    properties, the flag, sysFlag, when and where it was born, when and where it was stored, the
-    attempts, the offset of the half message, the size in bytes, and the name of the broker.
-    """
-    found: list[M] = []
-    at = 0
-    while at < len(data):
-        whole = find_whole(data, at, len(data))
-        if whole is None:
-            return None
-        parts, stop = whole
-        magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = (
-            _HEAD.unpack_from(data, at)
+    __slots__ = ("_broker_name", "_data", "_made", "_make", "_starts")
+
+    def __init__(
+        self, data: bytes, starts: list[int], make: Callable[..., M], broker_name: str
+    ) -> None:
+        self._data = data
+        #: Where each record begins, and where the last one ends.
+        self._starts = starts
+        self._make = make
+        self._broker_name = broker_name
+        self._made: dict[int, M] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __iter__(self) -> Iterator[M]:
+        return iter([self[at] for at in range(len(self))])
+
+    def __getitem__(self, at: int) -> M:
+        found = self._made.get(at)
+        if found is None:
+            self._check(at, len(self))
+            found = self._made[at] = self._cut(at)
+        return found
+
+    def offset_at(self, at: int) -> int:
+        """The queue offset of a record."""
+        self._check(at, len(self))
+        (offset,) = _LONG.unpack_from(self._data, self._starts[at] + _OFFSET_AT)
+        return int(offset)
+
+    def bytes_of(self, begin: int, end: int) -> int:
+        """The size of the records from one to before another."""
+        self._check(begin, len(self._starts))
+        self._check(end, len(self._starts))
+        return self._starts[end] - self._starts[begin]
+
+    def _check(self, at: int, end: int) -> None:
+        if not 0 <= at < end:
+            raise IndexError("no such record")
+
+    def _cut(self, number: int) -> M:
+        data, at, stop = self._data, self._starts[number], self._starts[number + 1]
+        whole = find_whole(data, at, stop)
+        assert whole is not None
+        parts = whole[0]
+        _, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = _HEAD.unpack_from(
+            data, at
         )
-        body = data[parts.body : parts.body_end]
-        if magic != MAGIC_V1 or sys_flag & COMPRESSED or (crc and stored_crc(body) != crc):
-            return None
         born_at = at + _HEAD.size
         store_at = born_at + _HOST_BYTES[bool(sys_flag & BORN_V6)]
         host_at = store_at + _LONG.size
         counts_at = host_at + _HOST_BYTES[bool(sys_flag & STORE_V6)]
         (store_ms,) = _LONG.unpack_from(data, store_at)
         attempts, prepared_offset = _COUNTS.unpack_from(data, counts_at)
-        found.append(
-            make(
-                str(data[parts.topic : parts.topic_end], "utf-8", "replace"), queue_id,
-                queue_offset, physical_offset, body, pairs_of(data[parts.topic_end + 2 : stop]),
-                flag, sys_flag, born_ms, data[born_at:store_at], store_ms,
-                data[host_at:counts_at], attempts, prepared_offset, stop - at, broker_name,
-            )
+        return self._make(
+            str(data[parts.topic : parts.topic_end], "utf-8", "replace"), queue_id,
+            queue_offset, physical_offset, data[parts.body : parts.body_end],
+            pairs_of(data[parts.topic_end + 2 : stop]), flag, sys_flag, born_ms,
+            data[born_at:store_at], store_ms, data[host_at:counts_at], attempts, prepared_offset,
+            stop - at, self._broker_name,
         )  # fmt: skip
+
+
+def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> Records[M] | None:
+    """The records of ``data``, each of which ``make`` makes a message of; None when not all of
+    them are plain.
+
+    ``make`` gets the topic, the queue id, the queue offset, the physical offset, the body, the
+    properties, the flag, sysFlag, when and where it was born, when and where it was stored, the
+    attempts, the offset of the half message, the size in bytes, and the name of the broker.
+    """
+    starts = [0]
+    at = 0
+    while at < len(data):
+        whole = find_whole(data, at, len(data))
+        if whole is None:
+            return None
+        parts, stop = whole
+        magic, crc, *_, sys_flag, _ = _HEAD.unpack_from(data, at)
+        body = data[parts.body : parts.body_end]
+        if magic != MAGIC_V1 or sys_flag & COMPRESSED or (crc and stored_crc(body) != crc):
+            return None
+        starts.append(stop)
         at = stop
-    return found
+    return Records(data, starts, make, broker_name)

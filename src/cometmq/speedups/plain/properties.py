@@ -21,12 +21,20 @@ class Named(NamedTuple):
 
 def find_named(properties: bytes) -> Named:
     """What properties say."""
-    values = {b"UNIQ_KEY": b"", b"KEYS": b"", b"TAGS": b"", b"DELAY": b""}
+    unique = keys = tag = delay = b""
     for pair in properties.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
-        if value and name in values:
-            values[name] = value
-    return Named(*values.values())
+        if not value:
+            continue
+        if name == b"UNIQ_KEY":
+            unique = value
+        elif name == b"KEYS":
+            keys = value
+        elif name == b"TAGS":
+            tag = value
+        elif name == b"DELAY":
+            delay = value
+    return Named(unique, keys, tag, delay)
 
 
 def pairs_of(properties: bytes) -> dict[str, str]:
@@ -42,4 +50,7 @@ def pairs_of(properties: bytes) -> dict[str, str]:
 
 def keys_of(unique: bytes, keys: bytes) -> list[bytes]:
     """What a message is found by: its unique key and its keys."""
-    return [unique] * bool(unique) + [key for key in keys.split(b" ") if key]
+    found = [unique] if unique else []
+    if keys:
+        found += [key for key in keys.split(b" ") if key]
+    return found

@@ -96,7 +96,7 @@ class Row:
         self.oneway = oneway
         self.role = 0
         self.half_offset = 0
-        self.tag_code = signed(text_hash(0, tag))
+        self.tag_code = signed(text_hash(0, tag)) if tag else 0
         self.hashes = [absolute(text_hash(queue.topic_hash, key)) for key in keys]
 
 
