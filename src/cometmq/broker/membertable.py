@@ -9,7 +9,7 @@ is kept, to tell of that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -87,7 +87,8 @@ def wants_of(data: ConsumerData) -> Wants:
 
 
 class MemberTable(Generic[Channel]):
-    """Groups and their members by channel. Nothing here does I/O; changes are told by answers."""
+    """Groups and their members by channel. Nothing here does I/O; changes are told by answers.
+    ``on_change`` callbacks run when what the members of a group want of a topic changed."""
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
@@ -98,6 +99,7 @@ class MemberTable(Generic[Channel]):
         self._producers_by_id: dict[str, Channel] = {}
         #: In how many groups a channel produces under an id.
         self._uses_of_id: Counter[tuple[Channel, str]] = Counter()
+        self.on_change: list[Callable[[], None]] = []
 
     def producer(self, client_id: str) -> Channel | None:
         """Where a client that produces is connected."""
@@ -116,7 +118,10 @@ class MemberTable(Generic[Channel]):
         group.members[channel] = member
         group.tell(channel, data)
         self._groups_of.setdefault(channel, set()).add((data.group_name, True))
+        before = dict(group.subscriptions)
         changed |= _replace_subscriptions(group, data.subscription_data_set)
+        if group.subscriptions != before:
+            self._tell()
         since = group.since
         group.since = {topic: since.get(topic, member.log_end) for topic in group.subscriptions}
         return changed
@@ -142,6 +147,7 @@ class MemberTable(Generic[Channel]):
         known.forget(channel)
         if not known.members:
             del self.consumers[group]
+            self._tell()
         return True
 
     def remove_producer(self, channel: Channel, group: str) -> bool:
@@ -204,6 +210,10 @@ class MemberTable(Generic[Channel]):
     def channels(self) -> set[Channel]:
         """Every channel that is a member of something."""
         return set(self._groups_of)
+
+    def _tell(self) -> None:
+        for callback in self.on_change:
+            callback()
 
     def _forget(self, channel: Channel, group: str, *, is_consumer: bool) -> None:
         groups = self._groups_of.get(channel)
