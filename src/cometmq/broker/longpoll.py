@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.watermark import Watermark
 from cometmq.protocol.codes import RequestCode
@@ -49,6 +49,7 @@ class HeldPull:
     connection's slow requests, for it waits for a turn of its own."""
 
     __slots__ = (
+        "_asked_offset",
         "_request",
         "deadline_ms",
         "is_task",
@@ -75,7 +76,7 @@ class HeldPull:
         self.peer = peer
         self._request = request
         self.queue = queue
-        self.offset = offset
+        self.offset = self._asked_offset = offset
         self.wanted = wanted
         self.deadline_ms = deadline_ms
         self.plan = plan
@@ -88,17 +89,18 @@ class HeldPull:
         """The request."""
         if self._request is None:
             assert self.plan is not None
-            group, topic, queue_id, _, *others = self.plan.fields
-            header = PullMessage(group, topic, queue_id, self.offset, *others)
+            header = PullMessage(*self.plan.fields)
+            header.queue_offset = self._asked_offset
             self._request = Request(RequestCode.PULL_MESSAGE, header, self.opaque)
         return self._request
 
 
 class LongPoll:
-    """Holds pulls. Plain ones whose queues grew are given to ``serve_plain`` together, which returns
-    those that it did not answer. ``serve(pull, final)`` is called with these and each other pull
-    that is given back; ``final`` means its time is up and it must be answered. ``call_soon`` runs a function in a later turn.
-    While pulls are held, one of ``listeners`` hears of what was dispatched."""
+    """Holds pulls. Plain ones whose queues grew are given to ``serve_plain`` together, which gives
+    back those that it did not answer. ``serve(pull, final)`` is called with these and each other
+    pull that is released; ``final`` means its time is up and it must be answered. ``call_soon``
+    runs a function in a later turn. While pulls are held, one of ``listeners`` hears of what was
+    dispatched."""
 
     def __init__(
         self,
@@ -215,9 +217,7 @@ class LongPoll:
         stop_ns = now_ns() + SERVING_NS
         some = [ready.popleft() for _ in range(min(SERVED_PER_TURN, len(ready)))]
         plain = [
-            pull
-            for pull, final in some
-            if not (final or pull.plan is None or pull.peer.closed)
+            pull for pull, final in some if not (final or pull.plan is None or pull.peer.closed)
         ]
         if plain:
             odd = set(self._serve_plain(plain))

@@ -166,10 +166,7 @@ class PullHandler:
             return at, MANY
         begun_ns = self._clock.monotonic_ns()
         may_match = not self.longpoll.rests and self._config.enable_property_filter
-        suggests = 0
-        if self._config.slave_read_enable and self.relieved():
-            suggests = 2 if self._cold_reads.locked() else 1
-        frames, at, odd, waiting = self._answers.take(data, at, suggests, may_match)
+        frames, at, odd, waiting = self._answers.take(data, at, self._suggests(), may_match)
         if frames:
             peer.write(frames)
         for each in waiting:
@@ -194,18 +191,21 @@ class PullHandler:
 
     def _serve_plain(self, pulls: list[HeldPull]) -> list[HeldPull]:
         """Answer plain pulls whose queues grew; gives those that have to be served one by one."""
-        suggests = 0
-        if self._config.slave_read_enable and self.relieved():
-            suggests = 2 if self._cold_reads.locked() else 1
-        if self._hooks.added:
+        if self._hooks.added or pulls[0].peer.router.hooks:
             return pulls
         odd: list[HeldPull] = []
-        for pull, frame in zip(pulls, self._answers.serve(pulls, suggests), strict=True):
-            if frame is None or pull.peer.router.hooks:
+        for pull, frame in zip(pulls, self._answers.serve(pulls, self._suggests()), strict=True):
+            if frame is None:
                 odd.append(pull)
             else:
                 pull.peer.write(frame)
         return odd
+
+    def _suggests(self) -> int:
+        """Which broker plain pulls are to ask next; see :meth:`_suggested`."""
+        if not self._config.slave_read_enable or not self.relieved():
+            return 0
+        return 2 if self._cold_reads.locked() else 1
 
     def _look(
         self, queue: ConsumeQueue, offset: int, header: PullMessage, sql: SqlFilter

@@ -124,17 +124,6 @@ def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
     return choose(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
 
 
-def read_near(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult | None:
-    """:func:`read` where it finds all it needs in memory, near the end of the log; else None."""
-    queue, offset = query.queue, query.offset
-    if not queue.min_offset <= offset < queue.max_offset:
-        return None
-    entries = queue.read_at_once(offset, query.entry_count)
-    if entries is None:
-        return None
-    return _at_once(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
-
-
 def is_far(queue: ConsumeQueue, offset: int, reads: ColdReads) -> bool:
     """Whether a queue's entry at an offset is of a record far behind the end of the log."""
     if not queue.min_offset <= offset < queue.max_offset:

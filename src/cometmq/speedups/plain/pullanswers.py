@@ -9,13 +9,15 @@ memory, in one log file; one at the end of its queue may wait. All others are od
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from cometmq.speedups.plain.match import Program, match_records
 from cometmq.speedups.plain.pullframes import PullFields, answer_frame, read_pull
 from cometmq.speedups.plain.pulls import take_records
 from cometmq.speedups.plain.records import ENTRY
-from cometmq.speedups.plain.writebatch import QueueState
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.writebatch import QueueState
 
 #: Pulls of a connection that are answered before others get their turn; with a filter it is one.
 AT_ONCE: Final = 8
