@@ -22,6 +22,8 @@ from cometmq.speedups.plain.pullanswers import PullPlan
 from tests.broker.serving import BrokerClient, RunningBroker, running_broker
 from tests.broker.test_pull import fill
 
+# Plain Python serves each pull by itself.
+pytestmark = pytest.mark.compiled
 TAGGED = {"sysFlag": "0", "subVersion": "5"}
 CODES = {"red": 112785, "blue": 3027034}
 

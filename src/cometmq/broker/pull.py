@@ -193,8 +193,13 @@ class PullHandler:
         """Answer plain pulls whose queues grew; gives those that have to be served one by one."""
         if self._hooks.added or pulls[0].peer.router.hooks:
             return pulls
+        try:
+            frames = self._answers.serve(pulls, self._suggests())
+        except Exception:  # served one by one, each of them is answered
+            log.exception("held pulls failed count=%d", len(pulls))
+            return pulls
         odd: list[HeldPull] = []
-        for pull, frame in zip(pulls, self._answers.serve(pulls, self._suggests()), strict=True):
+        for pull, frame in zip(pulls, frames, strict=True):
             if frame is None:
                 odd.append(pull)
             else:

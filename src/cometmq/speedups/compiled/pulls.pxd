@@ -33,4 +33,5 @@ cdef class Reading:
     ) except -1
     cdef bint are_at_once(self, long long sure, has_at_once) except -1
     cdef bint proves(self, long long high, int queue_id, bytes tail) except -1
+    cdef void ask_ahead(self, Py_ssize_t n) noexcept nogil
     cdef bint is_in_one(self) noexcept

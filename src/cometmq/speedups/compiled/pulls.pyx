@@ -21,6 +21,23 @@ cdef extern from "Python.h":
     Py_ssize_t PyBytes_Size(object) except -1
     object PyMemoryView_FromObject(object)
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define fetch_soon(p) __builtin_prefetch(p)
+    #else
+    #define fetch_soon(p) ((void)(p))
+    #endif
+    """
+    void fetch_soon(const void *) nogil
+
+cdef enum:
+    # Records ahead whose bytes are asked of memory, and how many of them.
+    AHEAD = 4
+    AHEAD_BYTES = 512
+    LINE_BYTES = 64
+
+
 def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
     """Whether a record is the one of an entry of a queue; see plain/pulls.py."""
     cdef Py_buffer view
@@ -135,6 +152,7 @@ cdef class Reading:
         cdef Bytes topic = <Bytes>PyBytes_AsString(tail)
         cdef Py_ssize_t topic_bytes = PyBytes_Size(tail)
         for n in range(self.count):
+            self.ask_ahead(n + AHEAD)
             row = &self.taken[n]
             if not is_record_of(
                 p + (row.place - self.base), high - row.place, row, queue_id, topic, topic_bytes
@@ -161,6 +179,16 @@ cdef class Reading:
             return self.proves(high, queue_id, topic_tail)
         return True
 
+    cdef void ask_ahead(self, Py_ssize_t n) noexcept nogil:
+        """Ask memory for the bytes of a record that is taken, if there is such a one."""
+        cdef Bytes p
+        cdef Py_ssize_t at = 0
+        if n < self.count:
+            p = <Bytes>self.held.data.buf + (self.taken[n].place - self.base)
+            while at < AHEAD_BYTES and at < self.taken[n].size:
+                fetch_soon(p + at)
+                at += LINE_BYTES
+
     cdef bint is_in_one(self) noexcept:
         """Whether the records lie side by side."""
         cdef Taken *last = &self.taken[self.count - 1]
@@ -172,6 +200,7 @@ cdef class Reading:
         cdef Py_ssize_t n
         cdef Taken *row
         for n in range(self.count):
+            self.ask_ahead(n + AHEAD)
             row = &self.taken[n]
             memcpy(out, p + (row.place - self.base), row.size)
             out += row.size
