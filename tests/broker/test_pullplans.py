@@ -24,7 +24,7 @@ from tests.broker.test_pull import fill
 
 # Plain Python serves each pull by itself.
 pytestmark = pytest.mark.compiled
-TAGGED = {"sysFlag": "0", "subVersion": "5"}
+TAGGED: dict[str, Any] = {"sysFlag": "0", "subVersion": "5"}
 CODES = {"red": 112785, "blue": 3027034}
 
 
@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 
 @asynccontextmanager
 async def planned(
-    directory: Path, made: Made, **fields: str
+    directory: Path, made: Made, **fields: Any
 ) -> AsyncIterator[tuple[RunningBroker, BrokerClient]]:
     """A broker with two messages, red and blue, which answers pulls by one plan."""
     async with running_broker(directory, autoCreateSubscriptionGroup="false") as running:
@@ -116,7 +116,7 @@ async def test_settings_of_the_broker(tmp_path: Path, made: Made) -> None:
         assert (await client.pull())[0].code == 16
         await change(client, b"brokerPermission=6\n")
         assert (await client.pull())[0].code == 0
-        sql = {"expressionType": "SQL92", "subscription": "TAGS = 'red'"}
+        sql: dict[str, Any] = {"expressionType": "SQL92", "subscription": "TAGS = 'red'"}
         _, records = await client.pull(**sql)
         assert [record.body for record in records] == [b"0"]
         await change(client, b"enablePropertyFilter=false\n")
@@ -207,7 +207,7 @@ async def test_filters_that_plans_keep_are_bounded(
 ) -> None:
     monkeypatch.setattr(pullplans, "MAX_PLANNED_BYTES", 20_000)
     async with planned(tmp_path, made) as (_, client):
-        sql = {"expressionType": "SQL92"}
+        sql: dict[str, Any] = {"expressionType": "SQL92"}
         for number in range(40):
             head, _ = await client.pull(subscription=f"TAGS = 'red' OR n = {number}", **sql)
             assert head.code == 0
