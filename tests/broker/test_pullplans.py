@@ -66,7 +66,7 @@ async def planned(
         yield running, client
 
 
-async def ask(client: BrokerClient, code: int, body: Any = b"", **fields: str) -> None:
+async def ask(client: BrokerClient, code: int, body: Any = b"", **fields: Any) -> None:
     """Ask for a change, and wait for it."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     answer, _ = await client.ask(code, data, **fields)
