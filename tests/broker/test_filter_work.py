@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -173,15 +174,24 @@ async def test_others_are_served_between_those_who_filter(
         await fill(client, 13)
         pull = running.broker.pull
         happened: list[str] = []
-        look = pull._look
+        look, answers = pull._look, pull._answers
 
-        def slow(*asked: Any) -> ReadResult | None:
+        def long_look() -> None:
             asyncio.get_running_loop().call_soon(happened.append, "turn")
             happened.append("look")
             pull.longpoll.rest()
+
+        def slow(*asked: Any) -> ReadResult | None:
+            long_look()
             return look(*asked)
 
+        def take(data: bytes, at: int, suggests: int, may_match: bool) -> Any:
+            if may_match:
+                long_look()
+            return answers.take(data, at, suggests, may_match)
+
         monkeypatch.setattr(pull, "_look", slow)
+        monkeypatch.setattr(pull, "_answers", SimpleNamespace(take=take))
         clients = [await running.connect() for _ in range(5)]
         for number, each in enumerate(clients):
             for _ in range(2):

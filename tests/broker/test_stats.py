@@ -31,7 +31,7 @@ def test_pulls_are_counted_by_group_and_topic() -> None:
     stats.on_pull("h", "t", 1, 5)
     stats.on_pull_missed()
     assert (stats.pulls["g", "t"].count, stats.pulls["g", "t"].size_bytes) == (33, 105)
-    assert (stats.found, stats.missed, stats.transferred) == (3, 1, 34)
+    assert (stats.pulled.found, stats.pulled.missed, stats.pulled.transferred) == (3, 1, 34)
     stats.on_send_back("g", "t")
     stats.forget_group("g")
     assert list(stats.pulls) == [("h", "t")]

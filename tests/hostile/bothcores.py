@@ -16,7 +16,9 @@ from cometmq.message.record import Record, pack
 from tests.conftest import cores
 from tests.hostile import grammar as g
 from tests.speedups import (
+    test_pullanswers,
     test_pullframes,
+    test_pulls,
     test_requests,
     test_sends,
     test_transactions,
@@ -115,9 +117,35 @@ def _answer(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
 
 
 def _pull(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
-    """A text as the header of a pull."""
-    found = core.read_pull(test_pullframes.framed(data), 0)
-    return found, isinstance(found, tuple)
+    """A text as the header of a pull, which is answered when it asks for what there is."""
+    frame = test_pullframes.framed(data)
+    world = test_pullanswers.World(core)
+    taken = world.take(frame)
+    return (core.read_pull(frame, 0), taken, world.seen), taken[1] > 0
+
+
+def _pulled(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
+    """A text as entries of a queue, the first two of its file, and the log that they lead into."""
+    found: list[object] = []
+    taken = 0
+    for wanted, proof in (
+        (test_pullanswers.EVERYTHING, test_pulls.QUEUE),
+        (test_pullanswers.EVERYTHING, None),
+        (test_pullanswers.filtered()(core), test_pulls.QUEUE),
+    ):
+        world = test_pullanswers.World(core, count=3, tail_offset=2, wanted=wanted, proof=proof)
+        world.entries[:] = data[: len(world.entries)]
+        world.queue.tail = world.entries[2 * _ENTRY.size :]
+        world.log[:] = data[len(world.entries) :]
+        frames = b"".join(test_pullanswers.pull(offset) for offset in (0, 1, 2, 3))
+        found += [world.take(frames), world.seen]
+        taken += world.totals.found
+    return found, taken > 0
+
+
+def _pulled_log() -> bytes:
+    world = test_pullanswers.World(cores()[0], count=3)
+    return bytes(world.entries + world.log)
 
 
 def _cut(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
@@ -234,6 +262,7 @@ COMPARED: Final = (
         _with(_JSON, (test_requests.header_of(), test_requests.header_of({"version": 3}))),
     ),
     Compared("a pull in both cores", _pull, _with(_JSON, (test_pullframes.header_of(),))),
+    Compared("pulled records in both cores", _pulled, _with(g.BINARY, (_pulled_log(),))),
     Compared("messages in both cores", _cut, _with(g.BINARY, (LOG, RECORDS[0]))),
     Compared("a walk in both cores", _walk, _with(g.BINARY, (LOG, RECORDS[0]))),
     Compared("a match in both cores", _match, _with(g.BINARY, (ENTRIES + LOG,))),

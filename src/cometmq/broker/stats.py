@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.speedups import PullCounter, PullTotals
+
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
@@ -25,15 +27,13 @@ _STEP_MS: Final = 10_000
 _STEPS: Final = 6
 
 
-class Counter:
+class Counter(PullCounter):
     """Messages and bytes, with the message count at the beginning of the last few steps of time."""
 
-    __slots__ = ("_marks", "count", "size_bytes", "step")
+    __slots__ = ("_marks",)
 
     def __init__(self) -> None:
-        self.count = 0
-        self.size_bytes = 0
-        self.step = -1
+        super().__init__()
         self._marks: tuple[tuple[int, int], ...] = ()
 
     def add(self, count: int, size_bytes: int, step: int) -> None:
@@ -94,14 +94,13 @@ class BrokerStats:
         self._clock = clock
         self._dispatched = dispatched
         self._before = dispatched.messages, dispatched.size_bytes
-        self._step = clock.monotonic_ms() // _STEP_MS
+        #: Pulls, which are counted by who answers them.
+        self.pulled = PullTotals()
+        self.pulled.step = clock.monotonic_ms() // _STEP_MS
         self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)
         self._day = datetime.fromtimestamp(clock.wall_ms() / 1000).date()
         self.started_ms = clock.wall_ms()
         self.days = DayTotals()
-        self.found = 0
-        self.missed = 0
-        self.transferred = 0
         self.pulls: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
         self._samples.append(self.totals())
@@ -120,27 +119,30 @@ class BrokerStats:
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """Count a pull that found messages."""
-        self.found += 1
-        self.transferred += count
+        self.pulled.found += 1
+        self.pulled.transferred += count
+        self.counter(group, topic).add(count, size_bytes, self.pulled.step)
+
+    def counter(self, group: str, topic: str) -> Counter:
+        """Return the counter of the messages that a group gets of a topic.
+
+        It is valid until one of them is deleted.
+        """
         counter = self.pulls.get((group, topic))
         if counter is None:
             counter = self.pulls[group, topic] = Counter()
-        # Counter.add without the call, because this runs for every pull.
-        if counter.step != self._step:
-            counter.begin(self._step)
-        counter.count += count
-        counter.size_bytes += size_bytes
+        return counter
 
     def on_pull_missed(self) -> None:
         """Count a pull that found none."""
-        self.missed += 1
+        self.pulled.missed += 1
 
     def on_send_back(self, group: str, topic: str) -> None:
         """Count a message that a consumer sent back."""
         counter = self.send_backs.get((group, topic))
         if counter is None:
             counter = self.send_backs[group, topic] = Counter()
-        counter.add(1, 0, self._step)
+        counter.add(1, 0, self.pulled.step)
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
@@ -162,9 +164,9 @@ class BrokerStats:
             self._clock.monotonic_ms(),
             self.puts,
             self.put_bytes,
-            self.found,
-            self.missed,
-            self.transferred,
+            self.pulled.found,
+            self.pulled.missed,
+            self.pulled.transferred,
         )
 
     def rates(self, *names: str) -> str:
@@ -188,13 +190,13 @@ class BrokerStats:
 
     def sample(self) -> None:
         """Take one sample, and the day's totals if a new day began."""
-        self._step = self._clock.monotonic_ms() // _STEP_MS
+        self.pulled.step = self._clock.monotonic_ms() // _STEP_MS
         self._samples.append(self.totals())
         today = datetime.fromtimestamp(self._clock.wall_ms() / 1000).date()
         if today != self._day:
             self._day = today
             self.days = DayTotals(
-                self.days.puts_today, self.puts, self.days.gets_today, self.transferred
+                self.days.puts_today, self.puts, self.days.gets_today, self.pulled.transferred
             )
 
     def _rate(self, now: Totals, names: Sequence[str], window_s: int) -> str:

@@ -17,6 +17,12 @@ from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.indexkeys import put_keys
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import Records, cut_records
+from cometmq.speedups.plain.pullanswers import (
+    PullAnswers,
+    PullCounter,
+    PullPlan,
+    PullTotals,
+)
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_plain
@@ -37,6 +43,10 @@ __all__ = [
     "OpenTransactions",
     "Outlet",
     "Program",
+    "PullAnswers",
+    "PullCounter",
+    "PullPlan",
+    "PullTotals",
     "QueueState",
     "RecordColumns",
     "Records",
@@ -72,7 +82,14 @@ NAMES = {
     "indexkeys": ("put_keys",),
     "match": ("Program", "match_records"),
     "messages": ("Records", "cut_records"),
-    "pullframes": ("answer_frame", "read_pull"),
+    "pullanswers": (
+        "PullAnswers",
+        "PullCounter",
+        "PullPlan",
+        "PullTotals",
+        "answer_frame",
+        "read_pull",
+    ),
     "pulls": ("is_record", "take_records"),
     "requests": ("send_frame", "settle_plain"),
     "sendanswers": ("Outlet", "send_answers"),

@@ -251,7 +251,7 @@ async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> N
         assert refused.code == 16
         bad, _ = await client.ask(PULL, **pull_fields(0, subscription="||"))
         assert bad.code == 23
-        assert (running.broker.stats.found, running.broker.stats.missed) == (2, 1)
+        assert (running.broker.stats.pulled.found, running.broker.stats.pulled.missed) == (2, 1)
     assert binary.ext == hooked.ext
     assert body == same
     assert seen == [(0, 2), (19, 0), (23, 0)]

@@ -35,6 +35,7 @@ class Held:
         self.longpoll = LongPoll(
             self.clock,
             lambda pull, final: self.served.append((pull, final)),
+            lambda pulls: pulls,
             self.turns.append,
             self.listeners,
         )

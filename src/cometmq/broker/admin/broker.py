@@ -152,7 +152,7 @@ class BrokerAdmin:
             "msgPutTotalTodayNow": str(stats.puts),
             "msgGetTotalYesterdayMorning": str(days.gets_yesterday),
             "msgGetTotalTodayMorning": str(days.gets_today),
-            "msgGetTotalTodayNow": str(stats.transferred),
+            "msgGetTotalTodayNow": str(stats.pulled.transferred),
             "putMessageTimesTotal": str(stats.puts),
             "putMessageSizeTotal": str(stats.put_bytes),
             "putMessageAverageSize": str(average),

@@ -8,7 +8,7 @@ SubscriptionGroupManager.java).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.tables.versioned import TableFormat, VersionedTable
@@ -36,7 +36,8 @@ _AT_START: Final = (
 
 
 class GroupTable:
-    """All subscription groups. ``get`` is the plain lookup by name."""
+    """All subscription groups. ``get`` is the plain lookup by name; ``on_change`` callbacks run
+    after each change, in the turn that made it."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class GroupTable:
             config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
         )
         self.get = self._table.get
+        self.on_change: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._table)
@@ -89,17 +91,21 @@ class GroupTable:
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group."""
-        self._table.put(config.group_name, config)
+        if self._table.put(config.group_name, config):
+            self._tell()
 
     def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
         """Take over the groups of a master at a version of its table."""
         self._table.replace(groups, version)
         for name in _AT_START:
             self._table.add_default(name, SubscriptionGroupConfig(name))
+        self._tell()
 
     def delete(self, group: str) -> bool:
         """Delete a group; return False if there was none."""
-        return self._table.delete(group)
+        deleted = self._table.delete(group)
+        self._tell()
+        return deleted
 
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raise StoreError if that fails."""
@@ -117,6 +123,10 @@ class GroupTable:
     def values(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all groups by name."""
         return self._table.values()
+
+    def _tell(self) -> None:
+        for callback in self.on_change:
+            callback()
 
     def _may_create(self, group: str) -> bool:
         return self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)

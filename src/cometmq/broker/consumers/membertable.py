@@ -9,7 +9,7 @@ subscriptions of each consumer are kept too, so that a conflict can be reported.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -88,7 +88,8 @@ def wants_of(data: ConsumerData) -> Wants:
 
 
 class MemberTable(Generic[Channel]):
-    """Groups and their members by channel. No I/O; return values report changes."""
+    """Groups and their members by channel. No I/O; return values report changes. ``on_change``
+    callbacks run after what the members of a group want of a topic changed."""
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
@@ -99,6 +100,7 @@ class MemberTable(Generic[Channel]):
         self._producers_by_id: dict[str, Channel] = {}
         #: Number of groups in which a channel produces under a client id.
         self._uses_of_id: Counter[tuple[Channel, str]] = Counter()
+        self.on_change: list[Callable[[], None]] = []
 
     def producer(self, client_id: str) -> Channel | None:
         """Return the channel of a producing client, or None."""
@@ -118,7 +120,10 @@ class MemberTable(Generic[Channel]):
         group.members[channel] = member
         group.tell(channel, data)
         self._groups_of.setdefault(channel, set()).add((data.group_name, True))
+        before = dict(group.subscriptions)
         changed |= _replace_subscriptions(group, data.subscription_data_set)
+        if group.subscriptions != before:
+            self._tell()
         since = group.since
         group.since = {topic: since.get(topic, member.log_end) for topic in group.subscriptions}
         return changed
@@ -144,6 +149,7 @@ class MemberTable(Generic[Channel]):
         known.forget(channel)
         if not known.members:
             del self.consumers[group]
+            self._tell()
         return True
 
     def remove_producer(self, channel: Channel, group: str) -> bool:
@@ -209,6 +215,10 @@ class MemberTable(Generic[Channel]):
     def channels(self) -> set[Channel]:
         """Return all channels that are members of a group."""
         return set(self._groups_of)
+
+    def _tell(self) -> None:
+        for callback in self.on_change:
+            callback()
 
     def _forget(self, channel: Channel, group: str, *, is_consumer: bool) -> None:
         groups = self._groups_of.get(channel)

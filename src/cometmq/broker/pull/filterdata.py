@@ -99,6 +99,8 @@ class FilterTable:
         #: The text of each filter in the file, by topic and group.
         self._texts: dict[str, dict[str, bytes]] = {}
         self._count = self._chars = self._dead = 0
+        #: Called after each change.
+        self.on_change: list[Callable[[], None]] = []
         self._readable: dict[str, None] = {}
         self._window = self._new_words = self._quiet_until_ms = 0
         self._file = TableFile(
@@ -273,6 +275,11 @@ class FilterTable:
         if not data.dead:
             self._put(_died(data, self._clock.wall_ms()))
 
+    def _changed(self) -> None:
+        self._file.touch()
+        for call in self.on_change:
+            call()
+
     def _put(self, data: FilterData) -> None:
         topic, group = data.topic, data.consumer_group
         known = self.get(topic, group)
@@ -287,7 +294,7 @@ class FilterTable:
         self._topics_of.setdefault(group, {})[topic] = None
         text = b"\n\t\t\t\t%b:%b" % (msgspec.json.encode(group), pretty(_sorted_fields(data), 4))
         self._texts.setdefault(topic, {})[group] = text
-        self._file.touch()
+        self._changed()
 
     def _drop(self, topic: str, group: str) -> None:
         self._count -= 1
@@ -298,7 +305,7 @@ class FilterTable:
         for table, key in ((self._table, topic), (self._texts, topic), (self._topics_of, group)):
             if not table[key]:
                 del table[key]
-        self._file.touch()
+        self._changed()
 
     def _encode(self) -> Iterator[bytes]:
         return _file_of([(topic, dict(texts)) for topic, texts in self._texts.items()])

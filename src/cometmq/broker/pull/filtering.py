@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cometmq.protocol.bodies import Subscription
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import PullMessage
+    from cometmq.speedups import Program
 
 #: Bit of the pull sysFlag: the pull carries its subscription (upstream: PullSysFlag.java).
 SUBSCRIPTION: Final = 4
@@ -52,6 +53,11 @@ class Wanted:
 
     codes: frozenset[int] | None = None
     sql: SqlFilter | None = None
+
+    @property
+    def program(self) -> Program | None:
+        """What is run beside the properties of messages; None without a filter."""
+        return None if self.sql is None else self.sql.program
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +83,12 @@ class Filters:
     def has_room(self) -> bool:
         """Whether one more pull may be held by a filter of its own."""
         return self._live_bytes < MAX_LIVE_BYTES
+
+    def when_changed(self, call: Callable[[], None]) -> None:
+        """Have it called when pulls that do not carry their subscription may want something else.
+        What those want that do never changes."""
+        self._members.table.on_change.append(call)
+        self._stored.on_change.append(call)
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""

@@ -9,25 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
-from cometmq.message.names import SYSTEM_GROUP_PREFIX
+from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans, entries_of
+from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.net.router import Reply, begin_task, end_task
 from cometmq.protocol.answers import pull_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
-from cometmq.protocol.route import PERM_READ
-from cometmq.speedups import answer_frame, read_pull
-from cometmq.store.read.coldreads import FarTurns
+from cometmq.speedups import PullAnswers, answer_frame
+from cometmq.store.read.coldreads import RECENT_BYTES, FarTurns
 from cometmq.store.read.filtered import read_matching_at_once
-from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read, read_near
+from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from cometmq.broker.consumers.groups import GroupTable
     from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.hooks import ConsumeHooks
-    from cometmq.broker.pull.filtering import Filters
+    from cometmq.broker.pull.filtering import Filters, Wanted
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
@@ -47,9 +44,10 @@ if TYPE_CHECKING:
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
+    from cometmq.speedups import PullPlan
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
-    from cometmq.store.read.reader import ReadLimits, ReadResult
+    from cometmq.store.read.reader import ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +55,6 @@ log = logging.getLogger(__name__)
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
-#: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
-MAX_BYTES: Final = 262_144
-MAX_MESSAGES: Final = 32
-#: The same for a group of the system that asks for more, as the Spark source does: it reads all
-#: there is, and a pull costs a broker as much as thirty messages.
-MAX_BULK_MESSAGES: Final = 1_024
 #: A look at messages by an expression that took longer ends the turn of all who filter.
 LONG_LOOK_NS: Final = 2_000_000
 #: Pulls that wait so count as slow requests when their expression has more parts.
@@ -83,9 +75,6 @@ _CODES: Final = {
 #: Queues without a message yet, on disk or not even there.
 _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
-
-#: Plain pulls of a connection that are served before others get their turn.
-_AT_ONCE: Final = 8
 
 
 class PullHandler:
@@ -108,7 +97,6 @@ class PullHandler:
     ) -> None:
         self._config = config
         self._store = store
-        self._topics = topics
         self._groups = groups
         self._filters = filters
         self._offsets = offsets
@@ -121,13 +109,27 @@ class PullHandler:
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
         self.is_alone: Callable[[], bool] = lambda: False
-        self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
+        self._plans = PullPlans(
+            config=config, store=store, topics=topics, groups=groups, filters=filters
+        )
+        self._answers = PullAnswers(
+            store.reads,
+            RECENT_BYTES,
+            (_pieces(ReadStatus.FOUND), _pieces(ReadStatus.NO_MATCHED_MESSAGE)),
+            stats.pulled,
+            self._plans.plan_of,
+            entries_of,
+            stats.counter,
+            offsets.commit,
+        )
+        self._plans.when_changed(self._answers.forget)
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self._far = FarTurns(clock, tasks, lambda: store.written_offset)
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
             clock,
             self._serve_held,
+            self._serve_plain,
             lambda serve: soon(watchdog.watched("held pulls", serve)),
             store.listeners,
         )
@@ -143,7 +145,7 @@ class PullHandler:
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
         """Answer a pull, or hold it; the answer is written by this handler."""
         header = request.header
-        self._check(header)
+        self._plans.check(header)
         if self._hooks:
             self._hooks.before_pull(peer, request)
         try:
@@ -154,76 +156,61 @@ class PullHandler:
         return None
 
     def take_pulls(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Answer the plain pulls of a connection that find their messages in memory.
+        """Answer the plain pulls of a connection that find their messages in memory, and hold those
+        at the end of their queues.
 
-        Gives where in ``data`` the first frame begins that was not answered, and how many from
-        there on have to be served one by one.
+        Gives where in ``data`` the first frame begins that was not taken, and how many from there
+        on have to be served one by one.
         """
         if peer.router.hooks or self._hooks.added:
             return at, MANY
-        for _ in range(_AT_ONCE):
-            found = read_pull(data, at)
-            if isinstance(found, int):
-                return at, found
-            fields, opaque, stop = found
-            if not self._answer_at_once(peer, PullMessage(*fields), opaque):
-                return at, 1
-            at = stop
-        return at, 0
-
-    def _answer_at_once(self, peer: Peer, header: PullMessage, opaque: int) -> bool:
-        """Answer a pull if what it asks for is in memory; nothing has happened otherwise."""
-        store = self._store
-        queues = store.queues.by_topic.get(header.topic)
-        queue = None if queues is None else queues.get(header.queue_id)
-        if queue is None:
-            return False
-        try:
-            self._check(header)
-            wanted = self._filters.wanted(header)
-        except CometError:
-            return False  # whoever serves it alone meets it again
-        if wanted.sql is not None:
-            result = self._look_at_once(queue, header, wanted.sql)
-        else:
-            count, limits = max(1, header.max_msg_nums), store.limits
-            if count > MAX_MESSAGES:
-                count, limits = self._most(header)
-            query = Query(queue, header.queue_offset, count, MAX_BYTES, wanted.codes)
-            result = read_near(query, store.reads, limits)
-            if result is not None and not result.count:
-                return False
-        if result is None:
-            return False
-        if header.sys_flag & COMMIT_OFFSET:
-            self._offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
-        if result.count:
-            self._stats.on_pull(
-                header.consumer_group, header.topic, result.count, result.size_bytes
-            )
-        else:
-            self._stats.on_pull_missed()
-        numbers = (
-            result.max_offset, result.min_offset, result.next_offset,
-            self._suggested(header, result), opaque,
-        )  # fmt: skip
-        pieces = pull_pieces(_CODES[result.status], result.status.name)
-        peer.write(answer_frame(pieces, numbers, result.chunks))
-        return True
-
-    def _look_at_once(
-        self, queue: ConsumeQueue, header: PullMessage, sql: SqlFilter
-    ) -> ReadResult | None:
-        """What matches of messages in memory, or that none of many does; None otherwise, and while
-        others have to get their turns."""
-        if self.longpoll.rests:
-            return None
         begun_ns = self._clock.monotonic_ns()
-        found = self._look(queue, header.queue_offset, header, sql)
+        may_match = not self.longpoll.rests and self._config.enable_property_filter
+        frames, at, odd, waiting = self._answers.take(data, at, self._suggests(), may_match)
+        if frames:
+            peer.write(frames)
+        for each in waiting:
+            self._wait(peer, *each)
         self._looked(begun_ns)
-        return found
+        return at, odd
+
+    def _wait(self, peer: Peer, plan: PullPlan, offset: int, opaque: int, hold_ms: int) -> None:
+        """Hold a plain pull that is at the end of its queue, or say so."""
+        self._stats.pulled.missed += 1
+        hold_ms = min(hold_ms, MAX_HOLD_MS)
+        if not self._config.long_polling_enable:
+            hold_ms = self._config.short_polling_time_mills
+        deadline_ms = self._clock.monotonic_ms() + hold_ms
+        queue, wanted = plan.queue, cast("Wanted", plan.wanted)
+        key = plan.fields[1], plan.fields[2]
+        pull = HeldPull(peer, None, key, offset, wanted, deadline_ms, plan, opaque)
+        if (wanted.sql is None or self._filters.has_room) and self.longpoll.hold(pull):
+            return
+        status = ReadStatus.OFFSET_OVERFLOW_ONE if offset else ReadStatus.NO_MESSAGE_IN_QUEUE
+        self._answer(pull, empty(status, offset, queue.min_offset, queue.max_offset), ())
+
+    def _serve_plain(self, pulls: list[HeldPull]) -> list[HeldPull]:
+        """Answer plain pulls whose queues grew; gives those that have to be served one by one."""
+        if self._hooks.added or pulls[0].peer.router.hooks:
+            return pulls
+        try:
+            frames = self._answers.serve(pulls, self._suggests())
+        except Exception:  # served one by one, each of them is answered
+            log.exception("held pulls failed count=%d", len(pulls))
+            return pulls
+        odd: list[HeldPull] = []
+        for pull, frame in zip(pulls, frames, strict=True):
+            if frame is None:
+                odd.append(pull)
+            else:
+                pull.peer.write(frame)
+        return odd
+
+    def _suggests(self) -> int:
+        """Which broker plain pulls are to ask next; see :meth:`_suggested`."""
+        if not self._config.slave_read_enable or not self.relieved():
+            return 0
+        return 2 if self._cold_reads.locked() else 1
 
     def _look(
         self, queue: ConsumeQueue, offset: int, header: PullMessage, sql: SqlFilter
@@ -237,12 +224,6 @@ class PullHandler:
         """A look by an expression that began at that moment is over."""
         if self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
             self.longpoll.rest()
-
-    def _most(self, header: PullMessage) -> tuple[int, ReadLimits]:
-        """How many messages a pull gets that asks by tags at the most, and other limits."""
-        if _is_bulk(header):
-            return min(header.max_msg_nums, MAX_BULK_MESSAGES), self._bulk_limits
-        return max(1, min(header.max_msg_nums, MAX_MESSAGES)), self._store.limits
 
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
@@ -297,7 +278,7 @@ class PullHandler:
         wanted, header = pull.wanted, pull.request.header
         topic, queue_id = pull.queue
         queue = self._store.find_queue(topic, queue_id)
-        count, limits = self._most(header)
+        count, limits = self._plans.most(header)
         if wanted.sql is None:
             if queue is None:
                 return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -442,47 +423,6 @@ class PullHandler:
             pull.request, Reply(code, header=header, body=body, remark=result.status.name)
         )
 
-    # ------------------------------------------------------------------------------------ checks
 
-    def _check(self, header: PullMessage) -> None:
-        if not self._config.broker_permission & PERM_READ:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.broker_ip1}] pulling message is forbidden",
-            )
-        name = header.consumer_group
-        group = self._groups.get(name) or self._groups.find(name)
-        if group is None:
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist: create it with "
-                "mqadmin updateSubGroup, or set autoCreateSubscriptionGroup=true",
-            )
-        if not group.consume_enable:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group}",
-            )
-        topic = self._topics.get(header.topic)
-        if topic is None:
-            raise BadRequest(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please!",
-            )
-        if not topic.perm & PERM_READ:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] pulling message is forbidden",
-            )
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-            )
-
-
-def _is_bulk(header: PullMessage) -> bool:
-    return header.max_msg_nums > MAX_MESSAGES and header.consumer_group.startswith(
-        SYSTEM_GROUP_PREFIX
-    )
+def _pieces(status: ReadStatus) -> tuple[bytes, ...]:
+    return pull_pieces(_CODES[status], status.name)

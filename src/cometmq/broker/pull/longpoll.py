@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.watermark import Watermark
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Request
+from cometmq.protocol.headers import PullMessage
 
 if TYPE_CHECKING:
     from cometmq.broker.pull.filtering import Wanted
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
-    from cometmq.protocol.frame import Request
+    from cometmq.speedups import PullPlan
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.write.dispatch import Listener
 
@@ -41,35 +43,76 @@ MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
 
 
-@dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits: where it has got to and what it accepts."""
+    """A pull that waits: where it has got to and what it accepts. A plain one has a ``plan`` and an
+    ``opaque``; its request is made when it is asked for. ``is_task`` says that it counts among its
+    connection's slow requests, for it waits for a turn of its own."""
 
-    peer: Peer
-    request: Request[Any]
-    queue: QueueKey
-    offset: int
-    wanted: Wanted
-    deadline_ms: int
-    key: int = -1
-    #: Whether it counts among its connection's slow requests, for it waits for a turn of its own.
-    is_task: bool = False
+    __slots__ = (
+        "_asked_offset",
+        "_request",
+        "deadline_ms",
+        "is_task",
+        "key",
+        "offset",
+        "opaque",
+        "peer",
+        "plan",
+        "queue",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        request: Request[PullMessage] | None,
+        queue: QueueKey,
+        offset: int,
+        wanted: Wanted,
+        deadline_ms: int,
+        plan: PullPlan | None = None,
+        opaque: int = 0,
+    ) -> None:
+        self.peer = peer
+        self._request = request
+        self.queue = queue
+        self.offset = self._asked_offset = offset
+        self.wanted = wanted
+        self.deadline_ms = deadline_ms
+        self.plan = plan
+        self.opaque = opaque
+        self.key = -1
+        self.is_task = False
+
+    @property
+    def request(self) -> Request[PullMessage]:
+        """The request."""
+        if self._request is None:
+            assert self.plan is not None
+            header = PullMessage(*self.plan.fields)
+            header.queue_offset = self._asked_offset
+            self._request = Request(RequestCode.PULL_MESSAGE, header, self.opaque)
+        return self._request
 
 
 class LongPoll:
-    """Holds pulls. ``serve(pull, final)`` is called with each pull that is given back; ``final``
-    means its time is up and it must be answered. ``call_soon`` runs a function in a later turn.
-    While pulls are held, one of ``listeners`` hears of what was dispatched."""
+    """Holds pulls. Plain ones whose queues grew are given to ``serve_plain`` together, which gives
+    back those that it did not answer. ``serve(pull, final)`` is called with these and each other
+    pull that is released; ``final`` means its time is up and it must be answered. ``call_soon``
+    runs a function in a later turn. While pulls are held, one of ``listeners`` hears of what was
+    dispatched."""
 
     def __init__(
         self,
         clock: Clock,
         serve: Callable[[HeldPull, bool], None],
+        serve_plain: Callable[[list[HeldPull]], list[HeldPull]],
         call_soon: Callable[[Callable[[], None]], object],
         listeners: list[Listener],
     ) -> None:
         self._clock = clock
         self._serve = serve
+        self._serve_plain = serve_plain
         self._call_soon = call_soon
         self._listeners = listeners
         self._ready: deque[tuple[HeldPull, bool]] = deque()
@@ -172,12 +215,21 @@ class LongPoll:
         self._is_due = self.rests = False
         ready, now_ns = self._ready, self._clock.monotonic_ns
         stop_ns = now_ns() + SERVING_NS
-        for _ in range(min(SERVED_PER_TURN, len(ready))):
-            pull, final = ready.popleft()
+        some = [ready.popleft() for _ in range(min(SERVED_PER_TURN, len(ready)))]
+        plain = [
+            pull for pull, final in some if not (final or pull.plan is None or pull.peer.closed)
+        ]
+        if plain:
+            odd = set(self._serve_plain(plain))
+            answered = set(plain) - odd
+            some = [each for each in some if each[0] not in answered]
+        while some:
+            pull, final = some.pop(0)
             if not pull.peer.closed:
                 self._serve(pull, final)
                 if self.rests or now_ns() >= stop_ns:
                     break
+        ready.extendleft(reversed(some))
         if ready:
             self._serve_soon()
 

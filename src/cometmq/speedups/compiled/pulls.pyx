@@ -21,10 +21,21 @@ cdef extern from "Python.h":
     Py_ssize_t PyBytes_Size(object) except -1
     object PyMemoryView_FromObject(object)
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define fetch_soon(p) __builtin_prefetch(p)
+    #else
+    #define fetch_soon(p) ((void)(p))
+    #endif
+    """
+    void fetch_soon(const void *) nogil
+
 cdef enum:
-    # So many tag codes are compared one by one; of more a set is asked.
-    CODES_MAX = 16
-    TAKEN_AT_FIRST = 64
+    # Records ahead whose bytes are asked of memory, and how many of them.
+    AHEAD = 4
+    AHEAD_BYTES = 512
+    LINE_BYTES = 64
 
 
 def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
@@ -44,21 +55,13 @@ def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
         PyBuffer_Release(&view)
 
 
-cdef class _Reading:
-    """One read: the buffers that it holds, and the entries that it takes."""
-
-    cdef Held held
-    cdef Taken few[TAKEN_AT_FIRST]
-    cdef Taken *taken
-    cdef Py_ssize_t count, looked_at
-    cdef long long total
-    cdef long long codes[CODES_MAX]
-    cdef Py_ssize_t code_count
+cdef class Reading:
+    """One read; see pulls.pxd."""
 
     def __cinit__(self):
         self.taken = self.few
         self.count = self.looked_at = 0
-        self.total = 0
+        self.total = self.base = 0
 
     def __dealloc__(self):
         if self.taken != self.few:
@@ -141,7 +144,7 @@ cdef class _Reading:
             stop = row.place + row.size
         return stop < 0 or bool(has_at_once(begin, stop))
 
-    cdef bint proves(self, long long base, long long high, int queue_id, bytes tail) except -1:
+    cdef bint proves(self, long long high, int queue_id, bytes tail) except -1:
         """Whether each record is the one of its entry."""
         cdef Py_ssize_t n
         cdef Taken *row
@@ -149,26 +152,57 @@ cdef class _Reading:
         cdef Bytes topic = <Bytes>PyBytes_AsString(tail)
         cdef Py_ssize_t topic_bytes = PyBytes_Size(tail)
         for n in range(self.count):
+            self.ask_ahead(n + AHEAD)
             row = &self.taken[n]
             if not is_record_of(
-                p + (row.place - base), high - row.place, row, queue_id, topic, topic_bytes
+                p + (row.place - self.base), high - row.place, row, queue_id, topic, topic_bytes
             ):
                 return False
         return True
+
+    cdef bint take(
+        self, entries, data, long long offset, codes, Py_ssize_t count_max, long long bytes_max,
+        long long base, long long low, long long high, long long sure, tuple queue, has_at_once,
+    ) except -1:
+        """Take records, once; False when one of them is not plain. See plain/pulls.py."""
+        cdef int queue_id
+        hold(&self.held, entries, data)
+        self.base = base
+        if base < 0 or low < base or high < 0 or high - base > self.held.data.len:
+            raise ValueError("records between offsets that are not in the bytes of the log")
+        if not self.choose(offset, codes, count_max, bytes_max, low, high):
+            return False
+        if not self.are_at_once(sure, has_at_once):
+            return False
+        if queue is not None:
+            queue_id, topic_tail = queue
+            return self.proves(high, queue_id, topic_tail)
+        return True
+
+    cdef void ask_ahead(self, Py_ssize_t n) noexcept nogil:
+        """Ask memory for the bytes of a record that is taken, if there is such a one."""
+        cdef Bytes p
+        cdef Py_ssize_t at = 0
+        if n < self.count:
+            p = <Bytes>self.held.data.buf + (self.taken[n].place - self.base)
+            while at < AHEAD_BYTES and at < self.taken[n].size:
+                fetch_soon(p + at)
+                at += LINE_BYTES
 
     cdef bint is_in_one(self) noexcept:
         """Whether the records lie side by side."""
         cdef Taken *last = &self.taken[self.count - 1]
         return last.place + last.size - self.taken[0].place == self.total
 
-    cdef void gather(self, long long base, unsigned char *out) noexcept nogil:
+    cdef void gather(self, unsigned char *out) noexcept nogil:
         """Put the records one behind the other; there is room for all."""
         cdef Bytes p = <Bytes>self.held.data.buf
         cdef Py_ssize_t n
         cdef Taken *row
         for n in range(self.count):
+            self.ask_ahead(n + AHEAD)
             row = &self.taken[n]
-            memcpy(out, p + (row.place - base), row.size)
+            memcpy(out, p + (row.place - self.base), row.size)
             out += row.size
 
 
@@ -176,28 +210,21 @@ def take_records(
     entries, long long offset, codes, tuple most, tuple log, tuple queue, has_at_once
 ):
     """The records of queue entries, as far as they are plain; see plain/pulls.py."""
-    cdef _Reading reading = _Reading.__new__(_Reading)
+    cdef Reading reading = Reading.__new__(Reading)
     cdef Py_ssize_t count_max, first
     cdef long long bytes_max, base, low, high, sure
-    cdef int queue_id
     count_max, bytes_max = most
     data, base, low, high, sure = log
-    hold(&reading.held, entries, data)
-    if base < 0 or low < base or high < 0 or high - base > reading.held.data.len:
-        raise ValueError("records between offsets that are not in the bytes of the log")
-    if not reading.choose(offset, codes, count_max, bytes_max, low, high):
+    if not reading.take(
+        entries, data, offset, codes, count_max, bytes_max, base, low, high, sure, queue,
+        has_at_once,
+    ):
         return None
-    if not reading.are_at_once(sure, has_at_once):
-        return None
-    if queue is not None:
-        queue_id, topic_tail = queue
-        if not reading.proves(base, high, queue_id, topic_tail):
-            return None
     if not reading.count:
         return reading.looked_at, 0, 0, data[:0]
     if reading.is_in_one():
         first = reading.taken[0].place - base
         return reading.looked_at, reading.count, reading.total, data[first:first + reading.total]
     gathered = PyBytes_FromStringAndSize(NULL, reading.total)
-    reading.gather(base, <unsigned char *>PyBytes_AsString(gathered))
+    reading.gather(<unsigned char *>PyBytes_AsString(gathered))
     return reading.looked_at, reading.count, reading.total, PyMemoryView_FromObject(gathered)

@@ -31,6 +31,8 @@ cdef struct Row:
 cdef class QueueState:
     cdef public long long next_offset
     cdef public long long max_offset
+    cdef public long long min_offset
+    cdef public long long tail_offset
     cdef public long long queue_id
     cdef public long long delay_ms
     cdef public long long number

@@ -27,8 +27,9 @@ HALF, OP = 1, 2
 class QueueState:
     """What every send touches of a consume queue.
 
-    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see. ``tail``
-    holds entries that are not in a file yet, and more. ``topic_tail`` is what follows the body of
+    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see, who begin
+    at ``min_offset``. ``tail`` holds entries from ``tail_offset`` on, those that are not in a file
+    yet and more. ``topic_tail`` is what follows the body of
     its records, ``topic_hash`` the Java hash of ``topic#``.
     """
 
@@ -37,10 +38,12 @@ class QueueState:
         "is_dirty",
         "is_prompt",
         "max_offset",
+        "min_offset",
         "next_offset",
         "number",
         "queue_id",
         "tail",
+        "tail_offset",
         "topic_hash",
         "topic_tail",
     )
@@ -48,6 +51,8 @@ class QueueState:
     def __init__(self) -> None:
         self.next_offset = 0
         self.max_offset = 0
+        self.min_offset = 0
+        self.tail_offset = 0
         self.queue_id = 0
         self.delay_ms = 0
         self.number = 0

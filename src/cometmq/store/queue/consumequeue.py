@@ -46,8 +46,6 @@ class ConsumeQueue(QueueState):
         "_pool",
         "_written",
         "directory",
-        "min_offset",
-        "tail_offset",
         "topic",
     )
 

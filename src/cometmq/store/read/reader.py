@@ -126,17 +126,6 @@ def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
     return choose(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
 
 
-def read_near(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult | None:
-    """Read as :func:`read` if all data is in memory near the log's end; else return None."""
-    queue, offset = query.queue, query.offset
-    if not queue.min_offset <= offset < queue.max_offset:
-        return None
-    entries = queue.read_at_once(offset, query.entry_count)
-    if entries is None:
-        return None
-    return _at_once(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
-
-
 def is_far(queue: ConsumeQueue, offset: int, reads: ColdReads) -> bool:
     """Return whether the entry at an offset is for a record far from the log's end."""
     if not queue.min_offset <= offset < queue.max_offset:

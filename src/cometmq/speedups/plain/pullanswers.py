@@ -1,0 +1,406 @@
+"""Plain pulls of a connection, from their frames to the frames of their answers.
+
+This is the definition; compiled/pullanswers.pyx does the same, byte for byte. What becomes of a
+pull is decided once for all that ask one queue for the same, whatever their offsets: that is a
+:class:`PullPlan`. By it a pull is answered here when its records are near the end of the log and in
+memory, in one log file; one at the end of its queue may wait. All others are odd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from cometmq.speedups.plain.match import Program, match_records
+from cometmq.speedups.plain.pullframes import PullFields, answer_frame, read_pull
+from cometmq.speedups.plain.pulls import take_records
+from cometmq.speedups.plain.records import ENTRY
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.writebatch import QueueState
+
+#: Pulls of a connection that are answered before others get their turn; with a filter it is one.
+AT_ONCE: Final = 8
+#: Plans that are kept: with one more all of them go.
+PLANS_MAX: Final = 4_096
+#: Entries that are read of a queue's file together, for the pulls that come next.
+AHEAD_ENTRIES: Final = 256
+#: Entries that a filter looks at together, and in all.
+STEP_ENTRIES: Final = 256
+LOOKED_MAX: Final = 800
+
+#: Bits of a pull's sysFlag: it commits an offset, and it may be held.
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+
+#: A pull at the end of its queue: its plan, its offset, its opaque, and how long it may wait, ms.
+Waiting: TypeAlias = "tuple[PullPlan, int, int, int]"
+Entries: TypeAlias = bytes | bytearray
+
+
+class LogFile(Protocol):
+    """A file of the log; see store/log/logfile.py."""
+
+    @property
+    def base(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def view(self) -> memoryview: ...
+
+
+class Reads(Protocol):
+    """What is in memory of the log, which is ``log``; see store/read/coldreads.py."""
+
+    @property
+    def log(self) -> Any: ...
+    @property
+    def hot_bytes(self) -> int: ...
+    @property
+    def sound_from(self) -> int: ...
+
+    def mapped(self, file: Any, start: int, stop: int, /) -> memoryview | None: ...
+
+
+class Wanted(Protocol):
+    """What a pull wants: all messages, those with one of some tag codes, or those that match."""
+
+    @property
+    def codes(self) -> frozenset[int] | None: ...
+    @property
+    def program(self) -> Program | None: ...
+
+
+class PullCounter:
+    """Messages that a group got of a topic, and their bytes; ``step`` is the step of time in which
+    the last were counted, and :meth:`begin` is called with the next one."""
+
+    __slots__ = ("count", "size_bytes", "step")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.step = -1
+
+    def begin(self, step: int) -> None:
+        """What is counted from here on belongs to a step of time."""
+        self.step = step
+
+
+class PullTotals:
+    """Pulls that found something, pulls that did not, and messages that were given; ``step`` is the
+    step of time that it is."""
+
+    __slots__ = ("found", "missed", "step", "transferred")
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.missed = 0
+        self.transferred = 0
+        self.step = 0
+
+
+class PullPlan:
+    """What becomes of pulls that ask ``queue`` for the same.
+
+    ``fields`` are those of one of them. ``most`` are the messages and the bytes of an answer. A
+    program of what is ``wanted`` looks at messages and bytes of properties within a ``budget``.
+    ``proof`` is what records are compared with
+    that entries of a file name (pulls.py). ``suggested`` are the brokers to ask next while
+    slaves serve who is behind: usually, and while this broker is busy with such.
+    """
+
+    __slots__ = (
+        "block",
+        "block_offset",
+        "budget",
+        "codes",
+        "counter",
+        "epoch",
+        "fields",
+        "most",
+        "program",
+        "proof",
+        "queue",
+        "suggested",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        queue: QueueState,
+        fields: PullFields,
+        most: tuple[int, int],
+        wanted: Wanted,
+        budget: tuple[int, int],
+        proof: tuple[int, bytes] | None,
+        suggested: tuple[int, int],
+    ) -> None:
+        self.queue = queue
+        self.fields = fields
+        self.most = max(most[0], 1), most[1]
+        self.wanted = wanted
+        self.codes: frozenset[int] | None = wanted.codes
+        self.program: Program | None = wanted.program
+        self.budget = budget
+        self.proof = proof
+        self.suggested = suggested
+        self.counter: PullCounter | None = None
+        self.epoch = -1
+        self.block: Entries = b""
+        self.block_offset = 0
+
+
+class PullAnswers:
+    """Answers plain pulls. ``pieces`` are those of an answer that found something, and of one of
+    which nothing matched (:func:`answer_frame`); ``recent_bytes`` at the end of the log are in
+    memory for certain, as far as this run wrote them.
+
+    ``plan_of(fields)`` makes a plan, None where pulls are odd; ``entries_of(queue, offset, count)``
+    reads entries of a queue's file, None where that takes a wait; ``counter_of(group, topic)``
+    gives what counts for them, and ``commit(group, topic, queue id, offset)`` keeps an offset.
+    """
+
+    __slots__ = (
+        "_commit",
+        "_counter_of",
+        "_entries_of",
+        "_epoch",
+        "_pieces",
+        "_plan_of",
+        "_plans",
+        "_reads",
+        "_recent_bytes",
+        "_totals",
+    )
+
+    def __init__(
+        self,
+        reads: Reads,
+        recent_bytes: int,
+        pieces: tuple[tuple[bytes, ...], tuple[bytes, ...]],
+        totals: PullTotals,
+        plan_of: Callable[[PullFields], PullPlan | None],
+        entries_of: Callable[[QueueState, int, int], Entries | None],
+        counter_of: Callable[[str, str], PullCounter],
+        commit: Callable[[str, str, int, int], None],
+    ) -> None:
+        self._reads = reads
+        self._recent_bytes = recent_bytes
+        self._pieces = pieces
+        self._totals = totals
+        self._plan_of = plan_of
+        self._entries_of = entries_of
+        self._counter_of = counter_of
+        self._commit = commit
+        self._plans: dict[object, PullPlan] = {}
+        self._epoch = 0
+
+    def forget(self) -> None:
+        """Something changed that decides what becomes of pulls: plans are made again."""
+        self._plans.clear()
+        self._epoch += 1
+
+    def take(
+        self, data: bytes, at: int, suggests: int, may_match: bool
+    ) -> tuple[bytes, int, int, list[Waiting]]:
+        """Answer plain pulls from ``data[at]`` on: their answers, where the first frame begins that
+        was not taken, how many from there on are odd, and those that may wait.
+
+        ``suggests`` says which broker is to be asked next: 0 any, 1 and 2 those that plans name.
+        Without ``may_match`` pulls with a filter are odd.
+        """
+        frames: list[bytes] = []
+        waiting: list[Waiting] = []
+        odd = 0
+        for _ in range(AT_ONCE):
+            found = read_pull(data, at)
+            if isinstance(found, int):
+                odd = found
+                break
+            fields, opaque, stop = found
+            plan = self._plan(fields)
+            if plan is None or (plan.program is not None and not may_match):
+                odd = 1
+                break
+            offset, flag, hold_ms = fields[3], fields[5], fields[7]
+            frame = self._answer(plan, offset, opaque, suggests)
+            if frame is not None:
+                frames.append(frame)
+            elif offset == plan.queue.max_offset and flag & SUSPEND and hold_ms > 0:
+                waiting.append((plan, offset, opaque, hold_ms))
+            else:
+                odd = 1
+                break
+            if flag & COMMIT_OFFSET:
+                self._commit(fields[0], fields[1], fields[2], fields[6])
+            at = stop
+            if plan.program is not None:
+                break
+        return b"".join(frames), at, odd, waiting
+
+    def serve(self, pulls: Sequence[Any], suggests: int) -> list[bytes | None]:
+        """The answers to pulls that waited, each with its ``plan``, ``offset`` and ``opaque``; None
+        for those that are odd by now, and those with a filter."""
+        return [
+            self._answer(pull.plan, pull.offset, pull.opaque, suggests)
+            if pull.plan.epoch == self._epoch and pull.plan.program is None
+            else None
+            for pull in pulls
+        ]
+
+    def _plan(self, fields: PullFields) -> PullPlan | None:
+        key = (*fields[:3], *fields[4:6], *fields[8:])
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan_of(fields)
+            if plan is not None:
+                if len(self._plans) >= PLANS_MAX:
+                    self._plans.clear()
+                plan.epoch = self._epoch
+                self._plans[key] = plan
+        return plan
+
+    def _answer(self, plan: PullPlan, offset: int, opaque: int, suggests: int) -> bytes | None:
+        """The answer to a pull; None where it is odd. It is counted."""
+        queue, totals = plan.queue, self._totals
+        if not queue.min_offset <= offset < queue.max_offset:
+            return None
+        if plan.program is None:
+            taken = self._take(plan, offset)
+        else:
+            taken = self._match(plan, plan.program, offset)
+        if taken is None:
+            return None
+        looked_at, count, size_bytes, records = taken
+        if count:
+            totals.found += 1
+            totals.transferred += count
+            self._count(plan, count, size_bytes)
+        else:
+            totals.missed += 1
+        suggested = plan.suggested[suggests - 1] if count and suggests else 0
+        numbers = (queue.max_offset, queue.min_offset, offset + looked_at, suggested, opaque)
+        return answer_frame(self._pieces[0 if count else 1], numbers, (records,))
+
+    def _count(self, plan: PullPlan, count: int, size_bytes: int) -> None:
+        counter = plan.counter
+        if counter is None:
+            counter = plan.counter = self._counter_of(plan.fields[0], plan.fields[1])
+        if counter.step != self._totals.step:
+            counter.begin(self._totals.step)
+        counter.count += count
+        counter.size_bytes += size_bytes
+
+    def _take(self, plan: PullPlan, offset: int) -> tuple[int, int, int, memoryview] | None:
+        """What a pull without a filter gets, at least one message."""
+        count_max = plan.most[0]
+        wanted = count_max if plan.codes is None else max(LOOKED_MAX, count_max)
+        entries, is_kept = self._entries(plan, offset, wanted)
+        found = self._take_of(plan, entries, offset)
+        if is_kept and found is not None and found[0] * ENTRY.size == len(entries):
+            # All of them were looked at; there may be more by now.
+            plan.block = b""
+            entries, _ = self._entries(plan, offset, wanted)
+            found = self._take_of(plan, entries, offset)
+        if found is None or not found[1]:
+            plan.block = b""
+            return None
+        return found
+
+    def _take_of(
+        self, plan: PullPlan, entries: Entries, offset: int
+    ) -> tuple[int, int, int, memoryview] | None:
+        part = self._part(entries)
+        if part is None:
+            return None
+        log, has_at_once = part
+        proof = None if offset >= plan.queue.tail_offset else plan.proof
+        return take_records(entries, offset, plan.codes, plan.most, log, proof, has_at_once)
+
+    def _match(
+        self, plan: PullPlan, program: Program, start: int
+    ) -> tuple[int, int, int, memoryview] | None:
+        """What a pull with a filter gets; None when not even the first message is at hand."""
+        count_max, bytes_max = plan.most
+        looked_left, properties_left = plan.budget
+        stop = min(plan.queue.max_offset, start + LOOKED_MAX)
+        offset, count, size_bytes, records = start, 0, 0, b""
+        while (
+            offset < stop
+            and count < count_max
+            and (offset == start or (looked_left > 0 and properties_left > 0))
+        ):
+            entries, _ = self._entries(plan, offset, min(stop - offset, STEP_ENTRIES))
+            part = self._part(entries)
+            if part is None:
+                break
+            log, has_at_once = part
+            proof = None if offset >= plan.queue.tail_offset else plan.proof
+            most = count_max - count, bytes_max - size_bytes
+            budget = looked_left, properties_left
+            looked_at, properties_bytes, chosen = match_records(
+                program, entries, offset, most, budget, log, proof, has_at_once
+            )
+            if not looked_at:
+                break
+            every = len(chosen) // ENTRY.size, 1 << 62
+            data, base, low, high, _ = log
+            # Their bytes are at hand, and proven: they were looked at.
+            taken = take_records(
+                chosen, 0, None, every, (data, base, low, high, base), None, has_at_once
+            )
+            # One that matches comes always; here it may be one too many.
+            if taken is None or (count and size_bytes + taken[2] > bytes_max):
+                break
+            offset += looked_at
+            looked_left -= looked_at
+            properties_left -= properties_bytes
+            count += taken[1]
+            size_bytes += taken[2]
+            records += taken[3]
+        if offset == start:
+            plan.block = b""
+            return None
+        return offset - start, count, size_bytes, memoryview(records)
+
+    def _entries(self, plan: PullPlan, offset: int, count: int) -> tuple[Entries, bool]:
+        """At most ``count`` entries of a queue, and whether there are fewer because they were read
+        earlier; none where that takes a wait."""
+        queue = plan.queue
+        if offset >= queue.tail_offset:
+            at = (offset - queue.tail_offset) * ENTRY.size
+            return queue.tail[at : at + count * ENTRY.size], False
+        if plan.proof is None:
+            # What names records of other queues is read each time.
+            return self._entries_of(queue, offset, count) or b"", False
+        at = (offset - plan.block_offset) * ENTRY.size
+        if 0 <= at <= len(plan.block) - ENTRY.size:
+            entries = plan.block[at : at + count * ENTRY.size]
+            return entries, len(entries) < count * ENTRY.size
+        plan.block = self._entries_of(queue, offset, max(count, AHEAD_ENTRIES)) or b""
+        plan.block_offset = offset
+        return plan.block[: count * ENTRY.size], False
+
+    def _part(
+        self, entries: Entries
+    ) -> tuple[tuple[memoryview, int, int, int, int], Callable[[int, int], bool]] | None:
+        """The log file of the record of the first of entries, as :func:`take_records` wants it."""
+        if len(entries) < ENTRY.size:
+            return None
+        reads = self._reads
+        log = reads.log
+        place = int.from_bytes(entries[:8], "big", signed=True)
+        written = log.written
+        if place < 0 or written - place > reads.hot_bytes:
+            return None
+        file = log.segments.find(place)
+        if file is None:
+            return None
+        near = written - min(self._recent_bytes, reads.hot_bytes)
+        sure = max(log.opened_at, near, reads.sound_from)
+        base = file.base
+        return (
+            (file.view, base, base, min(file.end, written), sure),
+            lambda start, stop: reads.mapped(file, start, stop) is not None,
+        )
