@@ -1,8 +1,8 @@
-"""The functions over bytes and text that the hot path spends its time in, compiled where possible.
+"""Functions over bytes and text on the hot path, compiled where possible.
 
-Each has its definition in ``plain``, in Python; ``compiled`` gives the same results. Which of the
-two runs is decided once, when this module is imported: the compiled core when all of it can be
-imported, else plain Python, and plain Python whenever the environment has ``COMETMQ_PURE=1``.
+``plain`` defines each function in Python; ``compiled`` returns the same results. The choice is made
+once, when this module is imported: the compiled core if all of it can be imported, otherwise plain
+Python. ``COMETMQ_PURE=1`` in the environment forces plain Python.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
     "walk",
 ]
 
-#: What each module of ``plain`` and ``compiled`` gives.
+#: Names that each module of ``plain`` and ``compiled`` provides.
 NAMES = {
     "batches": ("append_batch", "pack_batch", "place_batch"),
     "columns": ("RecordColumns",),
@@ -101,7 +101,10 @@ NAMES = {
 
 
 def _compiled() -> dict[str, object]:
-    """Return what the compiled core gives, by name. Raises ImportError when it is not complete."""
+    """Return the objects of the compiled core by name.
+
+    Raises ImportError if the core is incomplete.
+    """
     found: dict[str, object] = {}
     for module_name, names in NAMES.items():
         module = import_module(f"cometmq.speedups.compiled.{module_name}")
@@ -113,7 +116,10 @@ def _compiled() -> dict[str, object]:
 
 
 def _choose() -> str:
-    """Put the compiled functions in place of the plain ones; returns why not, or nothing."""
+    """Replace the plain functions with the compiled ones.
+
+    Returns the reason why plain Python runs instead, or an empty string.
+    """
     if os.environ.get("COMETMQ_PURE") == "1":
         return "COMETMQ_PURE=1"
     try:
@@ -125,9 +131,9 @@ def _choose() -> str:
     return ""
 
 
-#: Why plain Python runs; empty when the compiled core does.
+#: Reason why plain Python runs; empty if the compiled core runs.
 WHY_PLAIN = _choose()
-#: Which of the two runs.
+#: Core that runs.
 CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"
-#: Both, for logs and people.
+#: Core and reason, for logs and for display.
 DESCRIPTION = f"plain ({WHY_PLAIN})" if WHY_PLAIN else "compiled"

@@ -1,1 +1,1 @@
-"""The definition of the core: each function in plain Python, without tricks."""
+"""The definition of the core: each function in straightforward Python."""

@@ -1,8 +1,8 @@
-"""Batches: all messages of one body, as records and rows of a write batch.
+"""Batch sends: the messages of one body as records and rows of a write batch.
 
-This is the definition; compiled/batches.pyx does the same, byte for byte. A body is laid out in
-message/batch.py. One of very many messages is packed first, without a place, beside the loop; then
-it gets its place.
+This is the definition; compiled/batches.pyx does the same, byte for byte. message/batch.py
+describes the layout of a body. A very large batch is first packed in a thread, without offsets, so
+that it does not block the event loop; its offsets are filled in afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLACE: Final = Struct(">qq")
 _PLACE_AT: Final = _FRONT.size - _PLACE.size
 
 
-#: A message of a batch, what its record holds of its own: flag, body, properties; and its size.
+#: A message of a batch: its flag, its body, the properties of its record, and the record size.
 _Message: TypeAlias = tuple[int, bytes, bytes, int]
 
 
@@ -35,15 +35,15 @@ def append_batch(
     limit: int,
     store_ms: int,
 ) -> tuple[int, bytes]:
-    """Take all messages of a batch body.
+    """Append all messages of a batch body.
 
-    ``middle`` is what stands in every record between its physical offset and the length of its
-    body, ``properties`` follow those of each message: for a name in both they count. Records begin
-    at the physical offset ``position``, in a file that ends at ``limit``.
+    ``middle`` is the part of every record between its physical offset and the length of its body.
+    ``properties`` are appended to those of each message and take precedence over them. Records
+    start at physical offset ``position`` in a log file that ends at ``limit``.
 
-    Gives how many bytes the records have, and these; none when they do not fit before ``limit``,
-    and nothing was taken. Raises ValueError, with nothing taken, for a body that is none and for
-    properties that no record holds.
+    Returns the total size of the records and their bytes. If they do not fit before ``limit``, the
+    bytes are empty and nothing is appended. Raises ValueError, with nothing appended, for an
+    invalid body and for properties that are too long for a record.
     """
     messages = _messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
@@ -70,12 +70,13 @@ def pack_batch(
     bytes_max: int,
     rows_max: int,
 ) -> tuple[int, list[tuple[WriteBatch, bytearray]]]:
-    """The rows and the records of a batch, as :func:`append_batch` makes them, but without a place,
-    queue offsets and a time: :func:`place_batch` gives them. They come in parts of at most
-    ``rows_max`` messages, to which nothing else may happen until then.
+    """Return rows and records as :func:`append_batch` makes them, but without offsets and time.
 
-    Gives how many bytes the records have, and the parts; none when that is more than ``bytes_max``.
-    Raises what :func:`append_batch` raises. May run in a thread.
+    :func:`place_batch` fills in the queue offsets, physical offsets and store time. Each part has
+    at most ``rows_max`` messages and must not be modified until then.
+
+    Returns the total size of the records and the parts; no parts if the size exceeds ``bytes_max``.
+    Raises the same exceptions as :func:`append_batch`. Can run in a thread.
     """
     messages = _messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
@@ -103,9 +104,12 @@ def place_batch(
     position: int,
     store_ms: int,
 ) -> None:
-    """Give what :func:`pack_batch` made for this queue the next queue offsets, the physical offset
-    ``position`` and a time; ``middle`` takes the place of the one from before. Raises ValueError
-    for ``rows`` and records of another batch, or that have their place."""
+    """Set the offsets and the store time of a part that :func:`pack_batch` made for this queue.
+
+    The records get the next queue offsets and the physical offsets from ``position`` on; ``middle``
+    replaces the previous one. Raises ValueError if ``rows`` and ``packed`` do not belong together,
+    belong to another queue, or already have offsets.
+    """
     if sum([row.size for row in rows.rows]) != len(packed) or any(
         row.queue is not None or row.queue_id != queue.queue_id for row in rows.rows
     ):
@@ -123,7 +127,7 @@ def place_batch(
 
 
 def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) -> list[_Message]:
-    """The messages of a body. Raises ValueError."""
+    """Return the messages of a body. Raises ValueError."""
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = b"\x02" + properties if properties else b""
     found: list[_Message] = []
@@ -167,8 +171,11 @@ def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> 
 
 
 def _head_of(middle: bytes) -> Struct:
-    """A record up to its body: size, magic, CRC, queue id, flag, queue offset, physical offset, the
-    middle, the length of the body."""
+    """Return the layout of a record up to its body.
+
+    Its fields are size, magic, CRC, queue id, flag, queue offset, physical offset, the middle, and
+    the length of the body.
+    """
     return Struct(f">IIIIiqq{len(middle)}sI")
 
 
@@ -183,7 +190,7 @@ def _record(
 
 
 def _delay(rows: WriteBatch, first: int, queue: QueueState) -> None:
-    """Messages of a queue that delays them have their time of delivery instead of a tag."""
+    """Replace the tag codes by delivery times in a queue of delayed messages."""
     if queue.delay_ms:
         for row in rows.rows[first:]:
             row.tag_code = row.store_ms + queue.delay_ms

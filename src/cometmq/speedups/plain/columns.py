@@ -1,8 +1,8 @@
-"""Records by the column, in the form of Arrow's arrays: for Spark.
+"""Columns of records in the format of Arrow arrays, for Spark.
 
-This is the definition; compiled/columns.pyx gives the same bytes. Numbers are native, offsets
-int32, texts UTF-8 (what is none counts as U+FFFD, as Python replaces it). Records with more than
-2 GiB are refused, and a column of them raises OverflowError.
+This is the definition; compiled/columns.pyx returns the same bytes. Numbers have native byte order,
+offsets are int32, and texts are UTF-8. Invalid UTF-8 is replaced by U+FFFD, as Python does. A
+buffer of 2 GiB or more is refused, and a column of that size raises OverflowError.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from cometmq.speedups.plain.properties import pairs_of
 from cometmq.speedups.plain.records import BORN_V6, STORE_V6, V6_MORE_BYTES, find_whole, stored_crc
 
-#: What :meth:`RecordColumns.faults` finds: another CRC than the record carries; a topic that is no
-#: UTF-8, properties that are none, or that hold something that is no name with a value.
+#: Faults that :meth:`RecordColumns.faults` reports: the CRC does not match, the topic is not UTF-8,
+#: the properties are not UTF-8, or one of them is no pair of a name and a value.
 BAD_CRC, BAD_TOPIC, BAD_TEXT, BAD_PAIR = 1, 2, 4, 8
 
 PLACE_COLUMNS: Final = 6
-#: Anything that gives its bytes, such as a numpy array.
+#: Any object with the buffer protocol, such as a numpy array.
 Buffer: TypeAlias = bytes | bytearray | memoryview | Any
 _BYTES_MAX: Final = 0x7FFFFFFF
 _HEAD_BYTES: Final = 88
@@ -41,8 +41,11 @@ _NAMES: Final = {"keys": "KEYS", "tags": "TAGS", "msg_id": "UNIQ_KEY"}
 
 
 class Texts(NamedTuple):
-    """An array of texts or bytes: ``validity`` has a bit a row, None when no row is null; row ``n``
-    is ``values`` from ``offsets[n]`` to ``offsets[n + 1]``."""
+    """An array of texts or bytes.
+
+    ``validity`` has one bit for each row, or is None if no row is null. Row ``n`` is the slice of
+    ``values`` from ``offsets[n]`` to ``offsets[n + 1]``.
+    """
 
     validity: bytes | None
     nulls: int
@@ -51,7 +54,7 @@ class Texts(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """An array of maps: row ``n`` has the pairs from ``offsets[n]`` to ``offsets[n + 1]``."""
+    """An array of maps. Row ``n`` has the pairs from ``offsets[n]`` to ``offsets[n + 1]``."""
 
     offsets: Buffer
     names: Texts
@@ -59,15 +62,17 @@ class Maps(NamedTuple):
 
 
 class RecordColumns:
-    """Records of a buffer, whole and right but for their CRCs; nothing of them changes."""
+    """Immutable set of the valid records in a buffer; their CRCs are not checked."""
 
     def __init__(self, data: bytes, starts: Buffer | None = None, base: int | None = None) -> None:
-        """The records that begin at ``starts`` (native int64), up to the first that is none;
-        without them those that stand one behind the other. ``stop`` is where that first one is,
-        else the end of the last.
+        """Find the records at ``starts`` (native int64), up to the first invalid one.
 
-        With ``base``, the physical offset of the first byte of ``data``, each has to carry the
-        offset at which it stands. Raises ValueError for 2 GiB or more, and for starts outside.
+        Without ``starts``, the records are contiguous from position 0. ``stop`` is the position of
+        the first invalid record, or the end of the last record.
+
+        With ``base``, the physical offset of the first byte of ``data``, each record must contain
+        the physical offset at which it lies. Raises ValueError for more than 2 GiB, and for a start
+        outside ``data``.
         """
         if len(data) > _BYTES_MAX:
             raise ValueError("2 GiB or more at once")
@@ -95,8 +100,10 @@ class RecordColumns:
         return len(self._places)
 
     def keep(self, flags: Buffer) -> RecordColumns:
-        """Only the records whose byte in ``flags`` is not 0. Raises ValueError for another number
-        of bytes than of records."""
+        """Return the records whose byte in ``flags`` is not 0.
+
+        Raises ValueError if the number of bytes differs from the number of records.
+        """
         kept = RecordColumns(b"")
         kept._data, kept.stop = self._data, self.stop
         pairs = zip(self._places, memoryview(flags).cast("B"), strict=True)
@@ -104,16 +111,23 @@ class RecordColumns:
         return kept
 
     def places(self) -> bytes:
-        """Of each record six native int64: where it begins, its size, where its body begins and
-        ends, and where its topic does. The properties begin two bytes behind the topic."""
+        """Return six native int64 for each record.
+
+        They are the start and the size of the record, the start and the end of its body, and the
+        start and the end of its topic. The properties start two bytes after the topic.
+        """
         numbers = array("q")
         for place in self._places:
             numbers.extend(place[:PLACE_COLUMNS])
         return numbers.tobytes()
 
     def numbers(self, position: int, width: int) -> bytes:
-        """The numbers of 4 or 8 bytes that stand at a position of each head with IPv4 hosts; behind
-        longer hosts they are found where they stand then. Raises ValueError for other places."""
+        """Return the numbers at one position of each record's head, in native byte order.
+
+        ``position`` is that in a head with IPv4 hosts; it is adjusted for records with IPv6 hosts.
+        ``width`` is 4 or 8 bytes. Raises ValueError for another width or a position outside the
+        head.
+        """
         if width not in (4, 8) or not 0 <= position <= _HEAD_BYTES - width:
             raise ValueError("no number of a head")
         unpack = (_INT if width == 4 else _LONG).unpack_from
@@ -121,17 +135,20 @@ class RecordColumns:
         return array("i" if width == 4 else "q", found).tobytes()
 
     def texts(self, name: str) -> Texts:
-        """A text of each record: ``topic``; ``keys`` or ``tags``, null without; ``msg_id``, the
-        unique key, else the offset id; ``born_host`` or ``store_host`` as :func:`address` writes
-        it. Raises ValueError for another name."""
+        """Return one text for each record.
+
+        ``name`` is ``topic``; ``keys`` or ``tags``, null if missing; ``msg_id``, the unique key or
+        else the offset id; or ``born_host`` or ``store_host`` in the format of :func:`address`.
+        Raises ValueError for another name.
+        """
         return _texts(self._values(name))
 
     def bodies(self) -> Texts:
-        """The bodies as they are stored."""
+        """Return the bodies as stored."""
         return _texts([self._data[place.body : place.body_end] for place in self._places])
 
     def maps(self) -> Maps:
-        """The properties. Names and values are not empty, and none comes twice."""
+        """Return the properties as maps. Names and values are not empty, and names are unique."""
         pairs = [pair for each in self._pairs for pair in each.items()]
         return Maps(
             _offsets(map(len, self._pairs)),
@@ -140,7 +157,10 @@ class RecordColumns:
         )
 
     def faults(self, *, crcs: bool, texts: bool) -> list[tuple[int, int]]:
-        """The rows with something wrong that is looked for, and what: see BAD_CRC."""
+        """Return the rows with faults, and the faults of each row as the sum of BAD_CRC and so on.
+
+        ``crcs`` and ``texts`` select the checks.
+        """
         found = [
             self._has_other_crc(place) * crcs | self._text_faults(place) * texts
             for place in self._places
@@ -152,7 +172,7 @@ class RecordColumns:
 
     @cached_property
     def _pairs(self) -> list[dict[str, str]]:
-        """The properties of each record."""
+        """Parsed properties of each record."""
         return [pairs_of(self._properties(place)) for place in self._places]
 
     def _values(self, name: str) -> list[bytes | None]:
@@ -205,7 +225,7 @@ class RecordColumns:
 
 
 class _Place(NamedTuple):
-    """Where a record has what, and how many bytes more its hosts take than IPv4 ones."""
+    """Positions of the parts of a record, and the extra bytes of its IPv6 hosts."""
 
     at: int
     size: int
@@ -217,7 +237,7 @@ class _Place(NamedTuple):
     store_extra: int
 
     def of(self, position: int) -> int:
-        """Where that stands which a head with IPv4 hosts has at a position."""
+        """Return the position of a head field, given its position in a head with IPv4 hosts."""
         at = self.at + position
         if position >= _STORE_MS_POSITION:
             at += self.born_extra
@@ -228,13 +248,14 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def address(packed: bytes) -> str:
-    """``host:port`` of a packed address (ip 4 or 16 bytes, port 4), ``[host]:port`` for IPv6."""
+    """Return ``host:port`` of a packed address (ip 4 or 16 bytes, port 4), ``[host]:port`` for
+    IPv6."""
     host, port = str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _chain(columns: RecordColumns) -> Iterable[int]:
-    """Where the next record begins, while there is one."""
+    """Yield the start of the next record until the end of the data."""
     while columns.stop < len(columns._data):
         yield columns.stop
 

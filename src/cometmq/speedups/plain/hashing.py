@@ -1,4 +1,4 @@
-"""Java's ``String.hashCode``, and the hash under which the index keeps a key."""
+"""Java's ``String.hashCode``, and the hash under which the index stores a key."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from operator import mul
 
 _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
-#: So many units of a text are hashed at once.
+#: Number of UTF-16 units hashed at once.
 _UNITS = 64
-#: By a number of units: what each of them is multiplied with, and what comes before them.
+#: By number of units: the factor of each unit, and the factor of the hash before them.
 _FACTORS = [[pow(31, n, _MASK + 1) for n in reversed(range(count))] for count in range(_UNITS + 1)]
 _BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
 
@@ -23,7 +23,7 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
     """Return the hash of ``topic#key`` for each key, never negative.
 
     Each prefix is the :func:`java_hash` of the key's ``topic#``, signed or not. Raises ValueError
-    when there are not as many prefixes as keys (upstream: IndexFile.indexKeyHashMethod).
+    if the numbers of prefixes and keys differ (upstream: IndexFile.indexKeyHashMethod).
     """
     if len(prefixes) != len(keys):
         raise ValueError(f"{len(prefixes)} prefixes for {len(keys)} keys")
@@ -34,31 +34,33 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
 
 
 def signed(value: int) -> int:
-    """Return an unsigned hash as Java has it."""
+    """Return an unsigned hash as Java's signed 32-bit value."""
     return value - (1 << 32) if value & _SIGN else value
 
 
 def absolute(value: int) -> int:
-    """Return the hash under which the index keeps a key, from an unsigned one."""
+    """Return the hash under which the index stores a key, from its unsigned hash."""
     # Java's abs has no result for the smallest value; the index counts it as 0.
     return -value & (_SIGN - 1) if value & _SIGN else value
 
 
 def text_hash(value: int, text: bytes) -> int:
-    """Return :func:`extended_hash` for UTF-8. What is none counts as replaced, as Python does
-    it."""
+    """Return :func:`extended_hash` of UTF-8 text; invalid bytes are replaced as Python does."""
     if text.isascii():
         return _extended(value, text)
     return extended_hash(value, text.decode("utf-8", "replace"))
 
 
 def extended_hash(value: int, text: str) -> int:
-    """Return the unsigned hash of a text that goes on with ``text`` after one of hash ``value``."""
+    """Return the unsigned hash of a prefix followed by ``text``; ``value`` is the prefix's hash."""
     return _extended(value, _utf16_units(text))
 
 
 def _extended(value: int, units: Sequence[int]) -> int:
-    """As value = value * 31 + unit for each, many at once."""
+    """Return the hash after ``value = value * 31 + unit`` for each unit.
+
+    A sum of products over many units is faster in Python than a loop over single units.
+    """
     count = len(units)
     if count > _UNITS:
         for at in range(0, count, _UNITS):

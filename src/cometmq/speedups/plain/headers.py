@@ -1,5 +1,7 @@
-"""JSON headers of frames, as far as they are plain: without blanks, each name once, all numbers
-without a sign or leading zeros.
+"""Plain JSON headers of frames.
+
+A plain header has no whitespace and no repeated names, and its numbers have neither a sign nor
+leading zeros.
 
 This is the definition; compiled/headers.pxd does the same.
 """
@@ -12,13 +14,13 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 LENGTHS: Final = Struct(">II")
-#: So many frames are looked at for one that is plain.
+#: Maximum number of frames examined in search of a plain one.
 ODD_MAX: Final = 32
-#: Of answers and pulls.
+#: Maximum header size of plain answers and pulls, in bytes.
 SHORT_HEADER_MAX_BYTES: Final = 1_023
 
-#: What a field holds: ASCII without escapes; any text without; any text; false or true; false; a
-#: number of 31 bits, or of 63.
+#: Kinds of field values: ASCII without escapes; UTF-8 without escapes; UTF-8 with escapes;
+#: ``false`` or ``true``; ``false``; a 31-bit number; a 63-bit number.
 TEXT, WIDE_TEXT, ESCAPED_TEXT, TRUTH, FALSE, NUMBER, LONG_NUMBER = range(7)
 _LIMITS: Final = {NUMBER: 0x7FFFFFFF, LONG_NUMBER: 0x7FFFFFFFFFFFFFFF}
 _WORDS: Final = {TRUTH: (b"false", b"true"), FALSE: (b"false",)}
@@ -30,13 +32,14 @@ _TEXTS: Final = (b"language", b"serializeTypeCurrentRPC", b"remark")
 
 
 class Odd(Exception):
-    """A frame has to be served by itself."""
+    """Raised if a frame is not plain and has to be handled individually."""
 
 
 class Form(NamedTuple):
-    """The fields of one kind of header: what each holds, by its name.
+    """Fields of one kind of header: the kind of each value, by field name.
 
-    The first ``required`` have to be there. Fields of other names are passed over, or refused.
+    The first ``required`` fields are mandatory. Unknown fields are ignored if ``has_others`` is
+    true, otherwise they make the header odd.
     """
 
     fields: Mapping[bytes, int]
@@ -45,7 +48,7 @@ class Form(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a header says; ``fields`` in the order of their form, None for one that is missing."""
+    """A parsed header. ``fields`` are in the order of their form; a missing field is None."""
 
     code: int
     flag: int
@@ -55,9 +58,9 @@ class Header(NamedTuple):
 
 
 def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
-    """A header of one of the forms, which are by code. Raises Odd.
+    """Parse a header that has one of the forms, which are by code. Raises Odd.
 
-    The code stands before the fields; both and the opaque have to be there.
+    The code must precede the fields; the code, the fields and the opaque are required.
     """
     found: dict[bytes, Any] = {}
     at = _expect(header, 0, b"{")

@@ -1,4 +1,4 @@
-"""Keys of messages as an index file has them (store/index/indexfile.py).
+"""Index entries of message keys (store/index/indexfile.py).
 
 This is the definition; compiled/indexkeys.pyx does the same, byte for byte.
 """
@@ -21,9 +21,13 @@ def put_keys(
     begin_ms: int,
     first: int,
 ) -> tuple[bytes, int]:
-    """Entries of keys for an index file that begins at ``begin_ms``, numbered from ``first`` on,
-    and how many slots were empty before. ``slots`` (native int32) point to them afterwards; the
-    columns are native int64."""
+    """Return the index entries of keys, and the number of slots that were empty before.
+
+    ``begin_ms`` is the begin timestamp of the index file, ``first`` the number of the first entry.
+    Updates ``slots`` (native int32) to point to the new entries. ``hashes``, ``places`` and
+    ``times_ms`` are columns of native int64. Raises ValueError if their lengths differ or if there
+    are no slots.
+    """
     count, used = len(hashes), 0
     if len(places) != count or len(times_ms) != count or not len(slots):
         raise ValueError("columns of different lengths, or no slots")

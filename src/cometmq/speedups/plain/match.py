@@ -1,15 +1,16 @@
-"""SQL92 filters over stored records: programs, and which records of queue entries match one.
+"""SQL92 filters over stored records: compiled programs, and the queue entries that match one.
 
-This is the definition; compiled/match.pyx does the same. A program is what filter/sql92.py makes of
-an expression: steps for a machine with a stack. Each is an operation (:class:`Op`) and its operand.
+This is the definition; compiled/match.pyx does the same. filter/sql92.py compiles an expression
+into a program: steps for a stack machine. Each step is an operation (:class:`Op`) and its operand.
 
-A value is text (bytes), a whole number, a real one, True, False, or None for unknown, which a
-missing property is. Only True is a match. Text beside a number is read as one, beside a truth as a
-truth. What cannot be compared ends the evaluation without a match (upstream:
-ComparisonExpression.java, ExpressionMessageFilter.java).
+A value is text (bytes), an integer, a float, True, False, or None for unknown. A missing property
+is unknown. A message matches only if the result is True. Text compared with a number is parsed as a
+number, text compared with a boolean as a boolean. Values that cannot be compared end the evaluation
+without a match (upstream: ComparisonExpression.java, ExpressionMessageFilter.java).
 
-A record is laid out in message/record.py, its properties in message/properties.py, a queue entry in
-store/layout.py. Nothing outside the given bytes is looked at, whatever they say.
+message/record.py describes the layout of a record, message/properties.py that of its properties,
+and store/layout.py that of a queue entry. No value in them makes the code read outside the given
+bytes.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ Step: TypeAlias = tuple[int, Operand]
 
 
 class Op(IntEnum):
-    """What a step does. Values are taken off the stack, and the result is put there."""
+    """Operation of a step. It pops its values from the stack and pushes its result."""
 
-    #: The text of the property of this name; unknown when a message has none.
+    #: Push the text of the property named by the operand; unknown if the message lacks it.
     PROPERTY = 0
-    #: The operand itself.
+    #: Push the operand.
     PUSH = 1
-    #: Text where something true or false is wanted: it is false.
+    #: Convert text to a boolean: text is false, unknown stays unknown.
     AS_TRUTH = 2
     NEGATE = 3
     NOT = 4
@@ -54,51 +55,54 @@ class Op(IntEnum):
     LESS_EQUAL = 8
     GREATER = 9
     GREATER_EQUAL = 10
-    #: Whether the text is one of several, which are in order (:func:`in_order`).
+    #: Test whether the text is one of several, which are ordered by :func:`in_order`.
     ONE_OF = 11
     CONTAINS = 12
     STARTS_WITH = 13
     ENDS_WITH = 14
-    #: Go on at the step of this number when the value, which stays, is false or true.
+    #: Jump to the step numbered by the operand if the top value is false (AND_THEN) or true
+    #: (OR_ELSE). The value stays on the stack.
     AND_THEN = 15
     OR_ELSE = 16
-    #: Two truths joined; the first was not false, or not true.
+    #: Combine two booleans; the first one is not false (AND) or not true (OR).
     AND = 17
     OR = 18
 
 
-#: Values on the stack at once. The tree of an expression has at most 128 levels.
+#: Maximum depth of the stack. The tree of an expression has at most 128 levels.
 MAX_DEPTH: Final = 256
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 _WHOLE: Final = re.compile(rb"[+-]?[0-9]++")
-# What Java's Double.valueOf takes, without its hexadecimal form. No repeat gives back what it took.
+# The syntax of Java's Double.valueOf, except for its hexadecimal form. The possessive repeats
+# prevent backtracking.
 _REAL: Final = re.compile(
     rb"[\x00-\x20]*+([+-]?(?:NaN|Infinity"
     rb"|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))"
     rb"[fFdD]?[\x00-\x20]*+"
 )
-#: Digits of the greatest Long; what has more, behind zeros, is none.
+#: Digits of the largest Long; a number with more digits after its leading zeros is out of range.
 _LONG_DIGITS: Final = 19
-#: Longer texts are read as numbers once, for all steps that compare them.
+#: Texts longer than this are parsed as numbers once, for all steps that compare them.
 _LONG_TEXT: Final = 64
-#: Python looks for a piece in less than so many bytes in a way whose cost is the product of both
-#: lengths. Where that is large, what it looks in is filled up to so many.
+#: Below this many bytes, Python's substring search can cost the product of both lengths. If that
+#: product is large, the text is padded to this length, which selects a linear search.
 _LONG_SEARCH: Final = 30_000
 _MAX_PRODUCT: Final = 100_000
 
 
 class _NotComparable(Exception):
-    """Values of an evaluation cannot be compared: the message does not match."""
+    """Raised if two values cannot be compared; the message does not match."""
 
 
 def in_order(texts: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return texts without repeats, shorter ones first: so they can be looked up by halves."""
+    """Return distinct texts, shorter ones first, in the order that binary search needs."""
     return tuple(sorted(set(texts), key=lambda text: (len(text), text)))
 
 
 class Program:
-    """A filter, ready to run. Raises ValueError for steps that do not leave one value."""
+    """A filter program. Raises ValueError unless its steps are valid and leave exactly one
+    value."""
 
     __slots__ = ("_names", "code")
 
@@ -109,7 +113,7 @@ class Program:
 
     @property
     def names(self) -> tuple[bytes, ...]:
-        """Those of the properties that it asks for, in order (:func:`in_order`)."""
+        """Names of the properties that the program reads, ordered by :func:`in_order`."""
         return in_order(
             name for op, name in self.code if op == _PROPERTY and isinstance(name, bytes)
         )
@@ -128,8 +132,11 @@ class Program:
 
 
 def _check(code: Sequence[Step]) -> None:
-    """Raise ValueError for steps of which one lacks a value or an operand of its kind, leads back,
-    or leads where another number of values is."""
+    """Raise ValueError unless every step can be executed.
+
+    Each step needs an operand of its kind and enough values on the stack. Jumps lead forwards, and
+    both ways to a step leave the same number of values.
+    """
     depth = 0
     expected: dict[int, int] = {}
     for at, (op, operand) in enumerate(code):
@@ -150,7 +157,7 @@ def _check(code: Sequence[Step]) -> None:
 
 
 def _is_fit(op: int, operand: Operand, onward: range) -> bool:
-    """Whether a step has an operand of its kind."""
+    """Return whether a step has an operand of its kind."""
     if op in _JUMPS:
         return type(operand) is int and operand in onward
     if op == _PUSH:
@@ -165,7 +172,7 @@ def _is_fit(op: int, operand: Operand, onward: range) -> bool:
 
 
 def _run(code: Sequence[Step], texts: Mapping[bytes, bytes]) -> Plain:
-    """Return what is left on the stack. Raises _NotComparable."""
+    """Run the steps and return the value left on the stack. Raises _NotComparable."""
     stack: list[Plain] = []
     at = 0
     while at < len(code):
@@ -255,7 +262,10 @@ def _ordered(order: Callable[[float, float], bool], left: Plain, right: Plain) -
 
 
 def _number(value: bytes | int | float, beside: bytes | int | float) -> int | float:
-    """A number, or text as a number of the other side's Java type: Integer, Long or Double."""
+    """Return a number, or text parsed as the other side's Java type: Integer, Long or Double.
+
+    Raises _NotComparable if the text is no such number.
+    """
     if not isinstance(value, bytes):
         return value
     assert not isinstance(beside, bytes)
@@ -269,7 +279,7 @@ def _number(value: bytes | int | float, beside: bytes | int | float) -> int | fl
 
 
 def _read_whole(text: bytes) -> int | None:
-    """None for what is no whole number, or none that a Long can be."""
+    """Parse an integer; None if the text is no integer or out of range for a Long."""
     if not _WHOLE.fullmatch(text):
         return None
     digits = text.lstrip(b"+-").lstrip(b"0")
@@ -286,7 +296,7 @@ def _real(text: bytes) -> float:
 
 
 def _read_real(text: bytes) -> float | None:
-    """None for what is no number."""
+    """Parse a real number; None if the text is none."""
     match = _REAL.fullmatch(text)
     if match is None:
         return None
@@ -336,16 +346,17 @@ def match_records(
     queue: tuple[int, bytes] | None,
     has_at_once: Callable[[int, int], bool],
 ) -> tuple[int, int, bytes]:
-    """Return how many queue entries were looked at, the bytes of properties of their records, and
-    those entries whose records match.
+    """Return the number of entries examined, the size of their properties, and the matches.
 
-    ``entries`` begin with that of the queue offset ``offset``. ``most`` are the count and the bytes
-    of matching records that end it, ``budget`` the count of records and the bytes of properties
-    that are looked at; one record is always looked at, and one that matches always given. ``log``,
-    ``queue`` and ``has_at_once`` are as in :func:`pulls.take_records`.
+    The matches are returned as the bytes of their entries. ``entries`` start with the entry at
+    queue offset ``offset``. ``most`` is the maximum count and the maximum total size of matching
+    records in bytes, ``budget`` the maximum count of records examined and of bytes of properties
+    examined. At least one record is examined, and the first match is always returned. ``log``,
+    ``queue`` and ``has_at_once`` are those of :func:`pulls.take_records`.
 
-    It stops before the first entry whose record is not plain: a hole, outside, not its record, or
-    a wait. Nothing was looked at when the first one is.
+    The call stops before the first entry whose record is not plain: a hole, a record outside the
+    bounds, a record that does not match its entry, or one whose read would block. If that is the
+    first entry, nothing was examined.
     """
     data, base, low, high, sure = log
     if not 0 <= base <= low or not 0 <= high <= base + len(data):
@@ -379,7 +390,7 @@ def match_records(
 
 
 def _span_stop(entries: bytes | bytearray, at: int, bounds: tuple[int, int]) -> int:
-    """Where the records end that are asked for together with the one of the entry at a place."""
+    """Return the end of the span that is checked for residency together with an entry's record."""
     low, high = bounds
     begin, size, _ = ENTRY.unpack_from(entries, at)
     stop: int = begin + size
@@ -396,7 +407,8 @@ def _span_stop(entries: bytes | bytearray, at: int, bounds: tuple[int, int]) -> 
 def _proven(
     data: memoryview, base: int, entry: Taken, queue: tuple[int, bytes] | None
 ) -> memoryview | None:
-    """The property bytes of the record of an entry; None when it is not that record."""
+    """Return the property bytes of an entry's record; None if the record does not match the
+    entry."""
     _, place, size = entry
     at = place - base
     if queue is not None and not is_record(data, at, entry, *queue):

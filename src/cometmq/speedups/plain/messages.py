@@ -1,11 +1,11 @@
-"""The messages of a pull: its records are checked at once, each is made when it is asked for.
+"""Messages of a pull response: all records are checked at once, each message is built on demand.
 
-This is the definition; compiled/messages.pyx does the same. Records are plain when all of this
-holds of each of them:
+This is the definition; compiled/messages.pyx does the same. Records are plain if all of the
+following is true:
 
-- they stand one behind the other and fill the body, their lengths fit each other, and their magic
-  number is that of version 1;
-- a body has the CRC that its record carries, unless that is 0, and is not compressed.
+- they are contiguous and fill the body, their lengths are consistent, and their magic number is
+  that of version 1;
+- each body is uncompressed and matches the CRC of its record, unless that CRC is 0.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _COUNTS: Final = Struct(">iq")
 
 
 class Records(Generic[M]):
-    """The records of a pull's body, in their order. Each becomes a message when it is asked for, at
-    most once."""
+    """Sequence of the records in a pull response. Each record becomes a message on first access."""
 
     __slots__ = ("_broker_name", "_data", "_made", "_make", "_starts")
 
@@ -45,7 +44,7 @@ class Records(Generic[M]):
         self, data: bytes, starts: list[int], make: Callable[..., M], broker_name: str
     ) -> None:
         self._data = data
-        #: Where each record begins, and where the last one ends.
+        #: Start of each record, followed by the end of the last one.
         self._starts = starts
         self._make = make
         self._broker_name = broker_name
@@ -65,13 +64,13 @@ class Records(Generic[M]):
         return found
 
     def offset_at(self, at: int) -> int:
-        """The queue offset of a record."""
+        """Return the queue offset of the record at index ``at``."""
         self._check(at, len(self))
         (offset,) = _LONG.unpack_from(self._data, self._starts[at] + _OFFSET_AT)
         return int(offset)
 
     def bytes_of(self, begin: int, end: int) -> int:
-        """The size of the records from one to before another."""
+        """Return the total size in bytes of the records ``begin`` to ``end`` (exclusive)."""
         self._check(begin, len(self._starts))
         self._check(end, len(self._starts))
         return self._starts[end] - self._starts[begin]
@@ -104,13 +103,14 @@ class Records(Generic[M]):
 
 
 def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> Records[M] | None:
-    """The records of ``data``, each of which ``make`` makes a message of; None when not all of
-    them are plain.
+    """Return the records of ``data``; None unless all of them are plain.
 
-    ``make`` gets the topic, the queue id, the queue offset, the physical offset, the body, the
-    properties, the flag, sysFlag, when and where it was born, when and where it was stored, the
-    attempts, the offset of the half message, the size in bytes, and the name of the broker.
+    ``make`` builds a message. Its arguments are the topic, the queue id, the queue offset, the
+    physical offset, the body, the properties, the flag, sysFlag, the born time and host, the store
+    time and host, the attempts, the offset of the half message, the size in bytes, and the broker
+    name.
     """
+    # Checking every record first lets later access to single messages skip the checks.
     starts = [0]
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""What is read of the properties of a message (message/properties.py): by what it is found.
+"""Properties of a message (message/properties.py) that control how it is stored and found.
 
 This is the definition; compiled/properties.pxd does the same.
 """
@@ -11,7 +11,7 @@ PROPERTIES_MAX_BYTES: Final = 32_767
 
 
 class Named(NamedTuple):
-    """Values of properties: of each the last that is not empty."""
+    """Property values; if a name occurs several times, its last non-empty value."""
 
     unique: bytes
     keys: bytes
@@ -20,7 +20,7 @@ class Named(NamedTuple):
 
 
 def find_named(properties: bytes) -> Named:
-    """What properties say."""
+    """Return the named values in a property text."""
     unique = keys = tag = delay = b""
     for pair in properties.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
@@ -38,8 +38,10 @@ def find_named(properties: bytes) -> Named:
 
 
 def pairs_of(properties: bytes) -> dict[str, str]:
-    """All pairs with a name and a value; of equal names the last one's value. What is no UTF-8 is
-    replaced first."""
+    """Return all pairs that have a name and a value; the last value of a repeated name wins.
+
+    Invalid UTF-8 is replaced before the text is split.
+    """
     found: dict[str, str] = {}
     for pair in str(properties, "utf-8", "replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -49,7 +51,7 @@ def pairs_of(properties: bytes) -> dict[str, str]:
 
 
 def keys_of(unique: bytes, keys: bytes) -> list[bytes]:
-    """What a message is found by: its unique key and its keys."""
+    """Return the index keys of a message: its unique key and its keys."""
     found = [unique] if unique else []
     if keys:
         found += [key for key in keys.split(b" ") if key]

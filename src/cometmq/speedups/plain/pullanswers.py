@@ -1,9 +1,9 @@
-"""Plain pulls of a connection, from their frames to the frames of their answers.
+"""Plain pulls of a connection: from request frames to answer frames.
 
-This is the definition; compiled/pullanswers.pyx does the same, byte for byte. What becomes of a
-pull is decided once for all that ask one queue for the same, whatever their offsets: that is a
-:class:`PullPlan`. By it a pull is answered here when its records are near the end of the log and in
-memory, in one log file; one at the end of its queue may wait. All others are odd.
+This is the definition; compiled/pullanswers.pyx does the same, byte for byte. A :class:`PullPlan`
+holds what is decided once for all pulls that send the same request to one queue, whatever their
+offsets. A pull is answered here if its records are near the end of the log, in memory and in one
+log file. A pull at the end of its queue can be held for long polling. All others are odd.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from cometmq.speedups.plain.records import ENTRY
 if TYPE_CHECKING:
     from cometmq.speedups.plain.writebatch import QueueState
 
-#: Pulls of a connection that are answered before others get their turn; with a filter it is one.
+#: Maximum number of pulls answered before other connections get their turn; one if it has a filter.
 AT_ONCE: Final = 8
-#: Plans that are kept: with one more all of them go.
+#: Maximum number of cached plans; when it is reached, the cache is cleared.
 PLANS_MAX: Final = 4_096
-#: Entries that are read of a queue's file together, for the pulls that come next.
+#: Number of entries read ahead from a queue's file for the next pulls.
 AHEAD_ENTRIES: Final = 256
-#: Entries that a filter looks at together, and in all.
+#: Number of entries that a filter examines in one step, and per pull.
 STEP_ENTRIES: Final = 256
 LOOKED_MAX: Final = 800
 
-#: Bits of a pull's sysFlag: it commits an offset, and it may be held.
+#: Bits of a pull's sysFlag: it commits an offset, and it may be held for long polling.
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
-#: A pull at the end of its queue: its plan, its offset, its opaque, and how long it may wait, ms.
+#: A pull at the end of its queue: its plan, offset, opaque, and maximum hold time in ms.
 Waiting: TypeAlias = "tuple[PullPlan, int, int, int]"
 Entries: TypeAlias = bytes | bytearray
 
 
 class LogFile(Protocol):
-    """A file of the log; see store/log/logfile.py."""
+    """A log file; see store/log/logfile.py."""
 
     @property
     def base(self) -> int: ...
@@ -50,7 +50,7 @@ class LogFile(Protocol):
 
 
 class Reads(Protocol):
-    """What is in memory of the log, which is ``log``; see store/read/coldreads.py."""
+    """The part of ``log`` that is in memory; see store/read/coldreads.py."""
 
     @property
     def log(self) -> Any: ...
@@ -63,7 +63,7 @@ class Reads(Protocol):
 
 
 class Wanted(Protocol):
-    """What a pull wants: all messages, those with one of some tag codes, or those that match."""
+    """Filter of a pull: none, a set of tag codes, or a program."""
 
     @property
     def codes(self) -> frozenset[int] | None: ...
@@ -72,8 +72,11 @@ class Wanted(Protocol):
 
 
 class PullCounter:
-    """Messages that a group got of a topic, and their bytes; ``step`` is the step of time in which
-    the last were counted, and :meth:`begin` is called with the next one."""
+    """Messages of a topic delivered to a consumer group, and their bytes.
+
+    ``step`` is the time step in which the last messages were counted. :meth:`begin` is called at
+    the start of each new step.
+    """
 
     __slots__ = ("count", "size_bytes", "step")
 
@@ -83,13 +86,15 @@ class PullCounter:
         self.step = -1
 
     def begin(self, step: int) -> None:
-        """What is counted from here on belongs to a step of time."""
+        """Start a new time step."""
         self.step = step
 
 
 class PullTotals:
-    """Pulls that found something, pulls that did not, and messages that were given; ``step`` is the
-    step of time that it is."""
+    """Numbers of pulls that found messages, of pulls that found none, and of messages delivered.
+
+    ``step`` is the current time step.
+    """
 
     __slots__ = ("found", "missed", "step", "transferred")
 
@@ -101,13 +106,14 @@ class PullTotals:
 
 
 class PullPlan:
-    """What becomes of pulls that ask ``queue`` for the same.
+    """Cached decisions for all pulls that send the same request to ``queue``.
 
-    ``fields`` are those of one of them. ``most`` are the messages and the bytes of an answer. A
-    program of what is ``wanted`` looks at messages and bytes of properties within a ``budget``.
-    ``proof`` is what records are compared with
-    that entries of a file name (pulls.py). ``suggested`` are the brokers to ask next while
-    slaves serve who is behind: usually, and while this broker is busy with such.
+    ``fields`` are those of one such pull. ``most`` is the maximum number of messages and of bytes
+    in an answer. ``wanted`` is the filter; its program examines messages and bytes of properties
+    within ``budget``. ``proof`` is what the records named by entries from a file are checked
+    against (``queue`` in pulls.py). ``suggested`` holds the broker ids to ask next if slaves serve
+    lagging consumers: the usual one, and the one while this broker is busy with reads for lagging
+    consumers.
     """
 
     __slots__ = (
@@ -152,13 +158,16 @@ class PullPlan:
 
 
 class PullAnswers:
-    """Answers plain pulls. ``pieces`` are those of an answer that found something, and of one of
-    which nothing matched (:func:`answer_frame`); ``recent_bytes`` at the end of the log are in
-    memory for certain, as far as this run wrote them.
+    """Answers plain pulls.
 
-    ``plan_of(fields)`` makes a plan, None where pulls are odd; ``entries_of(queue, offset, count)``
-    reads entries of a queue's file, None where that takes a wait; ``counter_of(group, topic)``
-    gives what counts for them, and ``commit(group, topic, queue id, offset)`` keeps an offset.
+    ``pieces`` are the header pieces (:func:`answer_frame`) of an answer with messages, and of one
+    in which nothing matched. The last ``recent_bytes`` of the log are certainly in memory, if this
+    process wrote them.
+
+    ``plan_of(fields)`` returns a plan, or None for an odd pull. ``entries_of(queue, offset,
+    count)`` reads entries from a queue's file, or returns None if that would block.
+    ``counter_of(group, topic)`` returns their counter, and ``commit(group, topic, queue id,
+    offset)`` stores a consumer offset.
     """
 
     __slots__ = (
@@ -197,18 +206,19 @@ class PullAnswers:
         self._epoch = 0
 
     def forget(self) -> None:
-        """Something changed that decides what becomes of pulls: plans are made again."""
+        """Drop all plans, because something that they depend on changed."""
         self._plans.clear()
         self._epoch += 1
 
     def take(
         self, data: bytes, at: int, suggests: int, may_match: bool
     ) -> tuple[bytes, int, int, list[Waiting]]:
-        """Answer plain pulls from ``data[at]`` on: their answers, where the first frame begins that
-        was not taken, how many from there on are odd, and those that may wait.
+        """Answer plain pulls from ``data[at]`` on.
 
-        ``suggests`` says which broker is to be asked next: 0 any, 1 and 2 those that plans name.
-        Without ``may_match`` pulls with a filter are odd.
+        Returns their answers, the position of the first frame that was not taken, the number of odd
+        frames from there on, and the pulls that can be held. ``suggests`` selects the broker to ask
+        next: 0 for none, 1 or 2 for the first or second that the plan suggests. Unless
+        ``may_match`` is true, pulls with a filter are odd.
         """
         frames: list[bytes] = []
         waiting: list[Waiting] = []
@@ -240,8 +250,10 @@ class PullAnswers:
         return b"".join(frames), at, odd, waiting
 
     def serve(self, pulls: Sequence[Any], suggests: int) -> list[bytes | None]:
-        """The answers to pulls that waited, each with its ``plan``, ``offset`` and ``opaque``; None
-        for those that are odd by now, and those with a filter."""
+        """Return the answers to held pulls, each with its ``plan``, ``offset`` and ``opaque``.
+
+        The answer is None for a pull that is odd by now or has a filter.
+        """
         return [
             self._answer(pull.plan, pull.offset, pull.opaque, suggests)
             if pull.plan.epoch == self._epoch and pull.plan.program is None
@@ -262,7 +274,7 @@ class PullAnswers:
         return plan
 
     def _answer(self, plan: PullPlan, offset: int, opaque: int, suggests: int) -> bytes | None:
-        """The answer to a pull; None where it is odd. It is counted."""
+        """Return the answer to a pull and count it; None if the pull is odd."""
         queue, totals = plan.queue, self._totals
         if not queue.min_offset <= offset < queue.max_offset:
             return None
@@ -293,13 +305,13 @@ class PullAnswers:
         counter.size_bytes += size_bytes
 
     def _take(self, plan: PullPlan, offset: int) -> tuple[int, int, int, memoryview] | None:
-        """What a pull without a filter gets, at least one message."""
+        """Return the records for a pull without a filter; None unless there is at least one."""
         count_max = plan.most[0]
         wanted = count_max if plan.codes is None else max(LOOKED_MAX, count_max)
         entries, is_kept = self._entries(plan, offset, wanted)
         found = self._take_of(plan, entries, offset)
         if is_kept and found is not None and found[0] * ENTRY.size == len(entries):
-            # All of them were looked at; there may be more by now.
+            # All cached entries were examined; the queue may have more by now.
             plan.block = b""
             entries, _ = self._entries(plan, offset, wanted)
             found = self._take_of(plan, entries, offset)
@@ -321,7 +333,7 @@ class PullAnswers:
     def _match(
         self, plan: PullPlan, program: Program, start: int
     ) -> tuple[int, int, int, memoryview] | None:
-        """What a pull with a filter gets; None when not even the first message is at hand."""
+        """Return the records for a pull with a filter; None if the first one is not available."""
         count_max, bytes_max = plan.most
         looked_left, properties_left = plan.budget
         stop = min(plan.queue.max_offset, start + LOOKED_MAX)
@@ -346,11 +358,12 @@ class PullAnswers:
                 break
             every = len(chosen) // ENTRY.size, 1 << 62
             data, base, low, high, _ = log
-            # Their bytes are at hand, and proven: they were looked at.
+            # match_records has read and checked these records already.
             taken = take_records(
                 chosen, 0, None, every, (data, base, low, high, base), None, has_at_once
             )
-            # One that matches comes always; here it may be one too many.
+            # match_records always returns its first match, which may exceed the limit for this
+            # pull.
             if taken is None or (count and size_bytes + taken[2] > bytes_max):
                 break
             offset += looked_at
@@ -365,14 +378,16 @@ class PullAnswers:
         return offset - start, count, size_bytes, memoryview(records)
 
     def _entries(self, plan: PullPlan, offset: int, count: int) -> tuple[Entries, bool]:
-        """At most ``count`` entries of a queue, and whether there are fewer because they were read
-        earlier; none where that takes a wait."""
+        """Return at most ``count`` entries of a queue; none if reading them would block.
+
+        The second value is true if there are fewer because the read-ahead block ended.
+        """
         queue = plan.queue
         if offset >= queue.tail_offset:
             at = (offset - queue.tail_offset) * ENTRY.size
             return queue.tail[at : at + count * ENTRY.size], False
         if plan.proof is None:
-            # What names records of other queues is read each time.
+            # Entries of light queues name records of other queues; read them each time.
             return self._entries_of(queue, offset, count) or b"", False
         at = (offset - plan.block_offset) * ENTRY.size
         if 0 <= at <= len(plan.block) - ENTRY.size:
@@ -385,7 +400,11 @@ class PullAnswers:
     def _part(
         self, entries: Entries
     ) -> tuple[tuple[memoryview, int, int, int, int], Callable[[int, int], bool]] | None:
-        """The log file of the record of the first of entries, as :func:`take_records` wants it."""
+        """Return the ``log`` and ``has_at_once`` of :func:`take_records` for the first entry.
+
+        They cover the log file that holds its record. Returns None if that record is not near the
+        end of the log.
+        """
         if len(entries) < ENTRY.size:
             return None
         reads = self._reads

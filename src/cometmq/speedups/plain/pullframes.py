@@ -1,10 +1,10 @@
-"""Plain pulls off a connection, and answers that begin with a text and some numbers.
+"""Plain pull requests, and answer frames that consist of text pieces and numbers.
 
-This is the definition; compiled/pullframes.pyx does the same, byte for byte. A pull is plain when
-all of this holds; every other frame is odd, and is served one by one:
+This is the definition; compiled/pullanswers.pyx does the same, byte for byte. A pull is plain if
+all of the following is true; every other frame is odd and is handled individually:
 
-- its header is plain (headers.py), of less than 1 KiB, all strings in ASCII without escapes;
-- its code is 11 or 361, it wants an answer, and all that upstream requires is there;
+- its header is plain (headers.py) and shorter than 1 KiB, all strings are ASCII without escapes;
+- its code is 11 or 361, it expects an answer, and it has all fields that upstream requires;
 - it has no body.
 """
 
@@ -25,7 +25,7 @@ from cometmq.speedups.plain.headers import (
     read_header,
 )
 
-#: Bits of the frame's flag: a response, and a request without one.
+#: Flag bits that make a frame odd: a response, or a one-way request.
 _ODD_FLAGS: Final = 3
 #: The last two fields may be missing.
 _PULL: Final = Form(
@@ -39,15 +39,18 @@ _PULL: Final = Form(
 )  # fmt: skip
 _FORMS: Final = {11: _PULL, 361: _PULL}
 
-#: The fields of a pull, in the order of its header.
+#: Fields of a pull, in the order of its header.
 PullFields: TypeAlias = tuple[
     str, str, int, int, int, int, int, int, int, str | None, str | None
 ]  # fmt: skip
 
 
 def read_pull(data: bytes, at: int) -> tuple[PullFields, int, int] | int:
-    """The plain pull whose frame begins at ``data[at]``: its fields, its opaque, and where the next
-    frame begins. Else how many frames from there on are odd; 0 when more bytes are needed."""
+    """Return the fields and the opaque of the plain pull at ``data[at]``, and the end of its frame.
+
+    Returns the number of consecutive odd frames instead if the frame is odd; 0 if more data is
+    needed.
+    """
     if not 0 <= at <= len(data):
         raise ValueError("a begin outside the data")
     odd = 0
@@ -55,7 +58,7 @@ def read_pull(data: bytes, at: int) -> tuple[PullFields, int, int] | int:
         total, word = LENGTHS.unpack_from(data, at)
         stop = at + 4 + total
         if total < 4 + word:
-            # Of another kind, or nothing that can be told apart.
+            # A binary header, or a frame with invalid lengths.
             return odd + 1
         if stop > len(data):
             break
@@ -84,8 +87,11 @@ def answer_frame(
     numbers: tuple[int, ...],
     chunks: Sequence[bytes | bytearray | memoryview],
 ) -> bytes:
-    """The frame of an answer: its header are the pieces with a number behind each but the last, its
-    body the chunks."""
+    """Return the frame of an answer.
+
+    The header consists of ``pieces`` with one of ``numbers`` after each but the last; the body
+    consists of ``chunks``.
+    """
     if len(pieces) != len(numbers) + 1:
         raise ValueError("a piece of the header stands before each number, and one at the end")
     head = b"".join([b"%b%d" % pair for pair in zip(pieces, numbers, strict=False)]) + pieces[-1]

@@ -1,4 +1,4 @@
-"""Reads of a queue, from its entries to the bytes of records that are proven.
+"""Reads of a consume queue: from its entries to the verified bytes of their records.
 
 This is the definition; compiled/pulls.pyx does the same, byte for byte.
 """
@@ -28,19 +28,22 @@ def take_records(
     queue: tuple[int, bytes] | None,
     has_at_once: Callable[[int, int], bool],
 ) -> tuple[int, int, int, memoryview] | None:
-    """The records of queue entries, as far as they are plain.
+    """Return the records that consume queue entries name, or None if one of them is not plain.
 
-    ``entries`` begin with that of the queue offset ``offset``; with ``codes`` only those with one
-    of these tag codes are taken. ``most`` are the count and the bytes that end it; one record is
-    always taken. ``log`` is a part of the log: its bytes, the physical offset of the first; between
-    which two offsets records must lie; and from where on they are in memory for certain. What lies
-    before that is touched only where ``has_at_once(start, stop)`` says that it takes no wait.
-    ``queue`` (its id, what follows the body of its records) is what each record is compared with,
-    None when the entries need no proof.
+    ``entries`` start with the entry at queue offset ``offset``. With ``codes``, only entries with
+    one of these tag codes are taken. ``most`` is the maximum count and the maximum total size of
+    the records in bytes; one record is always taken.
 
-    Gives how many entries were looked at; count, size and bytes of the records of those that were
-    taken. None when one of them is not plain: a hole, outside, not behind the one before, not its
-    record, or a wait.
+    ``log`` is a part of the commit log: its bytes, the physical offset of its first byte, the two
+    physical offsets between which records must lie, and the physical offset from which on the bytes
+    are certainly in memory. Bytes before that offset are read only if ``has_at_once(start, stop)``
+    reports that reading them does not block. ``queue`` is the queue id and the bytes that follow
+    the body in its records; each record is checked against them. It is None if the entries need no
+    check.
+
+    Returns the number of entries examined, and the count, the total size and the bytes of the
+    records taken. Returns None if an entry is a hole, if a record lies outside the bounds or before
+    the end of the previous one, if a record does not match its entry, or if reading it would block.
     """
     data, base, low, high, sure = log
     if not 0 <= base <= low or not 0 <= high <= base + len(data):
@@ -67,7 +70,7 @@ def _choose(
     most: tuple[int, int],
     bounds: tuple[int, int],
 ) -> tuple[int, list[Taken]] | None:
-    """How many entries were looked at, and which are taken; None when one is not plain."""
+    """Return the number of entries examined and the entries taken; None if one is not plain."""
     count_max, bytes_max = most
     stop, high = bounds
     taken: list[Taken] = []
@@ -87,7 +90,7 @@ def _choose(
 
 
 def _gather(taken: Sequence[Taken], data: memoryview, base: int) -> memoryview:
-    """The bytes of records; those of the log themselves where they lie side by side."""
+    """Return the bytes of the records, as a view of the log if they are contiguous."""
     pieces: list[memoryview] = []
     begin = stop = base
     for _, place, size in taken:
@@ -104,8 +107,10 @@ def _gather(taken: Sequence[Taken], data: memoryview, base: int) -> memoryview:
 def _are_at_once(
     taken: Sequence[Taken], sure: int, has_at_once: Callable[[int, int], bool]
 ) -> bool:
-    """Whether all records can be touched without a wait; those near to each other are asked for
-    together."""
+    """Decide whether all records can be read without blocking.
+
+    Asks once for records that lie close to each other.
+    """
     begin = stop = -1
     for _, place, size in taken:
         if place >= sure:

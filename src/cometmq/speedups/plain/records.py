@@ -1,7 +1,7 @@
-"""Stored records (message/record.py) and the entries of queues that name them (store/layout.py).
+"""Stored records (message/record.py) and the queue entries that name them (store/layout.py).
 
-This is the definition; compiled/records.pxd does the same. Neither is believed: whatever they say,
-nothing outside the given bytes is looked at.
+This is the definition; compiled/records.pxd does the same. The contents are not trusted: no value
+in them makes the code read outside the given bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
 ENTRY: Final = Struct(">qiq")
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
-#: What ends a log file at the least.
+#: Minimum size of the blank record that ends a log file.
 BLANK_BYTES: Final = 8
 COMPRESSED: Final = 0x1
 PREPARED: Final = 0x4
@@ -24,7 +24,8 @@ TRANSACTION_MASK: Final = 0xC
 BORN_V6: Final = 0x10
 STORE_V6: Final = 0x20
 V6_MORE_BYTES: Final = 12
-#: Records so near to each other are asked for together, at most so many bytes.
+#: Records with gaps of at most ``GAP_BYTES`` are checked for residency together, in spans of at
+#: most ``SPAN_BYTES``.
 GAP_BYTES: Final = 16 << 10
 SPAN_BYTES: Final = 512 << 10
 
@@ -36,12 +37,12 @@ _BODY_BYTES: Final = Struct(">i")
 _FIXED_BYTES: Final = 91
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-#: Queue offset, physical offset and size of a record, as its entry says.
+#: Queue offset, physical offset and size of a record, from its queue entry.
 Taken: TypeAlias = tuple[int, int, int]
 
 
 class Parts(NamedTuple):
-    """Where the parts of a record lie. Two bytes behind its topic the properties begin."""
+    """Positions of the parts of a record. The properties start two bytes after the topic."""
 
     body: int
     body_end: int
@@ -50,12 +51,12 @@ class Parts(NamedTuple):
 
 
 def stored_crc(body: Buffer) -> int:
-    """The checksum of a body as its record has it."""
+    """Return the checksum of a body in the form that its record stores."""
     return crc32(body) & _CRC_MASK
 
 
 def find_parts(data: Buffer, at: int, stop: int) -> Parts | None:
-    """The parts of the record between two places; None when its lengths contradict each other."""
+    """Return the parts of the record between two positions; None if its lengths are wrong."""
     if stop - at < _FIXED_BYTES:
         return None
     _, magic, *_, flag = _BEGIN.unpack_from(data, at)
@@ -72,8 +73,10 @@ def find_parts(data: Buffer, at: int, stop: int) -> Parts | None:
 
 
 def find_whole(data: Buffer, at: int, stop: int) -> tuple[Parts, int] | None:
-    """The parts and the end of the record that begins at a place; None when it does not end with
-    its properties, at or before ``stop``."""
+    """Return the parts and the end of the record at a position.
+
+    Returns None unless the record ends exactly with its properties, at or before ``stop``.
+    """
     if stop - at < _FIXED_BYTES:
         return None
     end = at + int.from_bytes(data[at : at + 4], "big")
@@ -86,8 +89,10 @@ def find_whole(data: Buffer, at: int, stop: int) -> tuple[Parts, int] | None:
 
 
 def is_record(data: Buffer, at: int, entry: Taken, queue_id: int, topic_tail: bytes) -> bool:
-    """Whether the record at ``data[at]`` is the one of an entry of a queue. ``topic_tail`` is what
-    follows the body of its records."""
+    """Return whether the record at ``data[at]`` is the one that a queue entry names.
+
+    ``topic_tail`` is the byte string that follows the body in records of that queue.
+    """
     offset, place, size = entry
     if not 0 <= at <= len(data) - max(size, HEAD.size):
         return False
@@ -99,5 +104,5 @@ def is_record(data: Buffer, at: int, entry: Taken, queue_id: int, topic_tail: by
 
 
 def is_inside(place: int, size: int, low: int, high: int) -> bool:
-    """Whether an entry is of a record, and that lies between two offsets."""
+    """Return whether an entry names a record that lies between two physical offsets."""
     return 0 < size < _HOLE_SIZE and low <= place <= high - size

@@ -1,14 +1,14 @@
-"""A client's plain sends and pulls: the frame of a send, and the answers to those that wait.
+"""Plain sends and pulls of a client: request frames of sends, and results of both.
 
-This is the definition; compiled/requests.pyx does the same, byte for byte. An answer is plain when
-all of this holds; every other frame is odd, and is read one by one:
+This is the definition; compiled/requests.pyx does the same, byte for byte. An answer is plain if
+all of the following is true; every other frame is odd and is handled individually:
 
-- its header is plain (headers.py), of less than 1 KiB, all strings in ASCII without escapes;
-- its code is 0 and its flag 1, and it has no remark;
-- a send: it has no body; its fields say where the message is, in the queue that was asked, and hold
-  no handle to recall it; a plain send of this opaque waits for it;
-- a pull: its fields are the four that every broker answers; a plain pull of this opaque waits for
-  it.
+- its header is plain (headers.py) and shorter than 1 KiB, all strings are ASCII without escapes;
+- its code is 0, its flag is 1, and it has no remark;
+- for a send: it has no body, its fields say where the message was stored in the requested queue and
+  hold no recall handle, and a plain send with this opaque is pending;
+- for a pull: its fields are the four that every broker returns, and a plain pull with this opaque
+  is pending.
 """
 
 from __future__ import annotations
@@ -40,38 +40,39 @@ _FORMS: Final = {
         has_others=False,
     )
 }  # fmt: skip
-#: A plain send that waits has so many parts; so many fields of an answer are for it, of which so
-#: many have to be there.
+#: Number of parts of a pending plain send; number of answer fields that belong to a send, and how
+#: many of them are required.
 _SEND_PARTS: Final = 4
 _SEND_FIELDS: Final = 6
 _SEND_REQUIRED: Final = 3
 _PULL_PARTS: Final = 3
-#: What stands for a character in a string of JSON.
+#: Escape sequences of characters in a JSON string.
 _ESCAPES: Final = {
     **{number: f"\\u{number:04x}" for number in range(0x20)},
     **{ord(mark): "\\" + name for mark, name in zip('"\\\b\t\n\f\r', '"\\btnfr', strict=True)},
 }
-#: The pieces of a send's header round its queue id, its time, its properties and its opaque.
+#: Number of header pieces of a send, around its queue id, born time, properties and opaque.
 _PIECES: Final = 5
 
 
 class Waiter(Protocol):
-    """The future of a plain send or pull."""
+    """Future of a plain send or pull."""
 
     def done(self) -> bool:
-        """Whether nobody waits for a result any more."""
+        """Return whether the future is already done, for example because it was cancelled."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """Give the result."""
+        """Set the result."""
         ...
 
 
-#: What the results of one queue have in common: what makes one, the status that it has, the queue,
-#: the queue's id.
+#: Common parts of the results of one queue: the result factory, the status, the queue, and the
+#: queue id.
 Place: TypeAlias = tuple[Callable[..., Any], Any, Any, int]
-#: A request that waits: its deadline and its owner's token; that of a plain one is its Waiter. A
-#: send's key and place follow, or what makes an answer of a pull's body and its four fields.
+#: A pending request: its deadline and its owner's token. For a plain request the token is its
+#: Waiter, followed by the key and the place of a send, or by the function that builds the result of
+#: a pull from the body and the four fields.
 Waiting: TypeAlias = (
     tuple[int, Any] | tuple[int, Any, str, Place] | tuple[int, Any, Callable[..., Any]]
 )
@@ -80,10 +81,12 @@ Waiting: TypeAlias = (
 def send_frame(
     pieces: Sequence[bytes], queue_id: int, born_ms: int, properties: str, opaque: int, body: bytes
 ) -> bytes:
-    """The frame of a request to store ``body``: its header are the pieces with the queue id, the
-    time, the properties (as a string of JSON) and the opaque between them.
+    """Return the request frame of a send with body ``body``.
 
-    Raises UnicodeEncodeError for what UTF-8 cannot say.
+    The header consists of ``pieces`` with the queue id, ``born_ms``, the properties (as a JSON
+    string) and the opaque between them.
+
+    Raises UnicodeEncodeError for text that UTF-8 cannot encode.
     """
     if len(pieces) != _PIECES:
         raise ValueError("a header has five pieces round four values")
@@ -94,13 +97,15 @@ def send_frame(
 
 
 def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int, int]:
-    """Give plain requests that wait the results that stand in the frames from ``data[at]`` on.
+    """Complete pending plain requests from the answer frames that start at ``data[at]``.
 
-    A send's result is what its place makes of the status, the key, the message id, the queue, the
-    queue offset, the transaction id and the region; a pull's what its maker makes of the body, the
-    broker id that is suggested, and the next, the lowest and the highest offset. Returns where the
-    first frame begins that was not taken, and how many frames from there on are odd; 0 when more
-    bytes are needed.
+    The result of a send is built by the factory of its place from the status, the key, the message
+    id, the queue, the queue offset, the transaction id and the region. The result of a pull is
+    built by its own function from the body, the suggested broker id, and the next, minimum and
+    maximum offsets.
+
+    Returns the position of the first frame that was not taken, and the number of consecutive odd
+    frames from there on; 0 if more data is needed.
     """
     if not 0 <= at <= len(data):
         raise ValueError("a begin outside the data")
@@ -109,7 +114,7 @@ def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int
         total, word = LENGTHS.unpack_from(data, at)
         stop = at + 4 + total
         if total < 4 + (word & 0xFFFFFF):
-            # What cannot be right is for others to refuse.
+            # The general frame reader rejects invalid lengths.
             return begin, odd + 1
         if stop > len(data):
             break
@@ -132,7 +137,7 @@ def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int
 def _result(
     data: bytes, at: int, body_at: int, stop: int, waiting: dict[int, Waiting]
 ) -> tuple[int, Waiter, Any] | None:
-    """The opaque of a plain answer, the future that waits for it, and the result."""
+    """Return the opaque of a plain answer, its pending future and the result; None if it is odd."""
     try:
         found = read_header(data[at:body_at], _FORMS)
     except Odd:

@@ -1,7 +1,8 @@
-"""The answers of plain sends and transactions, to whoever waits for them.
+"""Answers to plain sends and transactions, written directly to their sockets if possible.
 
-An :class:`Outlet` is where the bytes of a connection leave. What has no outlet, or does not fit
-into its socket now, the caller writes: plain Python leaves all of it to the caller.
+An :class:`Outlet` is the socket of a connection. The caller writes the answers of a connection
+without an outlet, and the bytes that a socket does not accept at once. Plain Python leaves all
+writes to the caller.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
 
 
 class Outlet:
-    """The socket of a connection, by its number; -1 when it may be written to by nobody but its
-    transport. ``queued`` holds what leaves before all else, ``unsent_bytes`` asks the transport
-    how much it keeps; it raises when the socket is closed."""
+    """The socket of a connection.
+
+    ``handle`` is the file descriptor, or -1 if only the transport may write to the socket.
+    ``queued`` holds data that must be sent first. ``unsent_bytes`` returns the size of the
+    transport's write buffer; it raises RuntimeError if the socket is closed.
+    """
 
     __slots__ = ("handle", "queued", "unsent_bytes")
 
@@ -29,7 +33,7 @@ class Outlet:
 
 
 class HasOutlet(Protocol):
-    """A connection; without an outlet everything is left to its caller."""
+    """A connection. Without an outlet, the caller writes all of its answers."""
 
     @property
     def outlet(self) -> Outlet | None: ...
@@ -41,10 +45,13 @@ C = TypeVar("C", bound=HasOutlet)
 def send_answers(
     rows: Sequence[tuple[C, WriteBatch, int, int]], pieces: tuple[bytes, ...]
 ) -> list[tuple[C, bytes]]:
-    """Send the answers of rows that were stored: of each its connection, its batch, the first one
-    and the one behind the last. ``pieces`` are what :meth:`WriteBatch.answers` takes.
+    """Send the answers of rows that were stored.
 
-    Gives what is left to be written, once for each connection; what was sent of it is before that.
+    Each item of ``rows`` holds a connection, its batch, the first row and the end of the rows
+    (exclusive). ``pieces`` are the pieces of :meth:`WriteBatch.answers`.
+
+    Returns the bytes that the caller has to write, at most one item for each connection. The bytes
+    sent before them are not included.
     """
     found: dict[C, bytes] = {}
     for owner, batch, first, stop in rows:

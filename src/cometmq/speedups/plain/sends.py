@@ -1,15 +1,15 @@
-"""Plain single sends, from bytes of clients to records.
+"""Plain single sends: from the frames of clients to records.
 
-This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain when all of
-this holds; every other frame is odd, and is served one by one:
+This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain if all of
+the following is true; every other frame is odd and is handled individually:
 
-- its header is plain (headers.py) and its code 10 or 310; its strings are ASCII without escapes,
-  but for the topic (UTF-8) and the properties (UTF-8, escapes, no surrogates);
-- its properties are pairs with a name and a value, those that say how it is stored once at the
-  most, and none asks for a delay, a timer, a transaction or an answer before the sync;
-- its topic and queue are known, and its body and its properties fit.
+- its header is plain (headers.py) and its code is 10 or 310; its strings are ASCII without escapes,
+  except for the topic (UTF-8) and the properties (UTF-8 with escapes, without surrogates);
+- its properties are pairs with a name and a value; properties that control storage occur at most
+  once, and none requests a delay, a timer, a transaction, or an answer before the flush;
+- its topic and queue are known, and its body and properties are within the limits.
 
-Prepared sends and ends of transactions are read here, too; plain/transactions.py takes them.
+This module also parses prepared sends and ends of transactions; plain/transactions.py stores them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
 _ONEWAY: Final = 2
-#: Bits of sysFlag that no send that is taken has: of ended transactions, of IPv6 hosts.
+#: Bits of sysFlag that make a send odd: ended transactions and IPv6 hosts.
 _ODD_FLAGS: Final = 0x38
 _END_TRANSACTION: Final = 37
 _COMMIT, _ROLLBACK = 8, 12
@@ -46,7 +46,7 @@ _COMMIT, _ROLLBACK = 8, 12
 _ESCAPE: Final = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
-#: Where the fields stand in a send, and in the end of a transaction.
+#: Field numbers in a send, and in the end of a transaction.
 TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, RECONSUME_TIMES = (
     1, 4, 5, 6, 7, 8, 9,
 )  # fmt: skip
@@ -70,8 +70,11 @@ _FORMS: Final = {
 
 
 class Send:
-    """One send or end of a transaction, taken apart. ``group`` is that of a prepared send, None for
-    others; ``fields`` stand where the numbers above say."""
+    """A parsed send or end of a transaction.
+
+    ``group`` is the producer group of a prepared send, None for other frames. ``fields`` is indexed
+    by the field numbers above.
+    """
 
     __slots__ = (
         "body",
@@ -121,7 +124,7 @@ class Send:
 
 
 def _unescaped(value: bytes) -> bytes:
-    """A property text without the escapes of JSON."""
+    """Return a property text with its JSON escapes resolved. Raises Odd."""
     if len(value) > _TEXT_MAX_BYTES:
         raise Odd
     pieces: list[bytes] = []
@@ -147,17 +150,16 @@ def _unescaped(value: bytes) -> bytes:
     return text
 
 
-#: Names of which the value decides how a message is stored, or found.
+#: Properties that control how a message is stored or found.
 _SPECIAL_NAMES: Final = frozenset((b"WAIT", b"TAGS", b"KEYS", b"UNIQ_KEY", b"TRAN_MSG"))
-#: Names that say of a prepared send what a plain one does not say; the last
-#: stands for a second group.
+#: Properties that make a prepared send odd; the empty name marks a second producer group.
 _BOUND_NAMES: Final = frozenset(
     (b"REAL_TOPIC", b"REAL_QID", b"CHECK_IMMUNITY_TIME_IN_SECONDS", b"")
 )
 
 
 def _scan_properties(text: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """The pairs that are kept, and those that say how a message is stored or found."""
+    """Return the properties to store, and all properties by name. Raises Odd."""
     if not text:
         return b"", {}
     if text.endswith(b"\x02"):
@@ -183,13 +185,12 @@ def _scan_properties(text: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def record_bytes(queue: QueueState, body: bytes, properties: bytes) -> int:
-    """The size of a record."""
+    """Return the size of a record in bytes."""
     return HEAD.size + len(body) + len(queue.topic_tail) + 2 + len(properties)
 
 
 class Taking:
-    """One call of :meth:`SendBatch.append`: what holds for all of its frames, and where its next
-    record goes."""
+    """State of one call of :meth:`SendBatch.append`: common values and the next physical offset."""
 
     __slots__ = ("born_host", "known", "limit", "position", "store_ms")
 
@@ -209,9 +210,9 @@ class Taking:
 
 
 class SendBatch(WriteBatch):
-    """A write batch that takes plain sends.
+    """A write batch that accepts plain sends.
 
-    ``store_host`` are the 8 bytes that their records hold, ``file_bytes`` is the length of a log
+    ``store_host`` is the 8-byte host that the records store; ``file_bytes`` is the size of a log
     file.
     """
 
@@ -236,16 +237,18 @@ class SendBatch(WriteBatch):
         rows_max: int,
         bytes_max: int,
     ) -> tuple[int, int, int, bytes]:
-        """Take the plain sends of a connection, from ``data[at]`` on.
+        """Append the plain sends of a connection, starting at ``data[at]``.
 
-        ``known`` has the queues of topics by number, None for one that is not known. ``suffix`` is
-        the property that the broker adds to each, ``body_max_bytes`` the largest body. Records
-        begin at the physical offset ``position``, in a file that ends at ``limit``. At most
-        ``rows_max`` rows are taken, and no more once their records have ``bytes_max``.
+        ``known`` maps a topic to its queues by queue id, with None for an unknown queue. ``suffix``
+        is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
+        body size. Records start at physical offset ``position`` in a log file that ends at
+        ``limit``. The call stops after ``rows_max`` rows, or once the records reach ``bytes_max``
+        bytes.
 
-        Gives how many rows were taken, where the first frame begins that was not, why it was not
-        (0: more bytes are needed or enough was taken; -1: the file is full; else how many frames
-        from there on are odd), and the bytes of the records. Whatever it raises, it took nothing.
+        Returns the number of rows added, the position of the first frame that was not taken, the
+        reason (0: more data is needed or a maximum was reached; -1: the log file is full; otherwise
+        the number of consecutive odd frames), and the bytes of the records. If the call raises,
+        nothing was appended.
         """
         if len(born_host) != 8 or len(self._store_host) != 8:
             raise ValueError("a host that has not 8 bytes")
@@ -301,26 +304,30 @@ class SendBatch(WriteBatch):
         return taken, at, state, b"".join(packed)
 
     def _take_other(self, send: Send, taking: Taking) -> bytes | None:
-        """Take what is no plain send, as :meth:`_take` does; for who knows how."""
+        """Append a prepared send or an end of a transaction, as :meth:`_take` does.
+
+        Subclasses override this; the base class raises Odd.
+        """
         raise Odd
 
     def _is_for_others(self) -> bool:
-        """Whether :meth:`_take_other` may take something."""
+        """Return whether :meth:`_take_other` accepts any frames."""
         return False
 
     def _with_suffix(self, properties: bytes) -> bytes:
         return properties + b"\x02" + self._suffix if properties else self._suffix
 
     def _read(self, header: bytes, body: bytes) -> Send:
-        """What a frame is, but for its topic."""
+        """Parse a frame, without looking up its topic. Raises Odd."""
         send = Send(header, body)
         if not send.is_end and len(self._with_suffix(send.properties)) > PROPERTIES_MAX_BYTES:
             raise Odd
         return send
 
     def _odd_frames(self, data: bytes, at: int) -> int:
-        """How many frames from ``data[at]`` on are surely not taken; the first counts as one."""
+        """Return how many consecutive frames from ``data[at]`` are certainly odd, at least 1."""
         count = 0
+        # Counting several at once saves the caller one failed attempt for each odd frame.
         while count < ODD_MAX and len(data) - at >= 8:
             total, word = LENGTHS.unpack_from(data, at)
             body_at, stop = at + 8 + (word & 0xFFFFFF), at + 4 + total
@@ -340,7 +347,7 @@ class SendBatch(WriteBatch):
         return max(count, 1)
 
     def _take(self, send: Send, taking: Taking) -> bytes | None:
-        """Take a send; gives its record, None when its file is full."""
+        """Append a send and return its record; None if the log file is full. Raises Odd."""
         queue = self._queue_for(taking, send.fields[TOPIC], send.fields[QUEUE_ID])
         properties = self._with_suffix(send.properties)
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
@@ -348,7 +355,7 @@ class SendBatch(WriteBatch):
         return self._add(send, queue, properties, taking)
 
     def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
-        """A known queue. Raises Odd when there is none."""
+        """Return a known queue. Raises Odd if there is none."""
         queues = taking.known.get(topic, [])
         queue: QueueState | None = queues[queue_id] if queue_id < len(queues) else None
         if queue is None:
@@ -356,7 +363,8 @@ class SendBatch(WriteBatch):
         return queue
 
     def _fits(self, taking: Taking, size: int) -> bool:
-        """Whether a record ends before its file does. Raises Odd when no file holds it."""
+        """Return whether a record fits into the current log file. Raises Odd if no file can hold
+        it."""
         if taking.position + size + BLANK_BYTES <= taking.limit:
             return True
         if size + BLANK_BYTES > self._file_bytes:
@@ -364,7 +372,7 @@ class SendBatch(WriteBatch):
         return False
 
     def _add(self, send: Send, queue: QueueState, properties: bytes, taking: Taking) -> bytes:
-        """Add the row of a send; gives its record."""
+        """Add the row of a send and return its record."""
         fields, body = send.fields, send.body
         tail = queue.topic_tail
         head = HEAD.pack(

@@ -1,13 +1,14 @@
-"""Prepared sends and ends of transactions, taken into the write batch of plain sends.
+"""Prepared sends and ends of transactions in the write batch of plain sends.
 
-This is the definition; compiled/transactions.pyx does the same, byte for byte. plain/sends.py reads
-the frames. A prepared send is plain when it says nothing but TRAN_MSG=true and its group beyond
-what a plain send says; it is stored as broker/transactions/halfindex.py says. The end of a
-transaction is plain when it commits or rolls back what is open and not ending, with the right group
-and physical offset, and when the record of the half message is in the part of the log that the
-caller shows and is whole. Then a copy goes to its real topic, for a commit, and an op message
-behind it. Every other end is served one by one, also one whose op message would begin another file
-than its copy.
+This is the definition; compiled/transactions.pyx does the same, byte for byte. plain/sends.py
+parses the frames. A prepared send is plain if TRAN_MSG=true and its group are all that it adds to a
+plain send; broker/transactions/halfindex.py describes how it is stored.
+
+The end of a transaction is plain if it commits or rolls back an open transaction that is not ending
+yet, if its group and physical offset are right, and if the record of the half message is valid and
+lies in the part of the log that the caller passes. A commit appends a copy to the real topic, and
+then an op message; a rollback appends only the op message. Every other end is odd and handled
+individually, including one whose op message would start a new file after its copy.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ _COMMIT: Final = 8
 _HOST_BITS: Final = 0x30
 _QUEUE_DIGITS_MAX: Final = 9
 _DONE: Final = b"TAGS\x01d"
-#: Where in HEAD the fields stand that a copy has of its own.
+#: Indexes of the HEAD fields that differ between a half message and its copy, and of the CRC.
 _SIZE, _CRC, _QUEUE_ID, _QUEUE_OFFSET, _PLACE, _SYS_FLAG = 0, 2, 3, 5, 6, 7
 _STORE_MS, _STORE_HOST, _PREPARED_OFFSET = 10, 11, 13
 
 
 class Half:
-    """One open transaction.
+    """An open transaction.
 
-    ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic. ``ending`` while its end
-    is being stored.
+    ``stored_ms`` is wall-clock time; ``due_ms``, the time of the next check, is monotonic.
+    ``ending`` is true while the end of the transaction is being stored.
     """
 
     __slots__ = (
@@ -78,11 +79,11 @@ class Half:
 
 
 class OpenTransactions:
-    """All open transactions by half offset, in ascending order, and where they are stored.
+    """Open transactions in ascending order of their half offsets, and the queues that store them.
 
-    ``half_queue`` and ``op_queue`` are None while they are not known; nothing is taken then.
-    ``immunity_ms`` and ``due_ms`` are given to the half messages that are taken; those from
-    ``planned_end`` on have no timer yet.
+    While ``half_queue`` or ``op_queue`` is None, that queue is unknown, and the frames that need it
+    are odd. New half messages get ``immunity_ms`` and ``due_ms``. Half messages at or above offset
+    ``planned_end`` have no timer yet.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class OpenTransactions:
 
 
 class _HalfRecord:
-    """A half message in the log: its head, its body and its properties."""
+    """The head, body and properties of a half message in the log."""
 
     __slots__ = ("body", "head", "properties")
 
@@ -106,7 +107,7 @@ class _HalfRecord:
 
 
 class TransactionBatch(SendBatch):
-    """A write batch that takes transactions, too. ``end_count`` are the ends in it."""
+    """A write batch that also accepts transactions. ``end_count`` is the number of ends in it."""
 
     def __init__(self, store_host: bytes, file_bytes: int) -> None:
         super().__init__(store_host, file_bytes)
@@ -131,11 +132,11 @@ class TransactionBatch(SendBatch):
         transactions: OpenTransactions | None,
         log: tuple[Any, int, int, int] | None,
     ) -> tuple[int, int, int, bytes]:
-        """:meth:`append`, with prepared sends and ends of ``transactions``, if there are any.
+        """Append plain frames as :meth:`append` does, including those of ``transactions`` if given.
 
-        ``log`` is what is in memory of the log: a buffer, the physical offset of its first byte,
-        and the offsets between which records may be read. Raises ValueError when the batch has
-        transactions of others.
+        ``log`` is the part of the log in memory: a buffer, the physical offset of its first byte,
+        and the physical offsets between which records may be read. Raises ValueError if the batch
+        already holds another broker's transactions.
         """
         if transactions is not None:
             if self._open is not None and self._open is not transactions:
@@ -150,10 +151,12 @@ class TransactionBatch(SendBatch):
             self._log, self._admits = None, False
 
     def settle(self, first: int, stop: int, *, stored: bool) -> tuple[int, list[int]]:
-        """The turn of these rows has ended: what they ended is over, or with ``stored`` false open
-        still.
+        """Close or reopen the transactions that these rows end.
 
-        Gives the half offsets, and the queue offset of the first op message; the others follow it.
+        With ``stored`` true the transactions are closed; otherwise they remain open.
+
+        Returns the queue offset of the first op message, or -1 without one, and the half offsets.
+        The other op messages follow the first one in the queue.
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
@@ -181,7 +184,8 @@ class TransactionBatch(SendBatch):
         return self._prepare(send, taking, self._open)
 
     def _prepare(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
-        """Take a prepared send: its record waits in the half topic."""
+        """Append a prepared send to the half topic and return its record; None if the file is
+        full."""
         topic, queue_id, queue = send.fields[TOPIC], send.fields[QUEUE_ID], known.half_queue
         if queue is None:
             raise Odd
@@ -206,8 +210,10 @@ class TransactionBatch(SendBatch):
         return record
 
     def _end(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
-        """Take the end of a transaction: the copy of its half message, if it is a commit, and the
-        op message."""
+        """Append the copy of the half message, for a commit, and the op message.
+
+        Returns their records; None if the log file is full. Raises Odd.
+        """
         fields, ops, waiting = send.fields, known.op_queue, known.half_queue
         half_offset: int = fields[END_HALF_OFFSET]
         half = known.halves.get(half_offset)
@@ -229,7 +235,7 @@ class TransactionBatch(SendBatch):
                 return None
             after = Taking({}, b"", taking.position + copy_bytes, taking.limit, 0)
             if not self._fits(after, op_bytes):
-                # A copy stays before the end of its file, its op message begins the next one.
+                # The copy fits into this file, but the op message would start the next one.
                 raise Odd
             copy = self._copy(found, queue, taking)
         elif not self._fits(taking, op_bytes):
@@ -252,8 +258,7 @@ class TransactionBatch(SendBatch):
         return b"".join((copy, head, body, ops.topic_tail, size, _DONE))
 
     def _find_half(self, half: Half, half_offset: int, waiting: QueueState) -> _HalfRecord:
-        """The record of a half message, where the log is in memory. Raises Odd for what is not
-        surely that."""
+        """Return the record of a half message. Raises Odd unless it is in memory and valid."""
         if self._log is None:
             raise Odd
         view, base, begin, end = self._log
@@ -279,7 +284,7 @@ class TransactionBatch(SendBatch):
         return _HalfRecord(head, body, properties)
 
     def _copy(self, found: _HalfRecord, queue: QueueState, taking: Taking) -> bytes:
-        """A half message as consumers get it."""
+        """Add the row of a half message's copy for consumers, and return its record."""
         body, properties = found.body, found.properties
         fields = [*found.head]
         fields[_SIZE] = size = record_bytes(queue, body, properties)
@@ -295,7 +300,7 @@ class TransactionBatch(SendBatch):
         return b"".join((HEAD.pack(*fields), body, queue.topic_tail, length, properties))
 
     def let_go(self, row: Row) -> None:
-        """A half message or an op message is taken back."""
+        """Undo the effect of a half message or an op message on its transaction."""
         if row.role == OP:
             half = self._halves.get(row.half_offset)
             if half is not None:
@@ -307,7 +312,10 @@ class TransactionBatch(SendBatch):
 
 
 def _place_in(properties: bytes) -> tuple[bytes, int]:
-    """The topic and the queue that a half message is for. Raises Odd for what goes another way."""
+    """Return the real topic and queue id of a half message. Raises Odd for timer messages.
+
+    Also raises Odd if the topic is missing or the queue id is invalid.
+    """
     if b"TIMER_DE" in properties:
         raise Odd
     values: Mapping[bytes, bytes] = {

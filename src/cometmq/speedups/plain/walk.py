@@ -1,30 +1,30 @@
-"""From the bytes of a log to columns of its records: one walk for copies, starts, checks and Spark.
+"""Columns of the records in a part of the log, for replication, startup, checks and Spark.
 
-This is the definition; compiled/walk.pyx does the same, byte for byte. A record is laid out in
-message/record.py, its properties in message/properties.py. The walk goes from record to record and
-stops at the first bytes that are no whole, right record. Why they are none, it does not say: one
-look by ``message.record.iter_spans`` does, which decides.
+This is the definition; compiled/walk.pyx does the same, byte for byte. message/record.py describes
+the layout of a record, message/properties.py that of its properties. The walk reads record after
+record and stops at the first bytes that are no complete and valid record. It does not report the
+reason; ``message.record.iter_spans`` examines that place and decides.
 
 Each record is a row of native int64, in this order:
 
-    0  position       where it begins in the buffer
+    0  position       start of the record in the buffer
     1  size           in bytes
-    2  queue          the number of its topic and queue among those of this walk
+    2  queue          number of its topic and queue within this walk
     3  queue offset
-    4  tag code       for a delayed message its time of delivery, ms
+    4  tag code       for a delayed message its delivery time, ms
     5  store time     ms
     6  sysFlag
-    7  first hash     of its index keys, among the hashes of this walk
-    8  hashes         how many index keys it has; none when it was rolled back
-    9  odd            1 when whole and right, but like none that a broker stores: see below
-    10 body           where it begins in the buffer ...
-    11 body end       ... and ends
-    12 topic          where it begins in the buffer ...
-    13 topic end      ... and ends; the properties begin two bytes behind it
+    7  first hash     number of its first index key hash within this walk
+    8  hashes         number of its index keys; 0 if it was rolled back
+    9  odd            1 if valid, but unlike any record that a broker stores: see below
+    10 body           start of the body in the buffer
+    11 body end       end of the body
+    12 topic          start of the topic in the buffer
+    13 topic end      end of the topic; the properties start two bytes after it
 
-A record is odd with a queue or a queue offset below zero, a zero byte in its topic or its
-properties, or a topic that no queue's directory could have: empty, ``.``, ``..``, with ``/``, no
-UTF-8, or with the sign for what is no UTF-8.
+A record is odd if its queue id or queue offset is negative, if its topic or its properties contain
+a zero byte, or if its topic cannot name a queue directory: empty, ``.``, ``..``, with ``/``,
+invalid UTF-8, or with U+FFFD.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ _STORE_MS: Final = Struct(">q")
 _STORE_MS_AT: Final = 56
 _SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _UNKNOWN_DELAY_MS: Final = 1_000
-#: More queues in one piece would be looked for too long.
+#: Maximum number of queues in one walk; with more, looking them up takes too long.
 _QUEUES_MAX: Final = 1_024
 
 
 class Walked(NamedTuple):
-    """Records of a buffer; ``rows`` and ``hashes`` (native uint32) are what the module says.
+    """Records of a buffer. The module docstring describes ``rows``; ``hashes`` are native uint32.
 
-    ``queues`` are the topics and queues of the rows, and of each whether one of its records takes a
-    place in it or has properties. ``stop`` is where the walk stopped. ``is_open`` says that it may
-    go on there; else no whole record begins there, or the end was reached.
+    ``queues`` holds the topic and queue id of each queue, and whether one of its records occupies a
+    queue offset or has properties. ``stop`` is the position where the walk stopped. If ``is_open``
+    is true, the walk can continue there; otherwise no complete record starts there, or the end was
+    reached.
     """
 
     rows: bytes
@@ -74,19 +75,19 @@ class Walked(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.rows) // _ROW.size
 
     def begin(self, row: int) -> int:
-        """Return where a record begins."""
+        """Return the start of a record in the buffer."""
         return self._number(row, 0)
 
     def end(self, row: int) -> int:
-        """Return where a record ends."""
+        """Return the end of a record in the buffer."""
         return self._number(row, 0) + self._number(row, 1)
 
     def store_ms(self, row: int) -> int:
-        """Return when a record was stored."""
+        """Return the store time of a record, in ms."""
         return self._number(row, 5)
 
     def _number(self, row: int, column: int) -> int:
@@ -95,7 +96,7 @@ class Walked(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A record that is whole and right, and where it has what."""
+    """Positions and header fields of a complete and valid record."""
 
     at: int
     size: int
@@ -120,9 +121,9 @@ def walk(
 ) -> Walked:
     """Walk over the records of ``data`` from ``start`` to ``stop``.
 
-    With ``base``, the physical offset of the first byte of ``data``, each has to carry the offset
-    at which it stands; with ``check_crc`` its body is compared with its CRC. ``delays_ms`` are the
-    delays of the levels of delayed messages. Raises ValueError for places outside of ``data``.
+    With ``base``, the physical offset of the first byte of ``data``, each record must contain the
+    physical offset at which it lies. With ``check_crc`` each body must match its CRC. ``delays_ms``
+    are the delays of the delay levels. Raises ValueError for positions outside ``data``.
     """
     view = memoryview(data)
     if not 0 <= start <= stop <= len(view):
@@ -162,7 +163,7 @@ def walk(
 
 
 class _Queue:
-    """A topic and a queue of it that a walk met; ``is_odd`` with what no broker stores."""
+    """A topic and queue found by a walk. ``is_odd`` marks one that no broker creates."""
 
     __slots__ = ("is_delayed", "is_listed", "is_odd", "number", "prefix", "queue_id", "topic")
 
@@ -183,9 +184,9 @@ class _Queue:
 def check_records(
     data: bytes | bytearray | memoryview, start: int, stop: int, base: int | None
 ) -> int:
-    """Return where a walk over these bytes stops that looks at CRCs, too.
+    """Return the position where a walk over these bytes that checks CRCs stops.
 
-    Raises ValueError for places outside of ``data``.
+    Raises ValueError for positions outside ``data``.
     """
     view = memoryview(data)
     if not 0 <= start <= stop <= len(view):
@@ -198,7 +199,7 @@ def check_records(
 def _place_at(
     view: memoryview, at: int, stop: int, base: int | None, *, check_crc: bool
 ) -> _Place | None:
-    """The record at a place; None when no whole and right one ends at or before ``stop``."""
+    """Return the record at a position; None unless a valid one ends at or before ``stop``."""
     found = find_whole(view, at, stop)
     if found is None:
         return None
@@ -214,7 +215,10 @@ def _place_at(
 
 
 def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
-    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    """Return the delay in ms of a level given as text.
+
+    Returns 0 without a level; a level above the highest one counts as the highest.
+    """
     number = int(level[:9]) if level.isdigit() else 0
     if number == 0:
         return 0
@@ -222,5 +226,5 @@ def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
 
 
 def _wrapped(value: int) -> int:
-    # A store time may be any number; Java's long goes on from its other end.
+    # A store time can be any number; the sum wraps around as in a Java long.
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,8 +1,8 @@
-"""The write batch: rows of records, their queue entries, their keys and their answers.
+"""The write batch: rows of records, with their queue entries, index keys and answers.
 
 This is the definition; compiled/writebatch.pyx does the same, byte for byte. sends.py, batches.py
-and transactions.py fill it; rows of a walk are adopted. A queue entry is laid out in
-store/layout.py, a journal's row in store/queue/journal.py.
+and transactions.py fill it; rows of a walk are adopted. store/layout.py describes the layout of a
+queue entry, store/queue/journal.py that of a journal row.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _JOURNAL_ROW: Final = Struct(">Qqqiq")
 _WALKED_ROW: Final = Struct("=10q32x")
 _LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
-#: What a row is in a transaction, if anything: a half message, or what says that one is done with.
+#: Role of a row in a transaction: a half message, or an op message, which closes the transaction of
+#: a half message.
 HALF, OP = 1, 2
 
 
 class QueueState:
-    """What every send touches of a consume queue.
+    """Frequently used state of a consume queue.
 
-    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see, who begin
-    at ``min_offset``. ``tail`` holds entries from ``tail_offset`` on, those that are not in a file
-    yet and more. ``topic_tail`` is what follows the body of
-    its records, ``topic_hash`` the Java hash of ``topic#``.
+    ``next_offset`` is the queue offset of the next append. Readers see the offsets from
+    ``min_offset`` to ``max_offset`` (exclusive). ``tail`` holds the entries from ``tail_offset``
+    on, which include all that are not in a file yet. ``topic_tail`` is the byte string that follows
+    the body in its records, ``topic_hash`` the Java hash of ``topic#``.
     """
 
     __slots__ = (
@@ -64,8 +65,11 @@ class QueueState:
 
 
 class Row:
-    """A record. That of a batch has no answer of its own: it counts as one-way. ``half_offset`` is
-    what the op message of a transaction names."""
+    """Row of one record.
+
+    A row of a batch has no answer of its own and counts as one-way. ``half_offset`` is the half
+    offset that the op message of a transaction names.
+    """
 
     __slots__ = (
         "half_offset",
@@ -114,8 +118,11 @@ def _walked_rows(rows: bytes, key_count: int, queue_count: int) -> list[tuple[in
 
 
 def _leaves_gap(queue: QueueState, slot: int, *, is_lacking: bool) -> bool:
-    """Whether a queue would lack entries before a record. Of one that is not lacking and has
-    nothing, nothing is known."""
+    """Return whether a queue lacks entries between its end and a record's place.
+
+    ``is_lacking`` is true if the record's entry is missing from the queue. If it is not missing and
+    ``next_offset`` is 0, nothing is known about the queue, and no gap is reported.
+    """
     return slot > queue.next_offset and (is_lacking or queue.next_offset > 0)
 
 
@@ -124,8 +131,10 @@ def _has_entry(row: Row) -> bool:
 
 
 class WriteBatch:
-    """What one turn appended, of all connections, in the order of the log. ``size_bytes`` are those
-    of all records."""
+    """Records appended in one turn of the event loop by all connections, in log order.
+
+    ``size_bytes`` is the total size of the records.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -137,17 +146,17 @@ class WriteBatch:
 
     @property
     def count(self) -> int:
-        """Rows that were taken."""
+        """Number of rows."""
         return len(self.rows)
 
     @property
     def end(self) -> int:
-        """The physical offset behind the last record; 0 without one."""
+        """Physical offset of the end of the last record; 0 without one."""
         return self.rows[-1].place + self.rows[-1].size if self.rows else 0
 
     @property
     def last_ms(self) -> int:
-        """The store time of the last row; 0 without one."""
+        """Store time of the last row, in ms; 0 without one."""
         return self.rows[-1].store_ms if self.rows else 0
 
     def adopt(
@@ -163,14 +172,17 @@ class WriteBatch:
         begins: list[int] | None = None,
         in_order: bool = False,
     ) -> int:
-        """Take rows of a walk (walk.py) from row ``first`` on, whose records are in the log already
-        and begin before the physical offset ``limit``; returns the row at which that ended.
+        """Append rows of a walk (walk.py) from row ``first`` on.
 
-        ``queues`` are those of the walk, None for one whose records are passed over; ``base`` is
-        the physical offset of the first byte that was walked over. A record takes its place in its
-        queue from the physical offset in ``begins`` on; one that takes none and has no keys to take
-        is left out then. With ``in_order`` it ends at a row that is odd, or whose queue would get a
-        gap, and ``next_offset`` of queues goes on. Raises ValueError for rows of another walk.
+        Returns the row at which the call stopped. The records are already in the log; the call
+        stops at the first one at or after physical offset ``limit``. ``queues`` are the queues of
+        the walk, with None for a queue whose records are skipped; ``base`` is the physical offset
+        of the first byte of the walk.
+
+        With ``begins``, a record takes a place in its queue only from its queue's physical offset
+        in ``begins`` on, and a record with neither a place nor keys is left out. With ``in_order``,
+        the call stops at an odd row and at a row that would leave a gap in its queue, and it
+        advances ``next_offset`` of the queues. Raises ValueError for rows of another walk.
         """
         keys = array("I", hashes)
         found = _walked_rows(rows, len(keys), len(queues))
@@ -201,8 +213,10 @@ class WriteBatch:
         return len(found)
 
     def pass_row(self) -> tuple[Any, int, int, int, int, int, tuple[str, ...]] | None:
-        """The row that :meth:`dispatch` stopped at, as the dispatcher knows it, without keys; it
-        counts as dispatched. None when its queue went away."""
+        """Return the row at which :meth:`dispatch` stopped, and count it as dispatched.
+
+        The row has the dispatcher's format, without keys. Returns None if its queue was removed.
+        """
         row = self.rows[self.dispatched_count]
         self.dispatched_count += 1
         if row.queue is None:
@@ -212,12 +226,12 @@ class WriteBatch:
     def dispatch(
         self, long_bytes: int
     ) -> tuple[list[Any], tuple[int, int], list[Any], list[Any], bool]:
-        """Put the entries of rows that were not dispatched yet into their queues.
+        """Append the entries of rows that were not dispatched yet to their queues.
 
-        Gives the queues of these, each once; how many messages they are, and their bytes; the
-        queues that are dirty since; those that are to be written now, for they are prompt or have
-        ``long_bytes`` in memory; and whether all rows were in order: the first that is not behind
-        the entries of its queue ends it.
+        Returns the distinct queues of these rows; the number of messages and their bytes; the
+        queues that became dirty; the queues to write now, because they are prompt or hold
+        ``long_bytes`` in memory; and whether all rows were in order. The call stops at the first
+        row that is not the next entry of its queue.
         """
         grown: dict[Any, None] = {}
         soiled: list[Any] = []
@@ -244,7 +258,7 @@ class WriteBatch:
         return [*grown], (count, size_bytes), soiled, due, in_order
 
     def rows_from(self, first: int) -> list[tuple[Any, int, int, int, int, int, tuple[str, ...]]]:
-        """Rows as the dispatcher knows them (store/write/dispatch.py), without keys."""
+        """Return rows in the dispatcher's format (store/write/dispatch.py), without keys."""
         return [
             (row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ())
             for row in self.rows[max(first, 0) :]
@@ -252,13 +266,13 @@ class WriteBatch:
         ]
 
     def unnamed_queues(self, first: int) -> list[Any]:
-        """The queues that rows belong to whose ``number`` is below ``first``, each once, in the
-        order of their first rows."""
+        """Return the distinct queues of rows whose ``number`` is below ``first``, by their first
+        rows."""
         found = {row.queue: None for row in self.rows if _has_entry(row)}
         return [queue for queue in found if queue is not None and queue.number < first]
 
     def entry_rows(self) -> bytes:
-        """The rows of the journal, which name queues by their ``number``."""
+        """Return the journal rows, which refer to queues by their ``number``."""
         return b"".join(
             [
                 _JOURNAL_ROW.pack(
@@ -270,7 +284,7 @@ class WriteBatch:
         )
 
     def index_columns(self) -> tuple[bytes, bytes, bytes]:
-        """Hashes, physical offsets and store times of all keys, each as native int64."""
+        """Return the hashes, physical offsets and store times of all keys, each as native int64."""
         rows = [row for row in self.rows if row.queue is not None]
         return (
             array("q", [value for row in rows for value in row.hashes]).tobytes(),
@@ -279,17 +293,18 @@ class WriteBatch:
         )
 
     def drop(self, queues: Collection[Any]) -> None:
-        """Forget the rows of queues that go away; they are answered still."""
+        """Detach the rows of queues that are removed. These rows are still answered."""
         for row in self.rows:
             if row.queue in queues:
                 row.queue = None
 
     def take_back(self) -> None:
-        """Nothing of this was stored: its queue offsets are given again."""
+        """Release all queue offsets, because none of the records was stored."""
         self.release(0)
 
     def release(self, first: int) -> None:
-        """Let the queue offsets of rows be given again."""
+        """Release the queue offsets of the rows from ``first`` on, so that they are used again."""
+        # In reverse order, ``next_offset`` ends at the first released offset of each queue.
         for row in reversed(self.rows[first:]):
             if row.queue is not None:
                 row.queue.next_offset = row.queue_offset
@@ -298,13 +313,14 @@ class WriteBatch:
                 row.queue = None
 
     def let_go(self, row: Row) -> None:
-        """A row that has a role is taken back; for who gives one."""
+        """Undo a row that has a role. Subclasses that set roles override this."""
 
     def answers(self, first: int, stop: int, pieces: tuple[bytes, ...]) -> bytes:
-        """The answers of rows that were stored, in order, with the lengths of their frames.
+        """Return the answer frames of rows that were stored, in order.
 
-        ``pieces`` stand before the physical offset in hex, the queue, the queue offset and the
-        opaque, and behind that; the last one before the opaque of the end of a transaction.
+        ``pieces`` are six parts of the header: those before the physical offset in hex, before the
+        queue id, before the queue offset and before the opaque, the one after the opaque, and the
+        one before the opaque in the answer to an end of a transaction.
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
@@ -324,8 +340,11 @@ class WriteBatch:
         return b"".join(found)
 
     def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, int, bool]]:
-        """For each row the opaque of its request, whether that wants no answer, its queue, its
-        queue offset, its physical offset, and whether it is of the end of a transaction."""
+        """Return the answer data of each row.
+
+        It consists of the opaque of the request, whether it is one-way, the queue id, the queue
+        offset, the physical offset, and whether it belongs to an end of a transaction.
+        """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
         return [
@@ -341,11 +360,11 @@ class WriteBatch:
         ]
 
     def places(self, first: int, stop: int) -> list[int]:
-        """The physical offsets of rows."""
+        """Return the physical offsets of rows."""
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
         return [row.place for row in self.rows[first:stop]]
 
     def message_ids(self, first: int, stop: int, host: bytes) -> bytes:
-        """The ids of the messages of rows, joined by commas; ``host`` is the store host in hex."""
+        """Return the message ids of rows, joined by commas; ``host`` is the store host in hex."""
         return b",".join([b"%b%016X" % (host, place) for place in self.places(first, stop)])
