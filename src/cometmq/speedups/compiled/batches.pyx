@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Batches: all messages of one body, as records and rows of a write batch.
+"""Batch sends: the messages of one body as records and rows of a write batch.
 
-Compiled; plain/batches.py is the definition. Bytes of strangers are read by `_read_entry`, within
-the two pointers that it was given, and by properties.pxd.
+Compiled; plain/batches.py is the definition. Untrusted bytes are read by `_read_entry`, within the
+two pointers that it is passed, and by properties.pxd.
 """
 
 from libc.string cimport memcpy
@@ -32,10 +32,10 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    #: Of a record, before what all records of the batch have in common.
+    #: Size of a record up to the middle, the part that all records of the batch share.
     FRONT_BYTES = 36
     QUEUE_OFFSET_AT = 20
-    #: Of a message in a body: before its own body, and with the length of its properties.
+    #: Size of a message in a body up to its own body, and with the length of its properties.
     ENTRY_HEAD_BYTES = 20
     ENTRY_FIXED_BYTES = 22
 
@@ -48,7 +48,7 @@ cdef struct Message:
     Py_ssize_t own_bytes
 
 
-# A body, what its records have in common, and what a look at messages from `at` on told.
+# A body, the common parts of its records, and the totals of the messages examined from `at` on.
 cdef struct Batch:
     Bytes begin
     Bytes end
@@ -68,7 +68,7 @@ cdef struct Batch:
 
 
 cdef inline int _read_entry(Bytes p, Bytes end, Message *message) noexcept nogil:
-    """A message in the body of a batch; 0 when it is whole, else what is wrong with it."""
+    """Read a message in a batch body; return 0 if it is valid, else the number of its problem."""
     cdef long long size, body_bytes
     if end - p < ENTRY_FIXED_BYTES:
         return 1
@@ -85,7 +85,7 @@ cdef inline int _read_entry(Bytes p, Bytes end, Message *message) noexcept nogil
 
 
 cdef object _problem(int what, Bytes begin, Bytes p, Bytes end):
-    """What `_read_entry` found, in words."""
+    """Return the error message for a problem that `_read_entry` found."""
     at, left = p - begin, end - p
     if what == 1:
         return f"batch body: {left} bytes left at {at}, an entry has at least 22"
@@ -96,15 +96,17 @@ cdef object _problem(int what, Bytes begin, Bytes p, Bytes end):
 
 
 cdef inline bint _is_parted(Message *message, Py_ssize_t more_bytes) noexcept nogil:
-    """Whether a separator comes between the properties of a message and those of its batch."""
+    """Return whether a separator is needed between the properties of a message and of its batch."""
     return (
         more_bytes > 0 and message.own_bytes > 0 and message.own[message.own_bytes - 1] != 2
     )
 
 
 cdef int _look(Batch *batch, Py_ssize_t most) noexcept nogil:
-    """Look at messages, at most so many; 0 when all are whole, else what is wrong with the one that
-    is `at` then."""
+    """Examine at most `most` messages; return 0 if all are valid.
+
+    Otherwise `at` is the invalid message, and the number of its problem is returned.
+    """
     cdef Bytes p = batch.at
     cdef Message message
     cdef Py_ssize_t text_bytes
@@ -129,7 +131,7 @@ cdef int _look(Batch *batch, Py_ssize_t most) noexcept nogil:
 cdef int _prepare(
     Batch *batch, bytes body, QueueState queue, bytes middle, bytes properties, bint unlocked
 ) except -1:
-    """Look at a body and what its records have in common. Raises ValueError."""
+    """Examine a body and the common parts of its records. Raises ValueError."""
     cdef int problem
     batch.begin = batch.at = <Bytes>PyBytes_AsString(body)
     batch.end = batch.begin + PyBytes_Size(body)
@@ -164,8 +166,10 @@ cdef bint _pack(
     Batch *batch, WriteBatch rows, void *queue, long long offset, long long position,
     long long store_ms, unsigned char *out,
 ) noexcept nogil:
-    """Write the records of the messages that were looked at and add their rows; False when there
-    is no memory for those, and then nothing was added."""
+    """Write the records of the examined messages and add their rows.
+
+    Returns False if memory allocation fails; no row was added then.
+    """
     cdef Bytes p = batch.at
     cdef Py_ssize_t more_bytes = batch.more_bytes
     cdef Py_ssize_t fixed_bytes = FRONT_BYTES + batch.middle_bytes + 4 + batch.tail_bytes + 2
@@ -222,7 +226,7 @@ cdef bint _pack(
 
 
 cdef void _delay(WriteBatch rows, Py_ssize_t first, QueueState queue, long long store_ms):
-    """Messages of a queue that delays them have their time of delivery instead of a tag."""
+    """Replace the tag codes by delivery times in a queue of delayed messages."""
     cdef Py_ssize_t n
     if queue.delay_ms:
         for n in range(first, rows.count):
@@ -234,7 +238,7 @@ def append_batch(
     bytes middle not None, bytes properties not None, long long position, long long limit,
     long long store_ms,
 ):
-    """Take all messages of a batch body; see plain/batches.py."""
+    """Append all messages of a batch body; see plain/batches.py."""
     cdef Batch batch
     cdef Py_ssize_t first = rows.count
     _prepare(&batch, body, queue, middle, properties, False)
@@ -257,11 +261,11 @@ def pack_batch(
     bytes body not None, QueueState queue not None, bytes middle not None,
     bytes properties not None, long long bytes_max, Py_ssize_t rows_max,
 ):
-    """Pack a batch that has no place yet; see plain/batches.py."""
+    """Return rows and records of a batch without offsets; see plain/batches.py."""
     cdef Batch batch
     cdef WriteBatch rows
     cdef unsigned char *out
-    cdef bytes tail = queue.topic_tail  # held: it is read without the lock
+    cdef bytes tail = queue.topic_tail  # keeps it alive while the GIL is released
     cdef long long total
     cdef bint is_packed
     cdef list parts = []
@@ -287,7 +291,7 @@ def place_batch(
     WriteBatch rows not None, bytearray packed not None, QueueState queue not None,
     bytes middle not None, long long position, long long store_ms,
 ):
-    """Give a packed batch its place; see plain/batches.py."""
+    """Set the offsets and the store time of a packed part; see plain/batches.py."""
     cdef unsigned char *out = <unsigned char *>PyByteArray_AsString(packed)
     cdef Bytes shared = <Bytes>PyBytes_AsString(middle)
     cdef Py_ssize_t middle_bytes = PyBytes_Size(middle), n

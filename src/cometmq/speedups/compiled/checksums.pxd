@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The checksum of bodies, CRC-32. A module that uses it calls `make_crc_tables` and
-`look_at_processor` once, when it is imported.
+"""CRC-32 checksums of message bodies.
+
+A module that uses them calls `make_crc_tables` and `look_at_processor` once, when it is imported.
 """
 
 from cometmq.speedups.compiled.octets cimport Bytes
@@ -43,13 +44,13 @@ cdef extern from *:
         unsigned int a, b, c, d;
         crc_can_fold = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 1) && (c & 1u << 19);
     }
-    /* One step of folding: what lies 128 or 512 bits further on takes the remainder of x. */
+    /* One step of folding: add the remainder of x to the data 128 or 512 bits further on. */
     CRC_FOLDED static __m128i fold(__m128i x, __m128i factors, __m128i further) {
         return _mm_xor_si128(further, _mm_xor_si128(_mm_clmulepi64_si128(x, factors, 0x00),
                                                     _mm_clmulepi64_si128(x, factors, 0x11)));
     }
-    /* Whole 16 bytes, at least 64, by carry-less multiplication; the factors are powers of x
-       modulo the polynomial, bits reflected (Gopal et al., Intel, 2009). */
+    /* CRC by carry-less multiplication; n is a multiple of 16 and at least 64. The factors are
+       powers of x modulo the polynomial, bit-reflected (Gopal et al., Intel, 2009). */
     CRC_FOLDED static uint32_t crc_by_folding(uint32_t c, const unsigned char *p, size_t n) {
         const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
@@ -93,5 +94,5 @@ cdef extern from *:
 
 
 cdef inline unsigned int stored_crc(Bytes p, Py_ssize_t size) noexcept nogil:
-    """The checksum of a body as its record has it."""
+    """Return the checksum of a body in the form that its record stores."""
     return crc32_of(p, size) & 0x7FFFFFFF

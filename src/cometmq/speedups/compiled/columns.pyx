@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records by the column, in the form of Arrow's arrays.
+"""Columns of records in the format of Arrow arrays.
 
-Compiled; plain/columns.py is the definition. The bytes may be anything: `is_whole` proves the parts of
-each record when a RecordColumns is made, which keeps the bytes and never changes, so whatever is
-read later by its places lies within its record. What is written goes through an `_Out`, whose
-bounds `reserve` keeps.
+Compiled; plain/columns.py is the definition. The bytes are not trusted: `is_whole` checks the parts
+of each record when a RecordColumns is created. It keeps the bytes and is immutable, so later reads
+at these positions stay within the record. All output goes through an `_Out`, and `reserve` ensures
+its capacity.
 """
 
 cimport cython
@@ -42,11 +42,11 @@ cdef enum:
     STORE_HOST_POSITION = 64
     TIMES_POSITION = 72
     HOST_BYTES = 8
-    # An IPv4 address with its port, at most.
+    # Maximum length of an IPv4 address with its port.
     ADDRESS_BYTES = 26
-    # What becomes of a byte that is no UTF-8.
+    # Maximum size of the UTF-8 text that replaces one invalid byte.
     REPLACED_BYTES = 3
-    # Names of one record that are compared with each other; with more of them Python does it.
+    # Maximum number of names of one record that are compared here; Python handles more.
     NAMES_MAX = 64
     USUAL_PAIRS = 6
     BAD_CRC = 1
@@ -107,7 +107,7 @@ cdef bint _is_utf8(Bytes p, Py_ssize_t size) noexcept nogil:
             p += 1
             continue
         step = character(p, end, &point)
-        # The sign for what is none may stand there itself.
+        # U+FFFD can also be encoded in the text itself.
         if point == 0xFFFD and not (step == 3 and p[0] == 0xEF and p[1] == 0xBF and p[2] == 0xBD):
             return False
         p += step
@@ -116,7 +116,7 @@ cdef bint _is_utf8(Bytes p, Py_ssize_t size) noexcept nogil:
 
 @cython.final
 cdef class _Out:
-    """Bytes that are written one behind the other."""
+    """Growing output buffer."""
 
     cdef bytes data
     cdef unsigned char *begin
@@ -129,7 +129,7 @@ cdef class _Out:
         self.capacity = capacity
 
     cdef int reserve(self, Py_ssize_t more) except -1:
-        """Room for so many bytes more."""
+        """Ensure room for `more` further bytes."""
         cdef bytes longer
         cdef Py_ssize_t wanted
         if more > self.capacity - self.used:
@@ -148,7 +148,7 @@ cdef class _Out:
         return 0
 
     cdef int put_text(self, Bytes p, Py_ssize_t size) except -1:
-        """Write what may be UTF-8; what is none is replaced."""
+        """Write text; invalid UTF-8 is replaced."""
         cdef Bytes end = p + size
         cdef unsigned int point
         cdef Py_ssize_t step
@@ -170,13 +170,13 @@ cdef class _Out:
         return 0
 
     cdef object taken(self):
-        """What was written."""
+        """Return the bytes written."""
         return self.data if self.used == self.capacity else memoryview(self.data)[:self.used]
 
 
 @cython.final
 cdef class _Texts:
-    """An array of texts, made row by row; only the first `rows_known` rows may be null."""
+    """An array of texts, built row by row; only the first `rows_known` rows can be null."""
 
     cdef _Out values
     cdef _Out offsets
@@ -194,7 +194,7 @@ cdef class _Texts:
         self.end_row()
 
     cdef int end_row(self) except -1:
-        """What was written since the last row is one."""
+        """End a row, which consists of the bytes written since the last one."""
         cdef int end = <int>self.values.used
         if self.values.used > BYTES_MAX:
             raise OverflowError("2 GiB or more in a column")
@@ -205,13 +205,13 @@ cdef class _Texts:
         return (<int *>self.offsets.begin)[row + 1]
 
     cdef void cut(self, Py_ssize_t rows) noexcept:
-        """Take back all but the first rows."""
+        """Discard all rows after the first `rows`."""
         self.rows = rows
         self.values.used = self.end_of(rows - 1)
         self.offsets.used = (rows + 1) * sizeof(int)
 
     cdef int end_null(self) except -1:
-        """A row is null."""
+        """End a row as null."""
         cdef Py_ssize_t size = (self.rows_known + 7) // 8
         if self.rows == self.rows_known:
             raise IndexError("more rows than there were to be")
@@ -234,7 +234,7 @@ cdef class _Texts:
 
 @cython.final
 cdef class RecordColumns:
-    """Records of a buffer; see plain/columns.py."""
+    """Immutable set of the valid records in a buffer; see plain/columns.py."""
 
     cdef bytes _data
     cdef Bytes _begin
@@ -286,7 +286,7 @@ cdef class RecordColumns:
         free(self._values)
 
     cdef int _make_room(self, Py_ssize_t count) except -1:
-        """Room for so many records, and for all that there are."""
+        """Resize the array to `count` records and one more, which `_add` may write to."""
         cdef void *found = realloc(self._places, (count + 1) * sizeof(Place))
         if found == NULL:
             raise MemoryError
@@ -294,7 +294,7 @@ cdef class RecordColumns:
         return 0
 
     cdef bint _add(self, Py_ssize_t at, bint has_base, unsigned long long base) noexcept:
-        """Take the record at a place, for which there is room; whether there is one."""
+        """Add the record at a position, for which there is room; False if it is not valid."""
         cdef Parts found
         cdef Bytes p = self._begin + at
         cdef Place *place = &self._places[self._count]
@@ -320,7 +320,7 @@ cdef class RecordColumns:
         return self._count
 
     def keep(self, flags):
-        """Only some of the records."""
+        """Return the records whose flag is not 0; see plain/columns.py."""
         cdef Py_buffer buffer
         cdef Py_ssize_t row
         cdef RecordColumns kept = RecordColumns.__new__(RecordColumns)
@@ -340,7 +340,7 @@ cdef class RecordColumns:
         return kept
 
     def places(self):
-        """Where each record has what."""
+        """Return the positions of the parts of each record; see plain/columns.py."""
         cdef bytes found = PyBytes_FromStringAndSize(NULL, self._count * 6 * sizeof(long long))
         cdef long long *out = <long long *>PyBytes_AsString(found)
         cdef Place *place
@@ -357,7 +357,7 @@ cdef class RecordColumns:
         return found
 
     def numbers(self, int position, int width):
-        """A number of each head."""
+        """Return a number of each record's head; see plain/columns.py."""
         if width not in (4, 8) or not 0 <= position <= HEAD_BYTES - width:
             raise ValueError("no number of a head")
         cdef bytes found = PyBytes_FromStringAndSize(NULL, self._count * width)
@@ -371,7 +371,7 @@ cdef class RecordColumns:
         return found
 
     cdef Bytes _of(self, Py_ssize_t row, int position) noexcept:
-        """What a head with IPv4 hosts has at a position."""
+        """Return a pointer to a head field, given its position in a head with IPv4 hosts."""
         cdef Place *place = &self._places[row]
         cdef Bytes p = self._begin + place.at + position
         if position >= STORE_MS_POSITION:
@@ -381,7 +381,7 @@ cdef class RecordColumns:
         return p
 
     def texts(self, str name not None):
-        """A text of each record."""
+        """Return one text for each record; see plain/columns.py."""
         cdef int kind = KINDS.get(name, -1)
         cdef Py_ssize_t row
         cdef _Texts found
@@ -415,7 +415,7 @@ cdef class RecordColumns:
         return found.taken()
 
     cdef Py_ssize_t _sum_of(self, int kind) noexcept:
-        """How many bytes the texts of a kind take as they stand there."""
+        """Return the total size of the stored texts of a kind."""
         cdef Py_ssize_t total = 0, row
         for row in range(self._count):
             if kind == TOPIC:
@@ -430,7 +430,7 @@ cdef class RecordColumns:
         return &self._values[row].tag if kind == TAGS else &self._values[row].unique
 
     cdef int _find_values(self) except -1:
-        """Find in all properties the values that are columns."""
+        """Find the property values that have a column, once for all records."""
         cdef Py_ssize_t row
         cdef Named named
         cdef Values *values
@@ -457,7 +457,7 @@ cdef class RecordColumns:
         part.at = <int>(found.at - self._begin) if found.size else 0
 
     cdef int _put_host(self, _Texts found, Py_ssize_t row, int kind) except -1:
-        """Write an address; most rows have that of the row before."""
+        """Write an address; most rows repeat that of the previous row."""
         cdef Place *place = &self._places[row]
         cdef int extra = place.born_extra if kind == BORN_HOST else place.store_extra
         cdef int position = BORN_HOST_POSITION if kind == BORN_HOST else STORE_HOST_POSITION
@@ -493,7 +493,7 @@ cdef class RecordColumns:
         return 0
 
     def bodies(self):
-        """The bodies as they are stored."""
+        """Return the bodies as stored."""
         cdef Py_ssize_t row, total = 0
         cdef Place *place
         for row in range(self._count):
@@ -506,13 +506,14 @@ cdef class RecordColumns:
         return found.taken()
 
     def maps(self):
-        """The properties."""
+        """Return the properties as maps; see plain/columns.py."""
         cdef Py_ssize_t row, total = 0
         cdef Place *place
         for row in range(self._count):
             place = &self._places[row]
             total += place.at + place.size - place.topic_end - 2
-        # Most properties are few and values longer than names; there may be more of everything.
+        # First estimate: most records have few properties, and values are longer than names. The
+        # arrays grow if needed.
         cdef _Texts names = _Texts(self._count * USUAL_PAIRS, total // 2)
         cdef _Texts values = _Texts(self._count * USUAL_PAIRS, total - total // 4)
         cdef bytes offsets = PyBytes_FromStringAndSize(NULL, (self._count + 1) * sizeof(int))
@@ -528,7 +529,7 @@ cdef class RecordColumns:
         return tuple.__new__(Maps, (offsets, names.taken(), values.taken()))
 
     def faults(self, *, bint crcs, bint texts):
-        """The rows with something wrong, and what."""
+        """Return the rows with faults, and their faults; see plain/columns.py."""
         cdef list found = []
         cdef Py_ssize_t row
         cdef Place *place
@@ -555,7 +556,7 @@ cdef class RecordColumns:
 
 
 cdef void _put_number(_Out out, unsigned int number) noexcept:
-    """Write a number; its room is reserved."""
+    """Write a number, for which room is reserved."""
     cdef unsigned char digits[10]
     cdef int at = 10
     while True:
@@ -569,7 +570,7 @@ cdef void _put_number(_Out out, unsigned int number) noexcept:
 
 
 cdef void _put_hex(_Out out, Bytes p, int size) noexcept:
-    """Write bytes as hex digits; their room is reserved."""
+    """Write bytes as hexadecimal digits, for which room is reserved."""
     cdef int n
     for n in range(size):
         out.begin[out.used] = DIGITS[p[n] >> 4]
@@ -578,8 +579,10 @@ cdef void _put_hex(_Out out, Bytes p, int size) noexcept:
 
 
 cdef int _put_pairs(_Texts names, _Texts values, Bytes p, Bytes end) except -1:
-    """Write the pairs of properties. A name may come twice, and what is no UTF-8 may turn two names
-    into one: then Python says what the pairs are."""
+    """Write the pairs of a property text.
+
+    If a name is repeated, or invalid UTF-8 could make two names equal, Python parses the pairs.
+    """
     cdef Span seen[NAMES_MAX]
     cdef Py_ssize_t count = 0, n
     cdef Bytes begin = p
@@ -625,7 +628,7 @@ cdef int _put_str(_Texts found, str text) except -1:
 
 
 cdef int _text_faults(Bytes p, Bytes end) noexcept:
-    """What is wrong with properties."""
+    """Return the faults of a property text."""
     cdef int fault = 0 if _is_utf8(p, end - p) else BAD_TEXT
     cdef Bytes stop
     while p < end:

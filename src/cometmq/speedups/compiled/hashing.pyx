@@ -1,4 +1,7 @@
-"""Compiled ``plain/hashing.py``: the same functions, the same results."""
+"""Java's ``String.hashCode``, and the hash under which the index stores a key.
+
+Compiled; plain/hashing.py is the definition.
+"""
 
 from libc.stdint cimport int32_t, uint32_t
 
@@ -30,7 +33,7 @@ def index_hashes(prefixes, keys):
 
 
 cdef uint32_t extended(uint32_t value, object text) except? 0xFFFFFFFF:
-    """Return the hash of a text that goes on with ``text`` after one of hash ``value``."""
+    """Return the hash of a prefix followed by ``text``; ``value`` is the prefix's hash."""
     cdef Py_ssize_t length = PyUnicode_GetLength(text)
     cdef Py_ssize_t size = -1
     cdef Py_ssize_t index

@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""JSON headers of frames, as far as they are plain: without blanks, each name once.
+"""Plain JSON headers of frames.
 
-What may stand in one is a :class:`Form`, by its code. Everything here reads between two pointers.
+A :class:`Form` describes the fields of a header, by its code. All functions read only between the
+two pointers that they are passed.
 """
 
 from libc.string cimport memcmp
@@ -17,8 +18,8 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    /* The first byte that is not part of a string of ASCII itself, or the end. Eight bytes at a
-       time: the lowest mark in a word is never wrong. */
+    /* Return the first byte that cannot stand unescaped in an ASCII string, or the end. Eight
+       bytes are tested at a time; the lowest mark in a word is always right. */
     static inline const unsigned char *plain_end(const unsigned char *p, const unsigned char *end) {
     #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
@@ -39,18 +40,19 @@ cdef extern from *:
 
 cdef enum:
     FIELDS_MAX = 14
-    #: So many frames are looked at for one that is plain.
+    #: Maximum number of frames examined in search of a plain one.
     ODD_MAX = 32
-    #: Of answers and pulls.
+    #: Maximum header size of plain answers and pulls, in bytes.
     SHORT_HEADER_MAX_BYTES = 1023
 
-# What a string is: plain ASCII; anything but an escape; with escapes.
+# Kinds of strings: ASCII without escapes; UTF-8 without escapes; UTF-8 with escapes.
 cdef enum:
     ASCII = 0
     WIDE = 1
     ESCAPED = 2
 
-# What a field holds: ASCII; any text; any text, with escapes; false or true; false; a number.
+# Kinds of field values: ASCII without escapes; UTF-8 without escapes; UTF-8 with escapes; `false`
+# or `true`; `false`; a 31-bit number; a 63-bit number.
 cdef enum:
     TEXT = 0
     WIDE_TEXT = 1
@@ -60,7 +62,7 @@ cdef enum:
     NUMBER = 5
     LONG_NUMBER = 6
 
-# Names of a header that may be missing, as they are in `seen`.
+# Bits of the members of a header in `seen`.
 cdef enum:
     CODE = 1
     EXT_FIELDS = 2
@@ -79,11 +81,11 @@ cdef struct Form:
     long long code
     const Field *fields
     int count
-    # The bits of fields that have to be there.
+    # Bits of the required fields.
     int required
-    # The fields are called a, b, c ...
+    # Whether the fields are named a, b, c ...
     bint has_letters
-    # Fields of other names are passed over, else refused.
+    # Whether unknown fields are ignored; otherwise they make the header odd.
     bint has_others
 
 
@@ -92,7 +94,7 @@ cdef struct Header:
     long long flag
     long long opaque
     int seen
-    # The bits of its fields, and what they hold by their numbers.
+    # Bits of the fields that are present, and their values by field number.
     int fields
     Span texts[FIELDS_MAX]
     int kinds[FIELDS_MAX]
@@ -100,7 +102,7 @@ cdef struct Header:
 
 
 cdef inline int make_fields(Field *fields, tuple named) except -1:
-    """Fields from their names and what they hold; the names stay where `named` does."""
+    """Fill `fields` from pairs of a name and a kind. `named` must outlive the fields."""
     cdef int number
     for number in range(len(named)):
         name, fields[number].holds = named[number]
@@ -131,7 +133,7 @@ cdef inline bint read_mark(Bytes *cursor, Bytes end, unsigned char mark) noexcep
 
 
 cdef inline bint read_string(Bytes *cursor, Bytes end, Span *found, int *kind) noexcept nogil:
-    """A string, with the cursor at its quote; False when it is none or is not closed."""
+    """Read a string whose quote is at the cursor; False if there is none or it is not closed."""
     cdef Bytes p = cursor[0]
     kind[0] = ASCII
     if p >= end or p[0] != c'"':
@@ -160,7 +162,7 @@ cdef inline bint read_string(Bytes *cursor, Bytes end, Span *found, int *kind) n
 
 
 cdef inline bint read_ascii(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
-    """A string in ASCII without escapes, with the cursor at its quote."""
+    """Read a string in ASCII without escapes whose quote is at the cursor."""
     cdef int kind
     return read_string(cursor, end, found, &kind) and kind == ASCII
 
@@ -168,7 +170,7 @@ cdef inline bint read_ascii(Bytes *cursor, Bytes end, Span *found) noexcept nogi
 cdef inline bint read_number(
     Bytes *cursor, Bytes end, long long limit, long long *found
 ) noexcept nogil:
-    """A whole number up to a limit, without sign or leading zeros."""
+    """Read an integer up to `limit`, without sign or leading zeros."""
     cdef Bytes p = cursor[0]
     cdef unsigned long long value = 0
     cdef int count = 0
@@ -188,7 +190,7 @@ cdef inline bint read_number(
 
 
 cdef inline int field_number(const Form *form, Span *name) noexcept nogil:
-    """The number of a field by its name; -1 for one that nobody reads."""
+    """Return the number of a field by its name; -1 if the form does not have it."""
     cdef int number
     if form.has_letters:
         if name.size == 1 and 0 <= name.at[0] - c'a' < form.count:
@@ -202,7 +204,7 @@ cdef inline int field_number(const Form *form, Span *name) noexcept nogil:
 
 
 cdef inline bint holds_right(int holds, Span *text, int kind, long long *number) noexcept nogil:
-    """Whether a text is what a field may hold."""
+    """Return whether a field of kind `holds` accepts a text; store the value of a number."""
     cdef Bytes at
     if holds >= NUMBER:
         at = text.at
@@ -217,7 +219,7 @@ cdef inline bint holds_right(int holds, Span *text, int kind, long long *number)
 cdef inline bint read_fields(
     Bytes *cursor, Bytes end, const Form *form, Header *header
 ) noexcept nogil:
-    """The fields of a form, with the cursor at the brace."""
+    """Read the fields of a form whose opening brace is at the cursor; False if they are odd."""
     cdef Bytes p = cursor[0]
     cdef Span name, text
     cdef int number, kind
@@ -253,8 +255,10 @@ cdef inline bint read_fields(
 cdef inline bint read_header(
     Bytes p, Bytes end, const Form *forms, int form_count, Header *header
 ) noexcept nogil:
-    """Whether a header is plain and of one of the forms. Its code stands before its fields; code,
-    fields and opaque have to be there."""
+    """Read a header; False unless it is plain and has one of the forms.
+
+    The code must precede the fields; the code, the fields and the opaque are required.
+    """
     cdef Span name, text
     cdef long long number
     cdef int bit, n

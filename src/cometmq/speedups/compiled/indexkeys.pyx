@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Keys of messages as an index file has them.
+"""Index entries of message keys.
 
 Compiled; plain/indexkeys.py is the definition.
 """
@@ -15,8 +15,7 @@ cdef enum:
 
 
 def put_keys(slots, hashes, places, times_ms, long long begin_ms, int first):
-    """Entries of keys for an index file, and how many slots are used by then; see
-    plain/indexkeys.py."""
+    """Return index entries and the number of slots newly used; see plain/indexkeys.py."""
     cdef int[::1] table = slots
     cdef const long long[::1] keys = hashes
     cdef const long long[::1] where = places

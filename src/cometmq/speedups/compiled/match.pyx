@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """SQL92 filters over stored records.
 
-Compiled; plain/match.py is the definition. Records and entries may hold any bytes: `find_parts`
-keeps what is read of a record within its size, and `match_records` each record between two offsets
-that lie within the log's buffer. A program was checked by plain/match.py: each step finds its values
-on the stack, and leads forwards. What is too rare to be worth code, such as a real number of more
-than 63 characters, makes an evaluation undecided; then plain/match.py evaluates that record.
+Compiled; plain/match.py is the definition. Records and entries are not trusted: `find_parts` keeps
+all reads of a record within its size, and `match_records` keeps each record between two offsets
+that lie within the log's buffer. plain/match.py has checked the program: each step finds its values
+on the stack, and jumps lead forwards. Rare cases, such as a real number of more than 63 characters,
+make an evaluation undecided; plain/match.py then evaluates that record.
 """
 
 from cython cimport final
@@ -39,8 +39,8 @@ cdef extern from *:
     #define fetch_soon(p) ((void)(p))
     #endif
 
-    /* The first byte with one of two values, or the end. Eight bytes at a time: an eighth of a word
-       is zero where it is equal, and the lowest mark of a zero is never wrong. */
+    /* Return the first byte with one of two values, or the end. Eight bytes are tested at a time:
+       an equal byte becomes zero, and the lowest mark of a zero byte is always right. */
     static inline const unsigned char *first_of(
         const unsigned char *p, const unsigned char *end, unsigned char one, unsigned char other
     ) {
@@ -85,7 +85,7 @@ cdef enum:
     AND
     OR
 
-# Kinds of values, and what an evaluation may end with instead.
+# Kinds of values, and the two other results of an evaluation.
 cdef enum:
     UNKNOWN
     FALSE
@@ -96,7 +96,7 @@ cdef enum:
     NOT_COMPARABLE
     UNDECIDED
 
-# What is known of a text as a number.
+# States of a text that is parsed as a number.
 cdef enum:
     UNREAD
     READ
@@ -106,11 +106,12 @@ cdef enum:
 cdef enum:
     MAX_DEPTH = 256
     LONG_DIGITS = 19
-    # So many digits, and a power of ten up to so much, make an exact double by one operation.
+    # Limits within which one operation on doubles yields the exact result: the number of digits,
+    # and the power of ten.
     EXACT_DIGITS = 15
     EXACT_POWER = 22
     REAL_MAX_BYTES = 63
-    # Records ahead whose bytes are asked of memory.
+    # Number of records to prefetch ahead.
     AHEAD = 6
     LINE_BYTES = 64
 
@@ -124,7 +125,7 @@ POWERS[:] = [
 ]
 
 
-# A text, what is known of it as a number, and whether it is there at all.
+# A text and its cached numbers. A property with an empty text is missing.
 cdef struct Slot:
     Span text
     int whole_state
@@ -133,8 +134,8 @@ cdef struct Slot:
     double real
 
 
-# An operand is `number` (of the slot, of texts, of the step to go to), or the value `slot` of a kind;
-# `texts` and `table` are what ONE_OF and CONTAINS look for and with.
+# The operand is `number` (a slot, a number of texts, or the step to jump to), or the value `slot`
+# of kind `kind`. `texts` are the texts of ONE_OF; `table` is the search table of CONTAINS.
 cdef struct Step:
     int op
     int kind
@@ -150,7 +151,7 @@ cdef struct Value:
 
 
 cdef inline int _order_of(Bytes p, Py_ssize_t size, Span *other) noexcept nogil:
-    """As memcmp; shorter texts come first."""
+    """Compare as memcmp does, but shorter texts come first."""
     if size != other.size:
         return -1 if size < other.size else 1
     if size and p[0] != other.at[0]:
@@ -159,7 +160,7 @@ cdef inline int _order_of(Bytes p, Py_ssize_t size, Span *other) noexcept nogil:
 
 
 cdef Py_ssize_t _find(Bytes p, Py_ssize_t size, Span *texts, Py_ssize_t count) noexcept nogil:
-    """The number of a text among several that are in order; -1 where it is none of them."""
+    """Return the index of a text among ordered texts; -1 if it is none of them."""
     cdef Py_ssize_t low = 0, middle
     cdef int order
     while low < count:
@@ -175,7 +176,7 @@ cdef Py_ssize_t _find(Bytes p, Py_ssize_t size, Span *texts, Py_ssize_t count) n
 
 
 cdef bint _is_inside(Span *text, Span *piece, Py_ssize_t *table) noexcept nogil:
-    """Whether a piece is in a text (Knuth, Morris and Pratt): linear, whatever both are."""
+    """Return whether a text contains a piece, in linear time (Knuth, Morris and Pratt)."""
     cdef Py_ssize_t n = 0, same = 0
     cdef Bytes found
     if piece.size == 0:
@@ -197,7 +198,7 @@ cdef bint _is_inside(Span *text, Span *piece, Py_ssize_t *table) noexcept nogil:
 
 
 cdef bint _read_whole(Slot *slot) noexcept nogil:
-    """Read a text as a whole number, once; whether it is one that a Long can be."""
+    """Parse a text as an integer, once; False unless it is one in the range of a Long."""
     cdef Bytes p = slot.text.at
     cdef Bytes end = p + slot.text.size
     cdef unsigned long long value = 0
@@ -226,7 +227,7 @@ cdef bint _read_whole(Slot *slot) noexcept nogil:
 
 
 cdef int _read_real(Slot *slot) except -1:
-    """Read a text as Java's Double.valueOf does, once; gives READ, NO_NUMBER or UNREADABLE."""
+    """Parse a text as Java's Double.valueOf does, once; return READ, NO_NUMBER or UNREADABLE."""
     cdef Bytes p = slot.text.at
     cdef Bytes end = p + slot.text.size
     cdef Bytes begin
@@ -330,7 +331,7 @@ cdef inline int _truth(bint is_true) noexcept nogil:
 
 
 cdef bint _is_true_word(Span *text) noexcept nogil:
-    """Whether a text is `true`, in any case."""
+    """Return whether a text is `true`, in any case."""
     return (
         text.size == 4
         and text.at[0] | 32 == c't' and text.at[1] | 32 == c'r'
@@ -339,7 +340,10 @@ cdef bint _is_true_word(Span *text) noexcept nogil:
 
 
 cdef int _whole_beside(Value *value, long long beside, long long *found) noexcept nogil:
-    """A value as a whole number of the other side's type, Integer or Long."""
+    """Store a value as an integer of the other side's type, Integer or Long.
+
+    Returns WHOLE, or NOT_COMPARABLE if the text is no such number.
+    """
     if value.kind == TEXT:
         if not _read_whole(value.slot):
             return NOT_COMPARABLE
@@ -352,7 +356,7 @@ cdef int _whole_beside(Value *value, long long beside, long long *found) noexcep
 
 
 cdef int _compare_numbers(int op, Value *left, Value *right) except -1:
-    """Numbers, or texts beside them or each other, of which at most one is a constant."""
+    """Compare numbers, or texts with numbers or each other; at most one of them is a constant."""
     cdef long long one = 0, other = 0
     cdef int state
     if left.kind == WHOLE and right.kind == REAL or left.kind == REAL and right.kind == WHOLE:
@@ -374,7 +378,7 @@ cdef int _compare_numbers(int op, Value *left, Value *right) except -1:
 
 
 cdef int _compare(int op, Value *left, Value *right) except -1:
-    """What EQUAL, or another comparison, gives of two values."""
+    """Return the result of EQUAL, or of another comparison, for two values."""
     cdef Span *text
     if op == EQUAL:
         if left.kind == UNKNOWN:
@@ -402,10 +406,10 @@ cdef int _compare(int op, Value *left, Value *right) except -1:
 
 @final
 cdef class Program:
-    """A filter, ready to run; see plain/match.py.
+    """A filter program; see plain/match.py.
 
-    The texts of steps lie in the tuples of `definition`, those of slots in the properties that are
-    evaluated. No Python code runs during an evaluation.
+    The texts of steps lie in the tuples of `definition`, those of slots in the evaluated
+    properties. No Python code runs during an evaluation.
     """
 
     cdef readonly object definition
@@ -422,7 +426,7 @@ cdef class Program:
             raise ValueError("a program is made once")
         self.definition = plain.Program(code)
         names, code = self.definition.names, self.definition.code
-        # The names of the tuple lie in the steps.
+        # `wanted` points into the names that the steps keep alive.
         self.wanted = <Span *>calloc(len(names) + 1, sizeof(Span))
         self.slots = <Slot *>calloc(len(names) + 1, sizeof(Slot))
         self.steps = <Step *>calloc(len(code) + 1, sizeof(Step))
@@ -439,7 +443,7 @@ cdef class Program:
     def __dealloc__(self):
         cdef Py_ssize_t n
         if self.steps != NULL:
-            # The one that was not made whole has what it has.
+            # If the last step failed to build, it may own memory already.
             for n in range(self.step_count + 1):
                 free(self.steps[n].texts)
                 free(self.steps[n].table)
@@ -498,7 +502,10 @@ cdef class Program:
                 step.slot.real = operand
 
     cdef void take(self, Bytes p, Py_ssize_t size) noexcept nogil:
-        """Find the values of the names in properties: the last of equal ones that has any."""
+        """Find the values of the names in a property text.
+
+        If a name is repeated, its last non-empty value is used.
+        """
         cdef Bytes end = p + size
         cdef Bytes name
         cdef Bytes value
@@ -530,14 +537,17 @@ cdef class Program:
                     self.slots[n].text.size = stop - value
 
     cdef int run(self, Bytes p, Py_ssize_t size) except -1:
-        """What the steps leave of a message with these properties, or how they end."""
+        """Run the steps for a message with these properties.
+
+        Returns the kind of the result, NOT_COMPARABLE or UNDECIDED.
+        """
         cdef Py_ssize_t at = 0
         cdef Step *step
         cdef Slot *slot
         cdef Value *top = self.stack
         cdef int found
         self.take(p, size)
-        # `top` is the value on top; the lowest place of the stack is never one.
+        # `top` points to the top value; the lowest stack place stays unused.
         while at < self.step_count:
             step = &self.steps[at]
             at += 1
@@ -591,14 +601,14 @@ cdef class Program:
         return top.kind
 
     cdef bint decide(self, Bytes p, Py_ssize_t size) except -1:
-        """Whether a message with these properties matches."""
+        """Return whether a message with these properties matches."""
         cdef int found = self.run(p, size)
         if found == UNDECIDED:
             return bool(self.definition.accepts(PyBytes_FromStringAndSize(<const char *>p, size)))
         return found == TRUE
 
     def accepts(self, properties):
-        """Whether a message with these property bytes matches; see plain/match.py."""
+        """Return whether a message with these property bytes matches; see plain/match.py."""
         cdef Py_buffer view
         PyObject_GetBuffer(properties, &view, PyBUF_SIMPLE)
         try:
@@ -608,7 +618,7 @@ cdef class Program:
 
 
 cdef bint _is_found(Step *step, Span *text) noexcept nogil:
-    """Whether a text is one of several, or holds, begins or ends with another."""
+    """Return whether a text is one of several, or contains, starts with or ends with another."""
     cdef Span *piece = &step.slot.text
     if step.op == ONE_OF:
         return _find(text.at, text.size, step.texts, step.number) >= 0
@@ -624,7 +634,7 @@ cdef bint _is_found(Step *step, Span *text) noexcept nogil:
 cdef long long _span_stop(
     Bytes p, Py_ssize_t count, long long low, long long high, Taken *first
 ) noexcept nogil:
-    """Where the records end that are asked for together with the first of entries."""
+    """Return the end of the span whose residency is checked together with the first record's."""
     cdef long long stop = first.place + first.size
     cdef Taken more
     cdef Py_ssize_t n
@@ -638,7 +648,7 @@ cdef long long _span_stop(
 
 
 cdef inline void _fetch_soon(Bytes p, Py_ssize_t size) noexcept nogil:
-    """Ask memory for the head of a record, and for the end, where its properties are."""
+    """Prefetch the head of a record, and its end, where its properties are."""
     fetch_soon(p)
     fetch_soon(p + LINE_BYTES)
     fetch_soon(p + size - 1)
@@ -649,7 +659,7 @@ cdef inline void _fetch_soon(Bytes p, Py_ssize_t size) noexcept nogil:
 
 @final
 cdef class _Look:
-    """What a look holds until it ends."""
+    """Owner of the buffers of one call of match_records."""
 
     cdef Held held
 
@@ -664,7 +674,7 @@ def match_records(
     Program program not None, entries, long long offset, tuple most, tuple budget, tuple log,
     tuple queue, has_at_once,
 ):
-    """Which records of queue entries match; see plain/match.py."""
+    """Return the queue entries whose records match; see plain/match.py."""
     cdef _Look look
     cdef Py_ssize_t count_max, looked_max, count = 0, looked_at = 0, entry_count
     cdef long long bytes_max, properties_max, base, low, high, sure, total = 0, looked_bytes = 0

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The messages of a pull: its records are checked at once, each is made when it is asked for.
+"""Messages of a pull response: all records are checked at once, each message is built on demand.
 
-Compiled; plain/messages.py is the definition. `is_whole` checks all lengths of a record, and what
-reads its bytes does so within them.
+Compiled; plain/messages.py is the definition. `is_whole` checks all lengths of a record, and the
+code that reads its bytes stays within them.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -29,12 +29,12 @@ look_at_processor()
 
 cdef enum:
     BORN_HOST_AT = 48
-    #: So many words of a record are compared with those of the one before.
+    #: Number of words of a record that are compared with those of the previous record.
     KEPT = 24
 
 
 cdef class _Words:
-    """The words of a record by their places in it, for many say what the one before said."""
+    """Cache of the words of a record by position; consecutive records often repeat them."""
 
     cdef Span spans[KEPT]
     cdef list texts
@@ -47,7 +47,7 @@ cdef class _Words:
             self.spans[n].size = -1
 
     cdef object text(self, int place, Bytes at, Py_ssize_t size):
-        """A text in UTF-8; what is broken in it becomes U+FFFD."""
+        """Return a UTF-8 text; invalid bytes are replaced by U+FFFD."""
         cdef Span *span
         if place >= KEPT:
             return PyUnicode_DecodeUTF8(<const char *>at, size, b"replace")
@@ -71,7 +71,7 @@ cdef class _Words:
 
 
 cdef dict _pairs(_Words words, Span *raw):
-    """The pairs of a property text."""
+    """Return the pairs of a property text."""
     cdef dict found = {}
     cdef Bytes p = raw.at
     cdef Bytes end = raw.at + raw.size
@@ -96,15 +96,15 @@ cdef dict _pairs(_Words words, Span *raw):
 
 
 cdef class Records:
-    """The records of a pull's body; see plain/messages.py."""
+    """Sequence of the records in a pull response; see plain/messages.py."""
 
     cdef bytes _data
     cdef object _make
     cdef str _broker_name
-    #: Where each record begins, and where the last one ends.
+    #: Start of each record, followed by the end of the last one.
     cdef unsigned int *_starts
     cdef Py_ssize_t _count
-    #: What was made so far; None before the first.
+    #: Messages built so far; None before the first.
     cdef list _made
     cdef _Words _words
 
@@ -123,12 +123,12 @@ cdef class Records:
         return self._message(at)
 
     def offset_at(self, Py_ssize_t at):
-        """The queue offset of a record."""
+        """Return the queue offset of the record at index ``at``."""
         self._check(at, self._count)
         return be64(<Bytes>PyBytes_AsString(self._data) + self._starts[at] + 20)
 
     def bytes_of(self, Py_ssize_t begin, Py_ssize_t end):
-        """The size of the records from one to before another."""
+        """Return the total size in bytes of the records ``begin`` to ``end`` (exclusive)."""
         self._check(begin, self._count + 1)
         self._check(end, self._count + 1)
         return <long long>self._starts[end] - self._starts[begin]
@@ -155,7 +155,7 @@ cdef class Records:
         cdef Span born, stored, properties
         cdef Bytes after
         cdef int sys_flag = <int>be32(p + 36)
-        # It was so when all were checked, and bytes do not change.
+        # cut_records has checked every record, and bytes objects do not change.
         if not is_whole(p, be32(p), &parts):
             raise AssertionError("a record changed")
         born.at = p + BORN_HOST_AT
@@ -176,7 +176,7 @@ cdef class Records:
 
 
 def cut_records(bytes data, make, str broker_name):
-    """The records of a pull's body, checked; see plain/messages.py."""
+    """Check and return the records of a pull response; see plain/messages.py."""
     cdef Bytes begin = <Bytes>PyBytes_AsString(data)
     cdef Bytes end = begin + PyBytes_Size(data)
     cdef Bytes p = begin

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Numbers in bytes: big-endian, as the wire and the disk have them, and as texts."""
+"""Conversion of numbers: big-endian bytes, as on the wire and on disk, and text."""
 
 cdef extern from *:
     """
@@ -29,12 +29,12 @@ cdef extern from *:
 ctypedef const unsigned char *Bytes
 
 cdef enum:
-    #: The longest number as a text, with its sign.
+    #: Maximum length of a number as text, with its sign.
     DIGITS_MAX = 20
 
 
 cdef inline unsigned char *put_decimal(unsigned char *out, long long number) noexcept nogil:
-    """Write a number as a text; gives where it ends, at most DIGITS_MAX further on."""
+    """Write a number in decimal and return its end, at most DIGITS_MAX bytes further on."""
     cdef unsigned char digits[DIGITS_MAX]
     cdef unsigned long long value = number
     cdef int count = 0
@@ -56,7 +56,7 @@ cdef inline unsigned char *put_decimal(unsigned char *out, long long number) noe
 
 
 cdef inline unsigned char *put_hex(unsigned char *out, unsigned long long value) noexcept nogil:
-    """Write a number in 16 digits; gives where they end."""
+    """Write a number as 16 hexadecimal digits and return their end."""
     cdef int n
     for n in range(15, -1, -1):
         out[n] = b"0123456789ABCDEF"[value & 15]

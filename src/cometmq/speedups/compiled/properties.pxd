@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What is read of the properties of a message: pairs of NAME 1 VALUE, with 2 between them.
+"""Properties of a message: pairs of NAME 1 VALUE, separated by 2.
 
-Everything here reads between two pointers.
+All functions read only between the two pointers that they are passed.
 """
 
 from libc.string cimport memchr, memcmp
@@ -13,7 +13,7 @@ cdef enum:
     PROPERTIES_MAX_BYTES = 32767
 
 
-# By what a message is found, and its level of delay; without any their sizes are 0.
+# Index keys, tag and delay level of a message; the size of a missing one is 0.
 cdef struct Named:
     Span unique
     Span keys
@@ -26,8 +26,11 @@ cdef inline void forget(Named *named) noexcept nogil:
 
 
 cdef inline void find_named(Bytes p, Bytes end, Named *named) noexcept nogil:
-    """Find the values: of each the last that is not empty. What was found before stays where there
-    is none."""
+    """Find the values in a property text.
+
+    If a name occurs several times, its last non-empty value is used. Values that are missing in
+    this text are left unchanged.
+    """
     cdef Bytes stop
     cdef Span *found
     cdef Py_ssize_t name_bytes, size
@@ -57,7 +60,7 @@ cdef inline void find_named(Bytes p, Bytes end, Named *named) noexcept nogil:
 
 
 cdef inline Py_ssize_t count_keys(Named *named) noexcept nogil:
-    """How many hashes `hash_keys` makes."""
+    """Return the number of hashes that `hash_keys` writes."""
     cdef Py_ssize_t count = 1 if named.unique.size else 0
     cdef Py_ssize_t n
     cdef bint inside = False
@@ -73,8 +76,11 @@ cdef inline Py_ssize_t count_keys(Named *named) noexcept nogil:
 cdef inline Py_ssize_t hash_keys(
     Named *named, unsigned int prefix, unsigned int *out
 ) noexcept nogil:
-    """Write the hashes of index keys: of the unique one, then of those between blanks. `prefix` is
-    the hash of the topic and "#". Gives how many there are."""
+    """Write the hashes of the index keys and return their number.
+
+    The unique key comes first, then the keys between spaces. `prefix` is the hash of the topic and
+    "#".
+    """
     cdef Bytes p = named.keys.at
     cdef Bytes end = p + named.keys.size
     cdef Bytes stop
@@ -94,12 +100,12 @@ cdef inline Py_ssize_t hash_keys(
 
 
 cdef inline long long tag_code(Named *named) noexcept nogil:
-    """The hash of the tag, as an int; 0 without one."""
+    """Return the hash of the tag as a signed 32-bit value; 0 without a tag."""
     return <int>text_hash(0, named.tag.at, named.tag.size) if named.tag.size else 0
 
 
 cdef inline bint mentions_timer(Bytes p, Bytes end) noexcept nogil:
-    """Whether TIMER_DE stands anywhere in a text."""
+    """Return whether a text contains TIMER_DE."""
     while end - p >= 8:
         p = <Bytes>memchr(p, c'T', end - p - 7)
         if p == NULL:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain pulls of a connection, from their frames to the frames of their answers.
+"""Plain pulls of a connection: from request frames to answer frames.
 
-Compiled; plain/pullanswers.py and plain/pullframes.py are the definition. Bytes of strangers are
-read by headers.pxd, entries and records by pulls.pyx and match.pyx.
+Compiled; plain/pullanswers.py and plain/pullframes.py are the definition. Untrusted bytes are read
+by headers.pxd, entries and records by pulls.pyx and match.pyx.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -35,9 +35,9 @@ cdef enum:
     LITE_PULL = 361
     REQUIRED = 0x1FF
     NUMBERS_MAX = 16
-    # The numbers of an answer to a pull.
+    # Number of numbers in an answer to a pull.
     ANSWER_NUMBERS = 5
-    # Pulls that are answered together, plans that are kept, entries that are read ahead.
+    # Limits of pulls and plans, and numbers of entries; see plain/pullanswers.py.
     AT_ONCE = 8
     PLANS_MAX = 4096
     AHEAD_ENTRIES = 256
@@ -46,7 +46,7 @@ cdef enum:
     # Bits of sysFlag.
     COMMIT_OFFSET = 1
     SUSPEND = 2
-    # What pulls by one plan have in common: four numbers, which texts there are, the texts.
+    # Maximum size of a plan's key: four numbers, the flags of the texts present, and the texts.
     KEY_MAX_BYTES = 4 * 8 + 1 + SHORT_HEADER_MAX_BYTES + 4
 
 cdef tuple NAMED = (
@@ -71,8 +71,10 @@ cdef inline object _text(Header *header, int number):
 
 
 cdef int _next_pull(bytes data, Py_ssize_t at, Header *pull, Py_ssize_t *stop) except -2:
-    """Read the plain pull whose frame begins at a place, and where it ends; gives -1 then, else how
-    many frames are odd."""
+    """Read the plain pull at a position and the end of its frame.
+
+    Returns -1 if there is one, otherwise the number of consecutive odd frames.
+    """
     cdef Bytes begin = <Bytes>PyBytes_AsString(data)
     cdef Bytes p
     cdef Py_ssize_t left = PyBytes_Size(data) - at
@@ -113,8 +115,7 @@ cdef tuple _fields(Header *pull):
 
 
 def read_pull(bytes data, Py_ssize_t at):
-    """The plain pull whose frame begins at a place, or how many frames are odd; see
-    plain/pullframes.py."""
+    """Return the plain pull at a position, or the number of odd frames; see plain/pullframes.py."""
     cdef Header pull
     cdef Py_ssize_t stop = 0
     cdef int odd = _next_pull(data, at, &pull, &stop)
@@ -124,7 +125,7 @@ def read_pull(bytes data, Py_ssize_t at):
 
 
 def answer_frame(tuple pieces, tuple numbers, chunks):
-    """The frame of an answer; see plain/pullframes.py."""
+    """Return the frame of an answer; see plain/pullframes.py."""
     cdef unsigned char digits[NUMBERS_MAX][DIGITS_MAX]
     cdef Py_ssize_t digit_counts[NUMBERS_MAX]
     cdef Py_ssize_t n, count = len(numbers), head_bytes = 0, body_bytes = 0, size
@@ -172,7 +173,7 @@ def answer_frame(tuple pieces, tuple numbers, chunks):
 
 
 cdef class PullCounter:
-    """Messages that a group got of a topic; see plain/pullanswers.py."""
+    """Messages of a topic delivered to a consumer group; see plain/pullanswers.py."""
 
     cdef public long long count
     cdef public long long size_bytes
@@ -186,7 +187,7 @@ cdef class PullCounter:
 
 
 cdef class PullTotals:
-    """Pulls and messages in all; see plain/pullanswers.py."""
+    """Numbers of pulls and of messages delivered; see plain/pullanswers.py."""
 
     cdef public long long found
     cdef public long long missed
@@ -195,7 +196,7 @@ cdef class PullTotals:
 
 
 cdef class PullPlan:
-    """What becomes of pulls that ask a queue for the same; see plain/pullanswers.py."""
+    """Cached decisions for all pulls with the same request; see plain/pullanswers.py."""
 
     cdef readonly QueueState queue
     cdef readonly tuple fields
@@ -231,7 +232,7 @@ cdef class PullPlan:
 
 
 cdef class _AtOnce:
-    """Whether bytes of a log file can be touched without a wait."""
+    """Callable that returns whether bytes of a log file can be read without blocking."""
 
     cdef object reads, file
 
@@ -253,7 +254,7 @@ cdef class PullAnswers:
     cdef PullTotals totals
     cdef dict plans
     cdef long long epoch, recent_bytes
-    # What the last pull with a filter got.
+    # Records, bytes and number of messages that the last pull with a filter found.
     cdef object matched
     cdef long long matched_bytes
     cdef Py_ssize_t matched_count
@@ -276,7 +277,7 @@ cdef class PullAnswers:
         self.plans = {}
 
     def forget(self):
-        """Plans are made again; see plain/pullanswers.py."""
+        """Drop all plans; see plain/pullanswers.py."""
         self.plans.clear()
         self.epoch += 1
 
@@ -324,7 +325,7 @@ cdef class PullAnswers:
         return b"" if frames is None else frames, at, odd, waiting
 
     def serve(self, pulls, int suggests):
-        """The answers to pulls that waited; see plain/pullanswers.py."""
+        """Return the answers to held pulls; see plain/pullanswers.py."""
         cdef PullPlan plan
         cdef list frames = []
         for pull in pulls:
@@ -349,7 +350,7 @@ cdef class PullAnswers:
             if pull.fields & 1 << n:
                 memcpy(p, pull.texts[n].at, pull.texts[n].size)
                 p += pull.texts[n].size
-            # No text holds it.
+            # No text contains a zero byte, so it separates them.
             p[0] = 0
             p += 1
         name = PyBytes_FromStringAndSize(<const char *>key, p - key)
@@ -364,7 +365,7 @@ cdef class PullAnswers:
         return plan
 
     cdef bytes answer(self, PullPlan plan, long long offset, long long opaque, int suggests):
-        """The answer to a pull; None where it is odd. It is counted."""
+        """Return the answer to a pull and count it; None if the pull is odd."""
         cdef QueueState queue = plan.queue
         cdef Reading reading = None
         cdef long long next_offset, size_bytes, suggested = 0
@@ -417,7 +418,7 @@ cdef class PullAnswers:
         return frame
 
     cdef Reading take_some(self, PullPlan plan, long long offset):
-        """What a pull without a filter gets, at least one message."""
+        """Return the records for a pull without a filter; None unless there is at least one."""
         cdef Py_ssize_t wanted = plan.count_max
         cdef bint is_kept = False
         cdef Reading reading
@@ -427,7 +428,7 @@ cdef class PullAnswers:
         entries = self.entries(plan, offset, wanted, &is_kept)
         reading = self.take_of(plan, entries, offset)
         if is_kept and reading is not None and reading.looked_at * ENTRY_BYTES == len(entries):
-            # All of them were looked at; there may be more by now.
+            # All cached entries were examined; the queue may have more by now.
             plan.block = b""
             entries = self.entries(plan, offset, wanted, &is_kept)
             reading = self.take_of(plan, entries, offset)
@@ -452,7 +453,10 @@ cdef class PullAnswers:
         return None
 
     cdef long long match(self, PullPlan plan, long long start) except -1:
-        """Find what a pull with a filter gets, and where it goes on."""
+        """Find the records for a pull with a filter and return the next offset.
+
+        The next offset equals `start` if the first record is not available.
+        """
         cdef long long looked_left = plan.looked_max, properties_left = plan.properties_max
         cdef long long offset = start, stop = min(plan.queue.max_offset, start + LOOKED_MAX)
         cdef long long looked_at, properties_bytes
@@ -482,14 +486,15 @@ cdef class PullAnswers:
             )
             if not looked_at:
                 break
-            # Their bytes are at hand, and proven: they were looked at.
+            # match_records has read and checked these records already.
             reading = Reading.__new__(Reading)
             if not reading.take(
                 chosen, data, 0, None, len(chosen) // ENTRY_BYTES, 1LL << 62, part.base, part.base,
                 part.high, part.base, None, has_at_once,
             ):
                 break
-            # One that matches comes always; here it may be one too many.
+            # match_records always returns its first match, which may exceed the limit for this
+            # pull.
             if self.matched_count and self.matched_bytes + reading.total > plan.bytes_max:
                 break
             offset += looked_at
@@ -505,8 +510,10 @@ cdef class PullAnswers:
     cdef bytes entries(
         self, PullPlan plan, long long offset, Py_ssize_t count, bint *is_kept
     ):
-        """At most so many entries of a queue, and whether there are fewer because they were read
-        earlier; none where that takes a wait."""
+        """Return at most `count` entries of a queue; none if reading them would block.
+
+        Sets `is_kept` if there are fewer because the read-ahead block ended.
+        """
         cdef QueueState queue = plan.queue
         cdef long long at
         cdef Py_ssize_t size = count * ENTRY_BYTES, left
@@ -520,7 +527,7 @@ cdef class PullAnswers:
                 PyByteArray_AsString(queue.tail) + at, min(size, left - <Py_ssize_t>at)
             )
         if plan.proof is None:
-            # What names records of other queues is read each time.
+            # Entries of light queues name records of other queues; read them each time.
             return bytes(self.entries_of(queue, offset, count) or b"")
         if not plan.block_offset <= offset < plan.block_offset + len(plan.block) // ENTRY_BYTES:
             plan.block = bytes(self.entries_of(queue, offset, max(count, AHEAD_ENTRIES)) or b"")
@@ -532,7 +539,10 @@ cdef class PullAnswers:
         return found
 
     cdef _AtOnce part(self, bytes entries, Part *part):
-        """The log file of the record of the first of entries; None where it is not near."""
+        """Find the log file of the first entry's record.
+
+        Returns None if the record is not near the end of the log.
+        """
         cdef long long place, written, hot_bytes, end, opened_at, sound_from
         cdef _AtOnce found
         if PyBytes_Size(entries) < ENTRY_BYTES:
@@ -565,8 +575,10 @@ cdef bytes _begun(
     tuple pieces, long long first, long long second, long long third, long long fourth,
     long long fifth, Py_ssize_t body_bytes,
 ):
-    """The frame of an answer with room for its body at the end; there is a piece more than
-    numbers."""
+    """Return the frame of an answer with room for its body at the end.
+
+    There is one piece more than there are numbers.
+    """
     cdef long long numbers[ANSWER_NUMBERS]
     cdef unsigned char digits[ANSWER_NUMBERS][DIGITS_MAX]
     cdef Py_ssize_t digit_counts[ANSWER_NUMBERS]

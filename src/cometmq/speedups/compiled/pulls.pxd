@@ -1,16 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""One read of a queue, for the module that answers pulls."""
+"""Declarations of one read of a queue, for the module that answers pulls."""
 
 from cometmq.speedups.compiled.records cimport Held, Taken
 
 cdef enum:
-    # So many tag codes are compared one by one; of more a set is asked.
+    # Maximum number of tag codes compared in a loop; with more, the set is used.
     CODES_MAX = 16
     TAKEN_AT_FIRST = 64
 
 
 cdef class Reading:
-    """The buffers that it holds, and the entries that it takes."""
+    """One read: the buffers that it holds, and the entries that it takes."""
 
     cdef Held held
     cdef Taken few[TAKEN_AT_FIRST]

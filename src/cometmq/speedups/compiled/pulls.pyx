@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Reads of a queue, from its entries to the bytes of records that are proven.
+"""Reads of a consume queue: from its entries to the verified bytes of their records.
 
-Compiled; plain/pulls.py is the definition. Entries and records may hold any bytes: `_choose` keeps
-each record between two offsets that lie within the log's buffer, and `is_record_of` looks at nothing
+Compiled; plain/pulls.py is the definition. Entries and records are not trusted: `choose` keeps each
+record between two offsets that lie within the log's buffer, and `is_record_of` reads nothing
 outside the record's size.
 """
 
@@ -32,14 +32,14 @@ cdef extern from *:
     void fetch_soon(const void *) nogil
 
 cdef enum:
-    # Records ahead whose bytes are asked of memory, and how many of them.
+    # Number of records to prefetch ahead, and the maximum number of bytes of each.
     AHEAD = 4
     AHEAD_BYTES = 512
     LINE_BYTES = 64
 
 
 def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
-    """Whether a record is the one of an entry of a queue; see plain/pulls.py."""
+    """Return whether a record is the one that a queue entry names; see plain/pulls.py."""
     cdef Py_buffer view
     cdef Taken wanted
     wanted.offset, wanted.place, wanted.size = entry
@@ -90,7 +90,7 @@ cdef class Reading:
         self, long long offset, codes, Py_ssize_t count_max, long long bytes_max, long long low,
         long long high,
     ) except -1:
-        """Take entries; False when one of them is not plain."""
+        """Take entries; False if one of them is not plain."""
         cdef Py_ssize_t n, entry_count = self.held.entries.len // ENTRY_BYTES
         cdef Bytes p = <Bytes>self.held.entries.buf
         cdef long long stop = low
@@ -125,7 +125,7 @@ cdef class Reading:
         return True
 
     cdef bint are_at_once(self, long long sure, has_at_once) except -1:
-        """Whether all records can be touched without a wait."""
+        """Return whether all records can be read without blocking."""
         cdef long long begin = -1, stop = -1
         cdef Py_ssize_t n
         cdef Taken *row
@@ -145,7 +145,7 @@ cdef class Reading:
         return stop < 0 or bool(has_at_once(begin, stop))
 
     cdef bint proves(self, long long high, int queue_id, bytes tail) except -1:
-        """Whether each record is the one of its entry."""
+        """Return whether each record is the one that its entry names."""
         cdef Py_ssize_t n
         cdef Taken *row
         cdef Bytes p = <Bytes>self.held.data.buf
@@ -164,7 +164,10 @@ cdef class Reading:
         self, entries, data, long long offset, codes, Py_ssize_t count_max, long long bytes_max,
         long long base, long long low, long long high, long long sure, tuple queue, has_at_once,
     ) except -1:
-        """Take records, once; False when one of them is not plain. See plain/pulls.py."""
+        """Take records; False if one of them is not plain. See plain/pulls.py.
+
+        It can be called once per object.
+        """
         cdef int queue_id
         hold(&self.held, entries, data)
         self.base = base
@@ -180,7 +183,7 @@ cdef class Reading:
         return True
 
     cdef void ask_ahead(self, Py_ssize_t n) noexcept nogil:
-        """Ask memory for the bytes of a record that is taken, if there is such a one."""
+        """Prefetch the bytes of taken record `n`, if there is one."""
         cdef Bytes p
         cdef Py_ssize_t at = 0
         if n < self.count:
@@ -190,12 +193,12 @@ cdef class Reading:
                 at += LINE_BYTES
 
     cdef bint is_in_one(self) noexcept:
-        """Whether the records lie side by side."""
+        """Return whether the records are contiguous."""
         cdef Taken *last = &self.taken[self.count - 1]
         return last.place + last.size - self.taken[0].place == self.total
 
     cdef void gather(self, unsigned char *out) noexcept nogil:
-        """Put the records one behind the other; there is room for all."""
+        """Copy the records to `out`, which has room for all of them."""
         cdef Bytes p = <Bytes>self.held.data.buf
         cdef Py_ssize_t n
         cdef Taken *row
@@ -209,7 +212,7 @@ cdef class Reading:
 def take_records(
     entries, long long offset, codes, tuple most, tuple log, tuple queue, has_at_once
 ):
-    """The records of queue entries, as far as they are plain; see plain/pulls.py."""
+    """Return the records that queue entries name; see plain/pulls.py."""
     cdef Reading reading = Reading.__new__(Reading)
     cdef Py_ssize_t count_max, first
     cdef long long bytes_max, base, low, high, sure

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Stored records and the entries of queues that name them: message/record.py, store/layout.py.
+"""Stored records and the queue entries that name them: message/record.py, store/layout.py.
 
-Nothing here is believed: `find_parts` keeps all that it finds of a record within its size.
+The contents are not trusted: `find_parts` keeps all parts of a record within its size.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -10,11 +10,11 @@ from libc.string cimport memcmp
 from cometmq.speedups.compiled.octets cimport Bytes, be16, be32, be64
 
 cdef enum:
-    #: Up to the body, with IPv4 hosts.
+    #: Size of a record up to its body, with IPv4 hosts.
     HEAD_BYTES = 88
-    #: Of a record with IPv4 hosts and nothing in it.
+    #: Minimum size of a record: IPv4 hosts, and an empty body, topic and properties.
     FIXED_BYTES = 91
-    #: What ends a log file at the least.
+    #: Minimum size of the blank record that ends a log file.
     BLANK_BYTES = 8
     ENTRY_BYTES = 20
     HOLE_SIZE = 0x7FFFFFFF
@@ -27,7 +27,8 @@ cdef enum:
     STORE_V6 = 0x20
     HOST_BITS = 0x30
     V6_MORE_BYTES = 12
-    # Records so near to each other are asked for together, at most so many bytes.
+    # Records with gaps of at most GAP_BYTES are checked for residency together, in spans of at most
+    # SPAN_BYTES.
     GAP_BYTES = 16 << 10
     SPAN_BYTES = 512 << 10
 
@@ -36,15 +37,15 @@ cdef enum:
     MAGIC_V2 = 0xDAA320AB
 
 
-# What an entry says of a record.
+# Queue offset, physical offset and size of a record, from its queue entry.
 cdef struct Taken:
     long long offset
     long long place
     long long size
 
 
-# Where the parts of a record lie, from its begin on. Two bytes behind its topic the properties
-# begin.
+# Positions of the parts of a record, from its start. The properties start two bytes after the
+# topic.
 cdef struct Parts:
     long long body
     long long body_end
@@ -52,7 +53,7 @@ cdef struct Parts:
     long long topic_end
 
 
-# A record that a walk met: plain/walk.py.
+# A row of a walk: plain/walk.py.
 cdef struct WalkedRow:
     long long position
     long long size
@@ -71,7 +72,7 @@ cdef struct WalkedRow:
 
 
 cdef inline bint find_parts(Bytes p, long long size, Parts *parts) noexcept nogil:
-    """Find the parts of a record of a size; False when its lengths contradict each other."""
+    """Find the parts of a record of `size` bytes; False if its lengths are inconsistent."""
     cdef unsigned int magic, flag
     cdef long long at = HEAD_BYTES, body_bytes
     if size < FIXED_BYTES:
@@ -104,7 +105,10 @@ cdef inline bint find_parts(Bytes p, long long size, Parts *parts) noexcept nogi
 
 
 cdef inline bint is_whole(Bytes p, Py_ssize_t left, Parts *parts) noexcept nogil:
-    """Whether a record begins here that ends with its properties, within `left` bytes."""
+    """Return whether a record starts at `p` and ends exactly with its properties.
+
+    Only `left` bytes can be read.
+    """
     cdef long long size
     if left < FIXED_BYTES:
         return False
@@ -116,7 +120,10 @@ cdef inline bint is_whole(Bytes p, Py_ssize_t left, Parts *parts) noexcept nogil
 
 
 cdef inline bint has_topic(Bytes p, Parts *parts, Bytes tail, Py_ssize_t tail_bytes) noexcept nogil:
-    """Whether a record is of a topic; `tail` is what follows the body of those of version 1."""
+    """Return whether a record has a topic.
+
+    `tail` is the byte string that follows the body in records of version 1.
+    """
     return (
         parts.topic_end - parts.topic == tail_bytes - 1
         and memcmp(p + parts.topic, tail + 1, tail_bytes - 1) == 0
@@ -126,7 +133,7 @@ cdef inline bint has_topic(Bytes p, Parts *parts, Bytes tail, Py_ssize_t tail_by
 cdef inline bint is_record_of(
     Bytes p, Py_ssize_t readable, Taken *entry, int queue_id, Bytes tail, Py_ssize_t tail_bytes
 ) noexcept nogil:
-    """Whether a record is the one of an entry; `readable` bytes may be looked at."""
+    """Return whether a record is the one that an entry names; `readable` bytes can be read."""
     cdef Parts parts
     return (
         readable >= HEAD_BYTES and entry.size <= readable
@@ -140,14 +147,14 @@ cdef inline bint is_record_of(
 
 
 cdef inline bint read_entry(Bytes p, long long low, long long high, Taken *found) noexcept nogil:
-    """Take an entry apart; whether its record lies between two offsets."""
+    """Read an entry and return whether its record lies between two physical offsets."""
     found.place = be64(p)
     found.size = <int>be32(p + 8)
     return 0 < found.size < HOLE_SIZE and low <= found.place <= high - found.size
 
 
-# The buffers of one read of a queue: its entries, and what is in memory of the log. `count` says
-# how many are held.
+# Buffers held during one read of a queue: its entries, and the log in memory. `count` is the number
+# of buffers held.
 cdef struct Held:
     Py_buffer entries
     Py_buffer data
@@ -155,7 +162,10 @@ cdef struct Held:
 
 
 cdef inline int hold(Held *held, entries, data) except -1:
-    """Hold both, of a structure of zeros; `let_go` comes after it also when it fails."""
+    """Acquire both buffers into a zeroed structure.
+
+    The caller calls `let_go` even if this fails.
+    """
     PyObject_GetBuffer(entries, &held.entries, PyBUF_SIMPLE)
     held.count = 1
     PyObject_GetBuffer(data, &held.data, PyBUF_SIMPLE)

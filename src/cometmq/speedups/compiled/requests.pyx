@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A client's plain sends and pulls: the frame of a send, and the answers to those that wait.
+"""Plain sends and pulls of a client: request frames of sends, and results of both.
 
-Compiled; plain/requests.py is the definition. Bytes of strangers are read by headers.pxd.
+Compiled; plain/requests.py is the definition. Untrusted bytes are read by headers.pxd.
 """
 
 from libc.string cimport memcpy
@@ -25,7 +25,7 @@ cdef enum:
     SEND_PARTS = 4
     PULL_PARTS = 3
     SUCCESS = 0
-    # Fields that a send's answer has to have, that it may have, and those of a pull's.
+    # Bits of the required and of all fields of a send's answer, and of the fields of a pull's.
     SEND_REQUIRED = 0x7
     SEND_FIELDS = 0x3F
     PULL_FIELDS = 0x3C0
@@ -48,7 +48,7 @@ cdef tuple NAMED = (
 cdef Field FIELDS[10]
 make_fields(FIELDS, NAMED)
 cdef Form ANSWER = form_of(SUCCESS, FIELDS, 10, 0, False, False)
-#: The letter that stands behind a backslash for a control character; others are written as \u00XX.
+#: Letter of the short escape of a control character; others are escaped as \u00XX.
 cdef unsigned char LETTERS[32]
 LETTERS[:] = [0] * 32
 LETTERS[8] = c'b'
@@ -59,7 +59,7 @@ LETTERS[13] = c'r'
 
 
 cdef inline Py_ssize_t _escaped_bytes(Bytes text, Py_ssize_t size) noexcept nogil:
-    """How long a text is as a string of JSON."""
+    """Return the length of a text as a JSON string."""
     cdef Py_ssize_t n, found = size
     for n in range(size):
         if text[n] < 0x20:
@@ -70,7 +70,7 @@ cdef inline Py_ssize_t _escaped_bytes(Bytes text, Py_ssize_t size) noexcept nogi
 
 
 cdef inline unsigned char *_escape(unsigned char *out, Bytes text, Py_ssize_t size) noexcept nogil:
-    """Write a text as a string of JSON; gives where it ends."""
+    """Write a text as a JSON string and return its end."""
     cdef Py_ssize_t n
     cdef unsigned char mark
     cdef const char *hexadecimal = b"0123456789abcdef"
@@ -99,7 +99,7 @@ def send_frame(
     tuple pieces, long long queue_id, long long born_ms, str properties, long long opaque,
     bytes body,
 ):
-    """The frame of a send; see plain/requests.py."""
+    """Return the request frame of a send; see plain/requests.py."""
     cdef unsigned char digits[3][DIGITS_MAX]
     cdef Py_ssize_t digit_counts[3]
     cdef Py_ssize_t sizes[PIECES]
@@ -152,7 +152,7 @@ cdef inline str _text(Header *answer, int number):
 
 
 cdef str _region(Header *answer, str last):
-    """The region of an answer; most have that of the one before."""
+    """Return the region of an answer; most answers repeat that of the previous one."""
     cdef Py_ssize_t size = 0
     cdef const char *text
     if not answer.fields & 1 << REGION or (
@@ -181,7 +181,7 @@ cdef object _pull_result(Header *answer, tuple known, Bytes body, Py_ssize_t bod
 
 
 cdef inline bint _fits(Header *answer, tuple known, bint has_body) except -1:
-    """Whether an answer is plain for what waits for it."""
+    """Return whether an answer is plain for its pending request."""
     if len(known) == PULL_PARTS:
         return answer.fields == PULL_FIELDS
     return (
@@ -192,7 +192,7 @@ cdef inline bint _fits(Header *answer, tuple known, bint has_body) except -1:
 
 
 def settle_plain(bytes data, Py_ssize_t at, dict waiting):
-    """Give plain requests that wait their results; see plain/requests.py."""
+    """Complete pending plain requests; see plain/requests.py."""
     cdef Bytes base = <Bytes>PyBytes_AsString(data)
     cdef Py_ssize_t end = PyBytes_Size(data)
     cdef Py_ssize_t begin = at, stop, body_at
@@ -222,6 +222,7 @@ def settle_plain(bytes data, Py_ssize_t at, dict waiting):
             known = waiting.get(opaque)
         if known is None or not _fits(&answer, known, body_at != stop):
             odd += 1
+        # Stop at a plain frame after odd ones, so that the caller handles those first.
         elif odd:
             break
         else:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The answers of plain sends and transactions, to whoever waits for them.
+"""Answers to plain sends and transactions, written directly to their sockets if possible.
 
 Compiled; plain/sendanswers.py is the definition.
 """
@@ -16,7 +16,8 @@ cdef extern from *:
     """
     #if defined(__linux__)
     #include <sys/socket.h>
-    /* Bytes that the socket took; 0 when it takes none now, or is broken: its transport tells. */
+    /* Return the bytes that the socket accepted; 0 if it accepts none now, or if it failed. The
+       transport reports the failure. */
     static Py_ssize_t send_now(int handle, const char *data, Py_ssize_t size) {
         ssize_t sent = send(handle, data, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
         return sent > 0 ? (Py_ssize_t)sent : 0;
@@ -29,7 +30,7 @@ cdef extern from *:
 
 
 cdef class Outlet:
-    """Where the bytes of a connection leave; see plain/sendanswers.py."""
+    """The socket of a connection; see plain/sendanswers.py."""
 
     cdef public int handle
     cdef public list queued
@@ -41,14 +42,15 @@ cdef class Outlet:
         self.unsent_bytes = unsent_bytes
 
     cdef Py_ssize_t send(self, bytes data) except -1:
-        """Send what leaves at once; gives how many bytes that were."""
+        """Send without blocking and return the number of bytes sent."""
         if self.handle < 0 or PyList_Size(self.queued):
             return 0
         try:
             if self.unsent_bytes():
                 return 0
         except RuntimeError:
-            # The transport gave its socket back, and the number may be another's by now.
+            # The transport released its socket, and the descriptor may belong to another one
+            # already.
             self.handle = -1
             return 0
         return send_now(self.handle, PyBytes_AsString(data), PyBytes_Size(data))

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What takes the frames of a connection into a write batch, for the module that takes more kinds."""
+"""Declarations of the batch that takes sends, for the module that adds transactions."""
 
 from cometmq.speedups.compiled.headers cimport Header
 from cometmq.speedups.compiled.octets cimport Bytes
@@ -7,18 +7,18 @@ from cometmq.speedups.compiled.properties cimport Named
 from cometmq.speedups.compiled.texts cimport Span
 from cometmq.speedups.compiled.writebatch cimport QueueState, Row, WriteBatch
 
-# What a frame is, as far as its header tells.
+# Kind of a frame, from its header.
 cdef enum Reading:
     ODD = 0
     PLAIN = 1
     PREPARED = 2
     ENDING = 3
 
-# The bit of a request's flag that says that it wants no answer.
+# Flag bit of a one-way request.
 cdef enum:
     ONEWAY = 2
 
-# The numbers of the fields of a send.
+# Field numbers of a send.
 cdef enum:
     TOPIC = 1
     QUEUE_ID = 4
@@ -28,7 +28,7 @@ cdef enum:
     PROPERTIES = 8
     RECONSUME_TIMES = 9
 
-# The numbers of the fields of the end of a transaction.
+# Field numbers of the end of a transaction.
 cdef enum:
     END_GROUP = 0
     END_HALF_OFFSET = 1
@@ -41,17 +41,17 @@ cdef struct Send:
     Header header
     Bytes body
     Py_ssize_t body_bytes
-    # Of its properties: those that are kept, without their escapes, and what they say.
+    # Size of the stored properties, without escapes, and the values found in them.
     Py_ssize_t kept_bytes
     Named named
     Span group
     bint is_prepared
-    # Whether something is said that a plain half message does not say.
+    # Whether the properties make a prepared send odd.
     bint is_bound
 
 
 cdef struct Taking:
-    # One call of `append`: what holds for all of its frames, and how far it is.
+    # State of one call of `append`: common values and progress.
     void *known
     Bytes last_topic
     Py_ssize_t last_topic_bytes

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain single sends, from bytes of clients to records.
+"""Plain single sends: from the frames of clients to records.
 
-Compiled; plain/sends.py is the definition. Bytes of strangers are read by headers.pxd and
-properties.pxd, and here by `_unescape` and `_scan_properties`; each reads within the two pointers
-that it was given.
+Compiled; plain/sends.py is the definition. Untrusted bytes are read by headers.pxd and
+properties.pxd, and here by `_unescape` and `_scan_properties`; each stays within the two pointers
+that it is passed.
 """
 
 from libc.stdlib cimport malloc, realloc, free
@@ -40,14 +40,14 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    #: Longer header texts are no plain ones.
+    #: Maximum size of a plain property text in a header.
     TEXT_MAX_BYTES = 65536
     KEYS_MAX = 64
     SEND_V1 = 10
     SEND_V2 = 310
     END_TRANSACTION = 37
     ROLLBACK = 12
-    #: Bits of sysFlag that no send that is taken has: of ended transactions, of IPv6 hosts.
+    #: Bits of sysFlag that make a send odd: ended transactions and IPv6 hosts.
     ODD_FLAGS = 0x38
     SEND_FIELDS = 14
     SEND_REQUIRED = 0xFF
@@ -86,7 +86,10 @@ cdef inline int _hex(unsigned char c) noexcept nogil:
 
 
 cdef Py_ssize_t _unescape(Span *text, unsigned char *out) noexcept nogil:
-    """The text of a JSON string in UTF-8, never longer than it stands there; -1 when it is odd."""
+    """Write a JSON string as UTF-8 and return its size; -1 if it is odd.
+
+    The output is never longer than the input.
+    """
     cdef Bytes p = text.at
     cdef Bytes end = p + text.size
     cdef unsigned char *begin = out
@@ -144,7 +147,7 @@ cdef Py_ssize_t _unescape(Span *text, unsigned char *out) noexcept nogil:
 
 
 cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noexcept nogil:
-    """Look through a property text and close up what is kept of it; 0 when it is not plain."""
+    """Parse a property text and compact the stored pairs in place; 0 if it is not plain."""
     cdef Bytes p = text
     cdef Bytes end = text + size
     cdef Bytes stop
@@ -221,7 +224,7 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
 cdef int _read(
     Bytes header, Bytes stop, Send *send, unsigned char *scratch, Py_ssize_t suffix_bytes
 ) noexcept nogil:
-    """What a frame is, but for its topic; the properties of a send are in `scratch`."""
+    """Parse a frame without looking up its topic; `scratch` receives the properties of a send."""
     cdef Py_ssize_t text_bytes = 0
     cdef long long flags
     cdef Header *said = &send.header
@@ -265,7 +268,7 @@ cdef int _read(
 
 
 cdef class SendBatch(WriteBatch):
-    """A write batch that takes plain sends; see plain/sends.py."""
+    """A write batch that accepts plain sends; see plain/sends.py."""
 
     def __cinit__(self):
         self.scratch = <unsigned char *>malloc(TEXT_MAX_BYTES)
@@ -285,7 +288,7 @@ cdef class SendBatch(WriteBatch):
         bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
         long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
-        """Take the plain sends at the begin of `data`; see plain/sends.py."""
+        """Append the plain sends in `data`, starting at `at`; see plain/sends.py."""
         return self._append(
             data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
             rows_max, bytes_max,
@@ -318,7 +321,7 @@ cdef class SendBatch(WriteBatch):
             raise
 
     cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed, Py_ssize_t owned):
-        """Let go of the rows from `count` on, whose records nobody gets."""
+        """Remove the rows from `count` on, after their call failed."""
         cdef Row *row
         while self.count > count:
             self.count -= 1
@@ -347,6 +350,7 @@ cdef class SendBatch(WriteBatch):
         while end - p >= 8:
             total = be32(p)
             header_bytes = be32(p + 4)
+            # A binary header or an invalid length is left to the general frame reader.
             if header_bytes >> 24 or total < 4 + header_bytes:
                 state = 1
                 break
@@ -380,7 +384,10 @@ cdef class SendBatch(WriteBatch):
         return taken, p - begin, state, packed
 
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2:
-        """Take a send; the bytes of its record, 0 when it is odd, -1 when the file is full."""
+        """Append a send.
+
+        Returns the size of its record, 0 if it is odd, -1 if the log file is full.
+        """
         cdef void *found
         cdef QueueState queue
         cdef Span *topic = &send.header.texts[TOPIC]
@@ -400,8 +407,10 @@ cdef class SendBatch(WriteBatch):
         return size
 
     cdef int _fits(self, Taking *taking, long long size) noexcept:
-        """Whether a record ends before its file does: -1 when the file is full, 0 when no file
-        holds it."""
+        """Decide whether a record fits into the log file.
+
+        Returns 1 if it fits, -1 if the file is full, 0 if no file can hold it.
+        """
         if taking.position + size + BLANK_BYTES <= taking.limit:
             return 1
         return 0 if size + BLANK_BYTES > self.file_bytes else -1
@@ -409,7 +418,10 @@ cdef class SendBatch(WriteBatch):
     cdef unsigned char *_add(
         self, QueueState queue, Taking *taking, Named *named, Py_ssize_t size, Row **added
     ) except NULL:
-        """Add the row of a record of a size; gives where its bytes go, behind what was packed."""
+        """Add the row of a record of `size` bytes.
+
+        Returns where to write the record, after those that are already packed.
+        """
         cdef Py_ssize_t wanted
         cdef void *found
         self.make_room(1, count_keys(named))
@@ -433,7 +445,7 @@ cdef class SendBatch(WriteBatch):
         self, QueueState queue, Taking *taking, Send *send, Py_ssize_t size, Bytes suffix,
         Py_ssize_t suffix_bytes,
     ) except NULL:
-        """Add a send and write its record; `suffix` follows the properties that are kept."""
+        """Add the row of a send and write its record; `suffix` follows the stored properties."""
         cdef Row *row
         cdef unsigned char *out = self._add(queue, taking, &send.named, size, &row)
         cdef Header *said = &send.header
@@ -471,15 +483,18 @@ cdef class SendBatch(WriteBatch):
         return row
 
     cdef Py_ssize_t _take_other(self, int reading, Send *send, Taking *taking) except -2:
-        """Take what is no plain send, as _take_plain does; for modules that know how."""
+        """Append a prepared send or an end of a transaction, as _take_plain does.
+
+        Subclasses override this; the base class takes none.
+        """
         return 0
 
     cdef bint _is_for_others(self, int reading) noexcept:
-        """Whether _take_other may take such a frame."""
+        """Return whether _take_other accepts such a frame."""
         return False
 
     cdef int _odd_frames(self, Bytes p, Bytes end, Py_ssize_t suffix_bytes) noexcept:
-        """How many of the next frames are surely not taken; the first counts as one."""
+        """Return how many consecutive frames are certainly odd, at least 1."""
         cdef int count = 0, reading
         cdef unsigned long long total, header_bytes
         cdef unsigned int word
@@ -502,7 +517,7 @@ cdef class SendBatch(WriteBatch):
 cdef int find_queue(
     Taking *taking, Bytes topic, Py_ssize_t topic_bytes, long long queue_id, void **found
 ) except -1:
-    """Find a known queue; 0 when there is none. `topic` stays what it is until the call ends."""
+    """Find a known queue; 0 if there is none. `topic` must stay unchanged until the call ends."""
     cdef void *queues
     if (topic_bytes != taking.last_topic_bytes
             or memcmp(topic, taking.last_topic, topic_bytes) != 0):

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""UTF-8 as Python decodes it, and Java's hash of it."""
+"""Decoding of UTF-8 as in Python, and Java's hash of the text."""
 
 from libc.string cimport memcmp
 
 from cometmq.speedups.compiled.octets cimport Bytes
 
 
-# Some bytes; who made it knows for how long they stay.
+# A range of bytes. Its creator keeps the memory alive.
 cdef struct Span:
     Bytes at
     Py_ssize_t size
@@ -17,8 +17,10 @@ cdef inline bint is_text(Span *span, const char *text, Py_ssize_t size) noexcept
 
 
 cdef inline Py_ssize_t character(Bytes p, Bytes end, unsigned int *point) noexcept nogil:
-    """The length of the character beyond ASCII at `p`, as Python decodes and replaces: what does
-    not begin a character, and as much of one as is there, count as one U+FFFD."""
+    """Decode the non-ASCII character at `p` and return its length, with Python's replacement rules.
+
+    A byte that starts no character, and an incomplete character, decode to one U+FFFD.
+    """
     cdef unsigned char c = p[0]
     cdef unsigned char low = 0x80
     cdef unsigned char high = 0xBF
@@ -55,11 +57,11 @@ cdef inline Py_ssize_t character(Bytes p, Bytes end, unsigned int *point) noexce
 
 
 cdef inline unsigned int text_hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept nogil:
-    """Java's hash of UTF-8, going on from that of what stands before it."""
+    """Return Java's hash of UTF-8 text that follows a text of hash `value`."""
     cdef Bytes end = p + size
     cdef unsigned int point
     while p < end:
-        # Four at a time, or each would wait for the multiplication of the one before.
+        # Four bytes per step, so that the multiplications do not depend on each other.
         while end - p >= 4 and not (p[0] | p[1] | p[2] | p[3]) & 0x80:
             value = value * 923521 + p[0] * 29791 + p[1] * 961 + p[2] * 31 + p[3]
             p += 4
@@ -79,7 +81,7 @@ cdef inline unsigned int text_hash(unsigned int value, Bytes p, Py_ssize_t size)
 
 
 cdef inline bint is_utf8(Bytes p, Bytes end) noexcept nogil:
-    """Whether bytes are well-formed UTF-8, without surrogates."""
+    """Return whether bytes are well-formed UTF-8, without surrogates."""
     cdef unsigned int point
     cdef Py_ssize_t size
     while p < end:
@@ -87,7 +89,7 @@ cdef inline bint is_utf8(Bytes p, Bytes end) noexcept nogil:
             p += 1
             continue
         size = character(p, end, &point)
-        # U+FFFD may stand there itself.
+        # U+FFFD can also be encoded in the text itself.
         if point == 0xFFFD and (size != 3 or memcmp(p, b"\xEF\xBF\xBD", 3) != 0):
             return False
         p += size
@@ -95,5 +97,8 @@ cdef inline bint is_utf8(Bytes p, Bytes end) noexcept nogil:
 
 
 cdef inline unsigned int absolute(unsigned int value) noexcept nogil:
-    """The hash under which the index keeps a key. The one without an absolute value counts as 0."""
+    """Return the hash under which the index stores a key.
+
+    The smallest value has no absolute value in Java and counts as 0.
+    """
     return (0 - value) & 0x7FFFFFFF if value >> 31 else value

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Prepared sends and ends of transactions, taken into the write batch of plain sends.
+"""Prepared sends and ends of transactions in the write batch of plain sends.
 
-Compiled; plain/transactions.py is the definition. Records in the log may hold any bytes: `_find_half`
-keeps all of one between two pointers, and proves its parts before anything of it is used.
+Compiled; plain/transactions.py is the definition. Records in the log are not trusted: `_find_half`
+keeps all reads of a record within the passed part of the log, and checks its parts before they are
+used.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -39,13 +40,13 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    #: Of a queue id that a half message names.
+    #: Maximum number of digits of a half message's queue id.
     QUEUE_DIGITS_MAX = 9
     OP_PROPERTIES_BYTES = 6
 
 
 cdef class Half:
-    """One open transaction; see plain/transactions.py."""
+    """An open transaction; see plain/transactions.py."""
 
     cdef public long long physical_offset
     cdef public str group
@@ -69,7 +70,7 @@ cdef class Half:
 
 
 cdef class OpenTransactions:
-    """The open transactions; see plain/transactions.py."""
+    """Open transactions and their queues; see plain/transactions.py."""
 
     cdef readonly dict halves
     cdef public QueueState half_queue
@@ -85,7 +86,7 @@ cdef class OpenTransactions:
 
 
 cdef struct Found:
-    # A half message in the log, and what its properties say.
+    # A half message in the log, and the values in its properties.
     Bytes at
     Parts parts
     Named named
@@ -94,7 +95,7 @@ cdef struct Found:
 
 
 cdef class TransactionBatch(SendBatch):
-    """A write batch that takes transactions, too; see plain/transactions.py."""
+    """A write batch that also accepts transactions; see plain/transactions.py."""
 
     cdef OpenTransactions open
     cdef bint admits
@@ -123,7 +124,7 @@ cdef class TransactionBatch(SendBatch):
         long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
         OpenTransactions transactions, tuple log,
     ):
-        """Take plain sends and transactions; see plain/transactions.py."""
+        """Append plain sends and transactions; see plain/transactions.py."""
         cdef long long base = 0, begin = 0, end = 0
         cdef bint is_seen = transactions is not None and log is not None
         if transactions is not None:
@@ -160,7 +161,10 @@ cdef class TransactionBatch(SendBatch):
         return self._end(send, taking)
 
     cdef Py_ssize_t _prepare(self, Send *send, Taking *taking) except -2:
-        """Take a prepared send: its record waits in the half topic."""
+        """Append a prepared send to the half topic.
+
+        Returns the size of its record, 0 if it is odd, -1 if the log file is full.
+        """
         cdef void *found
         cdef QueueState target, queue = self.open.half_queue
         cdef Half half
@@ -202,7 +206,7 @@ cdef class TransactionBatch(SendBatch):
         return size
 
     cdef str _group_of(self, Send *send):
-        """The group of a prepared send; those that follow each other share one text."""
+        """Return the group of a prepared send; consecutive sends of one group share one string."""
         if not send.group.size:
             return ""
         if self.last_group is None or not _is_group(self.last_group, &send.group):
@@ -212,7 +216,7 @@ cdef class TransactionBatch(SendBatch):
         return self.last_group
 
     cdef Py_ssize_t _place_of(self, Send *send, Taking *taking) except -1:
-        """Put the properties that follow those of a prepared send into `more`."""
+        """Write the properties that are added to a prepared send into `more`; return their size."""
         cdef Span *topic = &send.header.texts[TOPIC]
         cdef Py_ssize_t wanted = 11 + topic.size + 10 + DIGITS_MAX + 1 + taking.suffix_bytes
         cdef unsigned char *p
@@ -236,8 +240,10 @@ cdef class TransactionBatch(SendBatch):
         return p - self.more
 
     cdef Py_ssize_t _end(self, Send *send, Taking *taking) except -2:
-        """Take the end of a transaction: the copy of its half message, if it is a commit, and the
-        op message."""
+        """Append the copy of the half message, for a commit, and the op message.
+
+        Returns the size of their records, 0 if the end is odd, -1 if the log file is full.
+        """
         cdef void *entry
         cdef void *found = NULL
         cdef Half half
@@ -280,7 +286,7 @@ cdef class TransactionBatch(SendBatch):
                 return fits
         fits = self._fits(taking, copy_bytes + op_bytes)
         if fits <= 0:
-            # A copy stays before the end of its file, its op message begins the next one.
+            # The copy fits into this file, but the op message would start the next one.
             return 0 if copy_bytes else fits
         if target is not None:
             self._copy(&record, target, taking, copy_bytes)
@@ -290,7 +296,7 @@ cdef class TransactionBatch(SendBatch):
         return copy_bytes + op_bytes
 
     cdef bint _find_half(self, Half half, long long half_offset, Found *found):
-        """Find the record of a half message where the log is in memory, and prove it."""
+        """Find the record of a half message; False unless it is in memory and valid."""
         cdef long long place = half.physical_offset
         cdef Bytes p
         cdef Parts *parts = &found.parts
@@ -311,7 +317,7 @@ cdef class TransactionBatch(SendBatch):
     cdef int _copy(
         self, Found *found, QueueState target, Taking *taking, Py_ssize_t size
     ) except -1:
-        """Append a half message as consumers get it."""
+        """Append the copy of a half message for consumers."""
         cdef Row *row
         cdef unsigned char *out = self._add(target, taking, &found.named, size, &row)
         cdef Py_ssize_t tail_bytes = PyBytes_Size(target.topic_tail)
@@ -327,7 +333,7 @@ cdef class TransactionBatch(SendBatch):
         put64(out + 76, be64(found.at + 28))
         out += found.parts.body_end
         memcpy(out, PyBytes_AsString(target.topic_tail), tail_bytes)
-        # The properties, and before them their length.
+        # The properties with their length before them.
         memcpy(
             out + tail_bytes, found.at + found.parts.topic_end,
             be32(found.at) - found.parts.topic_end,
@@ -338,7 +344,7 @@ cdef class TransactionBatch(SendBatch):
         self, QueueState ops, Bytes digits, Py_ssize_t digit_count, Send *send, Taking *taking,
         Py_ssize_t before, Py_ssize_t size, long long half_offset,
     ) except -1:
-        """Append the op message of an end, behind `before` bytes of the same one."""
+        """Append the op message of an end; `before` is the size of the copy before it."""
         cdef Row *row
         cdef Named named
         cdef unsigned char *out
@@ -376,7 +382,7 @@ cdef class TransactionBatch(SendBatch):
         return 0
 
     cdef int let_go(self, Row *row) except -1:
-        """A half message or an op message is taken back."""
+        """Undo the effect of a half message or an op message on its transaction."""
         cdef void *entry
         cdef Half half
         cdef long long half_offset = row.queue_offset if row.role == HALF else row.half_offset
@@ -391,7 +397,7 @@ cdef class TransactionBatch(SendBatch):
         return 0
 
     def settle(self, Py_ssize_t first, Py_ssize_t stop, bint stored):
-        """The turn of rows has ended; see plain/transactions.py."""
+        """Close or reopen the transactions that rows end; see plain/transactions.py."""
         cdef Py_ssize_t n
         cdef Row *row
         cdef void *entry
@@ -424,7 +430,10 @@ cdef bint _is_group(str name, Span *group):
 
 
 cdef bint _read_half(Found *found) noexcept nogil:
-    """Read where a half message is for, its keys and its tag; False when it goes the slow way."""
+    """Read the real topic and queue id, the keys and the tag of a half message.
+
+    Returns False if the half message is odd.
+    """
     cdef Bytes p = found.at + found.parts.topic_end + 2
     cdef Bytes end = found.at + be32(found.at)
     cdef Bytes stop

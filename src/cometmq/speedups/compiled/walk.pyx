@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""From the bytes of a log to columns of its records.
+"""Columns of the records in a part of the log.
 
-Compiled; plain/walk.py is the definition. The bytes may be anything: `is_whole` keeps all that is
-found of a record within what is left, and `find_named` reads between two pointers.
+Compiled; plain/walk.py is the definition. The bytes are not trusted: `is_whole` keeps all parts of
+a record within the remaining bytes, and `find_named` reads between two pointers.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -33,7 +33,7 @@ cdef enum:
     SCHEDULE_BYTES = 19
     UNKNOWN_DELAY_MS = 1000
     QUEUES_MAX = 1024
-    # Twice as many places as queues, so that few of them are in each other's way.
+    # Twice as many places as queues, so that few of them collide.
     TABLE = 2048
     ROWS_AT_FIRST = 64
 
@@ -48,15 +48,17 @@ cdef struct Queue:
     unsigned int prefix
     bint is_odd
     bint is_delayed
-    # Whether a record takes a place in it or has properties.
+    # Whether a record occupies a queue offset or has properties.
     bint is_listed
 
 
 cdef inline int _look(
     Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, WalkedRow *row
 ) noexcept nogil:
-    """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
-    from `p` on."""
+    """Return 1 if a valid record starts at `p`, within `left` bytes.
+
+    The positions in the row are relative to `p`.
+    """
     cdef Parts parts
     cdef unsigned int crc
     if not is_whole(p, left, &parts) or (has_place and be64(p + 28) != place):
@@ -77,7 +79,7 @@ cdef inline int _look(
 
 
 cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
-    """Whether no queue's directory could have such a topic."""
+    """Return whether a topic cannot name a queue directory."""
     cdef Bytes end = p + size
     cdef unsigned int point
     if size == 0 or (p[0] == c'.' and (size == 1 or (size == 2 and p[1] == c'.'))):
@@ -95,7 +97,7 @@ cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
 
 
 cdef class _Walk:
-    """What a walk has found so far."""
+    """Results of a walk so far."""
 
     cdef WalkedRow *rows
     cdef Py_ssize_t count
@@ -113,7 +115,7 @@ cdef class _Walk:
         self.table = <unsigned short *>malloc(TABLE * sizeof(unsigned short))
         if self.queues == NULL or self.table == NULL:
             raise MemoryError
-        # 0 is no queue, others are one more than their number.
+        # 0 marks an empty place; other values are the number of a queue plus one.
         memset(self.table, 0, TABLE * sizeof(unsigned short))
 
     def __dealloc__(self):
@@ -123,7 +125,7 @@ cdef class _Walk:
         free(self.table)
 
     cdef int _make_room(self, Py_ssize_t hashes) except -1:
-        """Room for one row more, and so many hashes."""
+        """Ensure room for one row and `hashes` hashes."""
         cdef Py_ssize_t wanted
         cdef void *found
         if self.count == self.capacity:
@@ -143,7 +145,7 @@ cdef class _Walk:
         return 0
 
     cdef int _queue(self, Bytes topic, Py_ssize_t topic_bytes, int queue_id) noexcept nogil:
-        """The number of a queue; -1 when there are too many."""
+        """Return the number of a queue, added if it is new; -1 if there are too many."""
         cdef Queue *queue
         cdef unsigned long long mixed = <unsigned int>queue_id
         cdef unsigned long long word
@@ -189,7 +191,7 @@ cdef class _Walk:
         self, Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base,
         tuple delays_ms, bint check_crc,
     ) except -1:
-        """Walk; gives where that stopped."""
+        """Walk over the records and return the position where the walk stopped."""
         cdef Bytes p
         cdef Bytes text
         cdef Bytes end
@@ -216,7 +218,7 @@ cdef class _Walk:
                 queue.is_listed = True
             forget(&named)
             find_named(text, end, &named)
-            # Each key has at least one byte, and all but the last one a blank behind it.
+            # A key has at least one byte, and a space after each key but the last.
             self._make_room(named.keys.size // 2 + 2)
             row = &self.rows[self.count]
             row[0] = found
@@ -233,6 +235,7 @@ cdef class _Walk:
                 moment = _delay_of(&named.delay, delays_ms)
                 if moment:
                     row.tag_code = <long long>(moment + <unsigned long long>row.store_ms)
+            # Rolled-back messages are not indexed.
             if row.sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
                 row.hashes = hash_keys(&named, queue.prefix, self.hashes + self.hashed)
                 self.hashed += row.hashes
@@ -246,7 +249,10 @@ cdef class _Walk:
 
 
 cdef long long _delay_of(Span *level, tuple delays_ms) except -1:
-    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    """Return the delay in ms of a level given as text.
+
+    Returns 0 without a level; a level above the highest one counts as the highest.
+    """
     cdef Py_ssize_t n
     cdef long long number = 0
     for n in range(level.size):
@@ -303,7 +309,7 @@ def walk(
 cdef bint _goes_on(
     Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base, bint check_crc
 ) noexcept nogil:
-    """Whether a record begins where a walk stopped that had too many queues."""
+    """Return whether a record starts where a walk stopped because of too many queues."""
     cdef WalkedRow row
     return _look(
         begin + at, stop - at, has_base,
@@ -312,7 +318,7 @@ cdef bint _goes_on(
 
 
 def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
-    """Where a walk over these bytes stops that looks at CRCs, too; see plain/walk.py."""
+    """Return the position where a walk that checks CRCs stops; see plain/walk.py."""
     cdef Py_buffer buffer
     cdef WalkedRow row
     cdef bint has_base = base is not None

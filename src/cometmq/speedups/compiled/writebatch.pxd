@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The write batch of a turn, for the modules that fill it."""
+"""Declarations of the write batch, for the modules that fill it."""
 
 from cometmq.speedups.compiled.properties cimport Named, hash_keys, tag_code
 
-# What a row is in a transaction.
+# Role of a row in a transaction.
 cdef enum Role:
     NO_ROLE = 0
     HALF = 1
@@ -15,7 +15,7 @@ cdef struct Row:
     long long queue_offset
     long long tag_code
     long long store_ms
-    # Of an op message: the half message that it names.
+    # Half offset that an op message names.
     long long half_offset
     unsigned int size
     int queue_id
@@ -24,7 +24,7 @@ cdef struct Row:
     unsigned int hash_count
     int role
     bint oneway
-    # Borrowed from the list of queues; none where the queue went away.
+    # Borrowed from the list of queues; NULL if the queue was removed.
     void *queue
 
 
@@ -65,8 +65,11 @@ cdef inline Row *add_row(
     WriteBatch batch, void *queue, int queue_id, long long queue_offset, long long place,
     long long size, long long store_ms,
 ) noexcept nogil:
-    """Add the row of a record, for which there is room. As of a batch, it has no answer of its
-    own: it counts as one-way. Nothing of its properties is known yet."""
+    """Add the row of a record, for which there is room.
+
+    Like a row of a batch, it has no answer of its own and counts as one-way. `add_named` adds its
+    tag and keys.
+    """
     cdef Row *row = &batch.rows[batch.count]
     batch.count += 1
     row.place = place
@@ -88,7 +91,7 @@ cdef inline Row *add_row(
 cdef inline void add_named(
     WriteBatch batch, Row *row, Named *named, unsigned int topic_hash
 ) noexcept nogil:
-    """Take the tag and the keys of the last row, for which there is room."""
+    """Set the tag code and the key hashes of the last row, for which there is room."""
     row.tag_code = tag_code(named)
     row.hash_count = <unsigned int>hash_keys(named, topic_hash, batch.hashes + batch.hashed)
     batch.hashed += row.hash_count

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The write batch: rows of records, their queue entries, their keys and their answers.
+"""The write batch: rows of records, with their queue entries, index keys and answers.
 
 Compiled; plain/writebatch.py is the definition.
 """
@@ -37,7 +37,7 @@ cdef enum:
 
 
 cdef class QueueState:
-    """What every send touches of a consume queue; see plain/writebatch.py."""
+    """Frequently used state of a consume queue; see plain/writebatch.py."""
 
     def __cinit__(self):
         self.tail = bytearray()
@@ -45,7 +45,7 @@ cdef class QueueState:
 
 
 cdef class WriteBatch:
-    """What one turn appended; see plain/writebatch.py."""
+    """Records appended in one turn of the event loop; see plain/writebatch.py."""
 
     def __cinit__(self):
         self.queues = []
@@ -58,7 +58,7 @@ cdef class WriteBatch:
         return self.count
 
     cdef bint has_room(self, Py_ssize_t rows, Py_ssize_t keys) noexcept nogil:
-        """Make room for so many rows and keys more; False when there is no memory for it."""
+        """Make room for further rows and keys; False if memory allocation fails."""
         cdef Py_ssize_t wanted
         cdef void *found
         if self.count + rows > self.capacity:
@@ -83,7 +83,7 @@ cdef class WriteBatch:
         return 0
 
     cdef int let_go(self, Row *row) except -1:
-        """A row that has a role is taken back; for modules that give one."""
+        """Undo a row that has a role. Subclasses that set roles override this."""
         return 0
 
     def adopt(
@@ -91,7 +91,7 @@ cdef class WriteBatch:
         Py_ssize_t first=0, long long limit=0x7FFFFFFFFFFFFFFF, *, bint with_keys=True,
         list begins=None, bint in_order=False,
     ):
-        """Take rows of a walk, whose records are in the log already; see plain/writebatch.py."""
+        """Append rows of a walk, whose records are already in the log; see plain/writebatch.py."""
         cdef Py_ssize_t count = PyBytes_Size(rows) // sizeof(WalkedRow), hashed
         cdef const WalkedRow *found = <const WalkedRow *>PyBytes_AsString(rows)
         cdef Py_ssize_t most = PyBytes_Size(hashes) // sizeof(unsigned int)
@@ -107,14 +107,14 @@ cdef class WriteBatch:
                 raise TypeError("a queue that is none")
             if begins is not None:
                 place = begins[n]
-        # All that may fail comes first.
+        # Everything that can fail comes before the first change.
         first = min(max(first, 0), count)
         for n in range(count):
             if (not 0 <= found[n].queue < queue_count or found[n].first_hash < 0
                     or not 0 <= found[n].hashes <= most - found[n].first_hash):
                 raise ValueError("a row of another walk")
         self.make_room(count - first, most)
-        # Rows borrow them.
+        # Rows hold borrowed references to the queues, so the batch keeps them alive.
         self.queues.append(list(queues))
         for n in range(first, count):
             place = base + found[n].position
@@ -149,7 +149,10 @@ cdef class WriteBatch:
         return count
 
     def pass_row(self):
-        """The row that dispatch stopped at, which counts as dispatched; see plain/writebatch.py."""
+        """Return the row at which dispatch stopped; see plain/writebatch.py.
+
+        The row then counts as dispatched.
+        """
         cdef Row *row
         if self.dispatched >= self.count:
             raise IndexError("all rows were dispatched")
@@ -163,8 +166,10 @@ cdef class WriteBatch:
         )
 
     cdef void ask_ahead(self, Py_ssize_t n) noexcept:
-        """Have what dispatch touches of later rows on its way from memory: with very many queues
-        none of it is in a cache."""
+        """Prefetch the memory that dispatch touches for later rows.
+
+        With very many queues, none of it is in a CPU cache.
+        """
         cdef void *queue
         if n + 8 < self.count and self.rows[n + 8].queue != NULL:
             queue = self.rows[n + 8].queue
@@ -174,7 +179,7 @@ cdef class WriteBatch:
             prefetch(<void *>(<QueueState>self.rows[n + 4].queue).tail)
 
     def dispatch(self, Py_ssize_t long_bytes):
-        """Put the entries of rows into their queues; see plain/writebatch.py."""
+        """Append the entries of rows to their queues; see plain/writebatch.py."""
         cdef Row *row
         cdef QueueState queue
         cdef Py_ssize_t n, size, count = 0, size_bytes = 0
@@ -192,6 +197,8 @@ cdef class WriteBatch:
                     continue
                 queue = <QueueState>row.queue
                 if row.queue_offset >= 0:
+                    # The entries of a queue are contiguous, so a row that is out of order stops the
+                    # call.
                     if row.queue_offset != queue.max_offset:
                         in_order = False
                         break
@@ -220,7 +227,7 @@ cdef class WriteBatch:
         return grown, (count, size_bytes), soiled, due, in_order
 
     def rows_from(self, Py_ssize_t first):
-        """Rows as the dispatcher knows them, without keys; see plain/writebatch.py."""
+        """Return rows in the dispatcher's format, without keys; see plain/writebatch.py."""
         cdef list found = []
         cdef Py_ssize_t n
         cdef Row *row
@@ -234,7 +241,7 @@ cdef class WriteBatch:
         return found
 
     def unnamed_queues(self, long long first):
-        """The queues whose number is below `first`; see plain/writebatch.py."""
+        """Return the queues whose number is below `first`; see plain/writebatch.py."""
         cdef Py_ssize_t n
         cdef Row *row
         cdef dict found = {}
@@ -246,7 +253,7 @@ cdef class WriteBatch:
         return list(found)
 
     def entry_rows(self):
-        """The rows of the journal; see plain/writebatch.py."""
+        """Return the journal rows; see plain/writebatch.py."""
         cdef Py_ssize_t n, count = 0
         cdef Row *row
         cdef unsigned char *out
@@ -268,12 +275,12 @@ cdef class WriteBatch:
 
     @property
     def dispatched_count(self):
-        """Rows that :meth:`dispatch` is done with."""
+        """Number of rows that :meth:`dispatch` has processed."""
         return self.dispatched
 
     @property
     def end(self):
-        """The physical offset behind the last record; 0 without one."""
+        """Physical offset of the end of the last record; 0 without one."""
         cdef Row *row
         if not self.count:
             return 0
@@ -282,11 +289,11 @@ cdef class WriteBatch:
 
     @property
     def last_ms(self):
-        """The store time of the last row; 0 without one."""
+        """Store time of the last row, in ms; 0 without one."""
         return self.rows[self.count - 1].store_ms if self.count else 0
 
     def index_columns(self):
-        """Hashes, places and times of all keys, as native int64; see plain/writebatch.py."""
+        """Return the hashes, offsets and times of all keys; see plain/writebatch.py."""
         cdef Py_ssize_t n, k, at = 0
         cdef Row *row
         cdef long long *column
@@ -312,14 +319,14 @@ cdef class WriteBatch:
         )
 
     def drop(self, queues):
-        """Forget the rows of queues that go away; see plain/writebatch.py."""
+        """Detach the rows of queues that are removed; see plain/writebatch.py."""
         cdef Py_ssize_t n
         for n in range(self.count):
             if self.rows[n].queue != NULL and <object>self.rows[n].queue in queues:
                 self.rows[n].queue = NULL
 
     def take_back(self):
-        """Nothing was stored: queue offsets are given again; see plain/writebatch.py."""
+        """Release all queue offsets, because nothing was stored; see plain/writebatch.py."""
         cdef Py_ssize_t n
         for n in range(self.count - 1, -1, -1):
             if self.rows[n].queue != NULL:
@@ -329,7 +336,7 @@ cdef class WriteBatch:
                 self.rows[n].queue = NULL
 
     def answers(self, Py_ssize_t first, Py_ssize_t stop, tuple pieces):
-        """The answers of rows that were stored; see plain/writebatch.py."""
+        """Return the answer frames of rows that were stored; see plain/writebatch.py."""
         cdef bytes head, queue_id, offset, opaque, tail, done
         head, queue_id, offset, opaque, tail, done = pieces
         cdef Py_ssize_t fixed = (
@@ -343,7 +350,7 @@ cdef class WriteBatch:
         cdef Row *row
         if first < 0 or stop > self.count or first > stop:
             raise IndexError("no such rows")
-        # A place takes 16 digits.
+        # The physical offset takes 16 hexadecimal digits.
         out = <unsigned char *>malloc((stop - first) * (8 + fixed + 16 + 3 * DIGITS_MAX) + 1)
         if out == NULL:
             raise MemoryError
@@ -374,7 +381,7 @@ cdef class WriteBatch:
             free(out)
 
     def opaques(self, Py_ssize_t first, Py_ssize_t stop):
-        """What identifies the requests of rows, and whether they want an answer."""
+        """Return the answer data of each row; see plain/writebatch.py."""
         if first < 0 or stop > self.count or first > stop:
             raise IndexError("no such rows")
         return [
@@ -384,13 +391,13 @@ cdef class WriteBatch:
         ]
 
     def places(self, Py_ssize_t first, Py_ssize_t stop):
-        """The physical offsets of rows."""
+        """Return the physical offsets of rows."""
         if first < 0 or stop > self.count or first > stop:
             raise IndexError("no such rows")
         return [self.rows[n].place for n in range(first, stop)]
 
     def message_ids(self, Py_ssize_t first, Py_ssize_t stop, bytes host not None):
-        """The ids of the messages of rows, joined by commas; see plain/writebatch.py."""
+        """Return the message ids of rows, joined by commas; see plain/writebatch.py."""
         cdef Py_ssize_t n, size, host_bytes = PyBytes_Size(host)
         cdef Bytes prefix = <Bytes>PyBytes_AsString(host)
         cdef unsigned char *out

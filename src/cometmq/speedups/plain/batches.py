@@ -88,6 +88,7 @@ def pack_batch(
         rows, packed, position = WriteBatch(), bytearray(), 0
         for number, message in enumerate(messages[first : first + rows_max]):
             row = _row(queue, message, position, 0)
+            # A row without a queue shows place_batch that the part has no offsets yet.
             row.queue, row.queue_offset = None, number
             rows.rows.append(row)
             packed += _record(head, queue, message, (number, position), middle)

@@ -369,6 +369,7 @@ def match_records(
         place, size, _ = ENTRY.unpack_from(entries, at)
         if not is_inside(place, size, low, high):
             break
+        # One residency check covers a span of nearby records.
         if place < sure and not at_hand[0] <= place <= at_hand[1] - size:
             at_hand = place, _span_stop(entries, at, (low, min(high, sure)))
             if not has_at_once(*at_hand):

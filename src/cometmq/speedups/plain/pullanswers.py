@@ -245,6 +245,7 @@ class PullAnswers:
             if flag & COMMIT_OFFSET:
                 self._commit(fields[0], fields[1], fields[2], fields[6])
             at = stop
+            # A filter examines many records, so the other connections come first.
             if plan.program is not None:
                 break
         return b"".join(frames), at, odd, waiting
@@ -262,6 +263,7 @@ class PullAnswers:
         ]
 
     def _plan(self, fields: PullFields) -> PullPlan | None:
+        # Pulls that differ only in their offset, committed offset or hold time share a plan.
         key = (*fields[:3], *fields[4:6], *fields[8:])
         plan = self._plans.get(key)
         if plan is None:
@@ -327,6 +329,7 @@ class PullAnswers:
         if part is None:
             return None
         log, has_at_once = part
+        # Entries in the tail were not read from a file and need no check.
         proof = None if offset >= plan.queue.tail_offset else plan.proof
         return take_records(entries, offset, plan.codes, plan.most, log, proof, has_at_once)
 

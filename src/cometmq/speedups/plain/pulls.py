@@ -80,6 +80,7 @@ def _choose(
         if codes is None or code in codes:
             if not is_inside(place, size, stop, high):
                 return None
+            # The first record is always taken, so that a large message cannot block its queue.
             if taken and (total + size > bytes_max or len(taken) >= count_max):
                 break
             taken.append((offset + looked_at, place, size))

@@ -122,6 +122,7 @@ def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int
         result = _result(data, at + 8, at + 8 + word, stop, waiting) if is_short else None
         if result is None:
             odd += 1
+        # Stop at a plain frame after odd ones, so that the caller handles those first.
         elif odd:
             break
         else:

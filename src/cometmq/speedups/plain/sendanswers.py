@@ -54,6 +54,7 @@ def send_answers(
     sent before them are not included.
     """
     found: dict[C, bytes] = {}
+    # The answers of a connection are joined, so that it is written to once.
     for owner, batch, first, stop in rows:
         found[owner] = found.get(owner, b"") + batch.answers(first, stop, pieces)
     return [(owner, data) for owner, data in found.items() if data]

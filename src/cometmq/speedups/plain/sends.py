@@ -272,6 +272,7 @@ class SendBatch(WriteBatch):
         used = taken = state = 0
         while len(data) - at >= 8:
             total, word = LENGTHS.unpack_from(data, at)
+            # A binary header or an invalid length is left to the general frame reader.
             if word >> 24 or total < 4 + word:
                 state = 1
                 break

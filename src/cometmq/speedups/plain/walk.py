@@ -148,6 +148,7 @@ def walk(
         if queue.is_delayed and (delay_ms := _delay_of(delay, delays_ms)):
             code = _wrapped(place.store_ms + delay_ms)
         first = len(hashes)
+        # Rolled-back messages are not indexed.
         if place.sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
             names = keys_of(unique, keys)
             hashes.extend([absolute(text_hash(queue.prefix, name)) for name in names])

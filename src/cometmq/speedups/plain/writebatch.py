@@ -241,6 +241,8 @@ class WriteBatch:
             queue = row.queue
             if queue is not None:
                 takes_slot = row.queue_offset >= 0
+                # The entries of a queue are contiguous, so a row that is out of order stops the
+                # call.
                 if takes_slot and row.queue_offset != queue.max_offset:
                     in_order = False
                     break
