@@ -71,7 +71,7 @@ class RecordColumns:
         the first invalid record, or the end of the last record.
 
         With ``base``, the physical offset of the first byte of ``data``, each record must contain
-        the physical offset at which it lies. Raises ValueError for more than 2 GiB, and for a start
+        the physical offset at which it lies. Raises ValueError for 2 GiB or more, and for a start
         outside ``data``.
         """
         if len(data) > _BYTES_MAX:

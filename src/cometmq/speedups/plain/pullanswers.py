@@ -19,7 +19,8 @@ from cometmq.speedups.plain.records import ENTRY
 if TYPE_CHECKING:
     from cometmq.speedups.plain.writebatch import QueueState
 
-#: Maximum number of pulls answered before other connections get their turn; one if it has a filter.
+#: Maximum number of pulls answered before other connections get their turn. A pull with a filter
+#: ends the turn of its connection.
 AT_ONCE: Final = 8
 #: Maximum number of cached plans; when it is reached, the cache is cleared.
 PLANS_MAX: Final = 4_096

@@ -2,7 +2,7 @@
 
 This is the definition; compiled/walk.pyx does the same, byte for byte. message/record.py describes
 the layout of a record, message/properties.py that of its properties. The walk reads record after
-record and stops at the first bytes that are no complete and valid record. It does not report the
+record and stops at the first bytes that are not a complete and valid record. It does not report the
 reason; ``message.record.iter_spans`` examines that place and decides.
 
 Each record is a row of native int64, in this order:
@@ -23,8 +23,8 @@ Each record is a row of native int64, in this order:
     13 topic end      end of the topic; the properties start two bytes after it
 
 A record is odd if its queue id or queue offset is negative, if its topic or its properties contain
-a zero byte, or if its topic cannot name a queue directory: empty, ``.``, ``..``, with ``/``,
-invalid UTF-8, or with U+FFFD.
+a zero byte, or if its topic cannot name a queue directory: it is empty, ``.`` or ``..``, contains
+``/`` or U+FFFD, or is invalid UTF-8.
 """
 
 from __future__ import annotations
