@@ -162,7 +162,7 @@ class LongPoll:
         self.wake([((queue.topic, queue.queue_id), queue.max_offset) for queue in grown])
 
     def _no_more(self, count: int) -> None:
-        """Count ``count`` pulls as released or dropped; stop to listen after the last one."""
+        """Count ``count`` pulls as released or dropped; stop listening after the last one."""
         self.count -= count
         if count and not self.count:
             self._listeners.remove(self._dispatched)
