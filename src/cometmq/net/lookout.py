@@ -99,7 +99,7 @@ class Lookout:
     def _look(self) -> None:
         # Runs once per turn of the loop, which polls its sockets before each turn.
         if self.served:
-            # The commit of these requests is queued after this call and must run first.
+            # The commit that these requests wait for is queued after this call: poll after it.
             self.served = False
             self._loop.call_soon(self._look)
         elif not self.waits and self._pays() and self._has_processor():

@@ -120,7 +120,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Number of received bytes that are not served, and bytes that are not sent yet."""
+        """Total of the received bytes that are not served and the bytes that are not sent yet."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._connection.buffered_bytes + unsent
 

@@ -198,7 +198,7 @@ def _parse(is_sql: bool, expression: str) -> Wanted:
 
 
 def keep_matching(result: ReadResult, sql: SqlFilter) -> int:
-    """Remove the messages that do not match from a loaded result; none may be left.
+    """Remove the messages that do not match from a loaded result, possibly all of them.
 
     Returns the number of bytes of properties that were examined.
     """
@@ -252,6 +252,7 @@ def _read_matching(
             min(max_count - (found.count if found else 0), budget.count),
             min(max_bytes - (found.size_bytes if found else 0), budget.size_bytes),
         )
+        # Messages in memory end here: return the matches so far, without waiting for the device.
         if result.status is not ReadStatus.FOUND or result.cold:
             return found or result
         scanned += result.next_offset - offset

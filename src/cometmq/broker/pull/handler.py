@@ -249,6 +249,7 @@ class PullHandler:
         pull = HeldPull(
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
+        # Filters have used up this turn: evaluate this one in a later turn.
         if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
             if wanted.sql.weight > LIGHT_WEIGHT:
                 begin_task(peer)
@@ -335,6 +336,7 @@ class PullHandler:
             return False
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
             return False
+        # In an empty queue only offset 0 is right; the response must correct any other.
         if result.status in _EMPTY and pull.offset != 0 and not self._config.is_slave:
             return False
         if pull.wanted.sql is not None and not self._filters.has_room:

@@ -200,6 +200,7 @@ class LongPoll:
                     self._release(queue, watermark.expire(now_ms), final=True)
 
     def _schedule(self, pull: HeldPull) -> None:
+        # Round up, so that a tick comes after the deadlines in it.
         tick = -(-pull.deadline_ms // TICK_MS)
         queues = self._due.get(tick)
         if queues is None:
@@ -229,6 +230,7 @@ class LongPoll:
         plain = [
             pull for pull, final in some if not (final or pull.plan is None or pull.peer.closed)
         ]
+        # One call answers all plain pulls together; the others are served one by one below.
         if plain:
             odd = set(self._serve_plain(plain))
             answered = set(plain) - odd
@@ -239,6 +241,7 @@ class LongPoll:
                 self._serve(pull, final)
                 if self.rests or now_ns() >= stop_ns:
                     break
+        # Pulls that were not served in time go back to the front, in the same order.
         ready.extendleft(reversed(some))
         if ready:
             self._serve_soon()

@@ -124,7 +124,7 @@ class Appender:
             store.transient.on_lost.append(self._lost)
 
     def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
-        """Answer each later turn only once enough slaves have it, or after a timeout."""
+        """Answer turns only once enough slaves have them, or after a timeout."""
         self._slaves = slaves
         self._slave_timeout_ms = timeout_ms
         slaves.on_reached = self._slaves_have
@@ -159,7 +159,7 @@ class Appender:
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
         """Answer a repeated send once the flush policy is met for the message stored first.
 
-        That message lies at physical offset ``place``; it was appended before, maybe in this turn.
+        That message is at physical offset ``place``; it was appended before, maybe in this turn.
         """
         slaves = self._slaves
         if wait_durable and self._synced and place >= self._store.durable_offset:
@@ -314,6 +314,7 @@ class Appender:
 
     def _end_of_turn(self) -> None:
         begin_ns = self._now_ns()
+        # A large batch is written in parts, one per turn of the loop, before the commit.
         if self._is_long:
             self._is_long = self._store.write_early()
             if self._is_long:
@@ -335,6 +336,7 @@ class Appender:
             self._watchdog.turn("commit", took_ns)
 
     def _commit(self) -> None:
+        # Callbacks of this turn may append records, which belong to the next turn.
         turn, self._turn = self._turn, Turn()
         store = self._store
         try:
@@ -348,6 +350,7 @@ class Appender:
             self.on_turn_failed()
             return
         turn.end = store.log.held
+        # The write is enough for these sends: answer them before the turn is parked.
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)

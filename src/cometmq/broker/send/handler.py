@@ -287,7 +287,7 @@ class SendHandler:
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: messages of one topic with consecutive queue offsets, all in one segment.
 
-        Batches of a guarded topic and large batches are stored in later turns of the loop.
+        A large batch is stored in a later turn of the loop. A batch to a guarded topic may be, too.
         """
         header = request.header
         self._admission.check_load(peer, self._appender.waiting_sends)

@@ -80,6 +80,7 @@ class Dispatch:
                 self._in_turn.discard(inflight)
                 continue
             self._handed_out += 1
+            # A queue with more messages goes to the end of the line.
             if inflight.ready_count and not self.is_out(inflight):
                 turns.rotate(-1)
             else:

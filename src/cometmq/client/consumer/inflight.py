@@ -223,6 +223,7 @@ class InFlight:
         del self._taken[offset]
         self.size_bytes -= self._held.pop(offset)
         order, held = self._order, self._held
+        # The committable offset moves past the settled messages at the front.
         while order and order[0] not in held:
             order.popleft()
         return True

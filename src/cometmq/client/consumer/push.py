@@ -174,8 +174,8 @@ class PushConsumer:
         self._reader.stop_pulling()
         await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
         ends = [self._reader.stop(queue) for queue in self._reader.queues()]
-        # The lock of a queue with a message still in process is left to expire, so that no other
-        # member begins before.
+        # The lock of a queue with a message that is still being processed is left to expire, so
+        # that no other member begins before.
         at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
         for inflight in ends:
             self._finish(inflight)
@@ -250,7 +250,7 @@ class PushConsumer:
     async def _give_up(self, inflight: InFlight) -> None:
         """Give up a dropped queue: store its offset, then release its lock.
 
-        The lock of a queue is released only if none of its messages is still in process here.
+        The lock of a queue is released only if none of its messages is still being processed here.
         """
         queue = inflight.queue
         try:
@@ -293,7 +293,7 @@ class PushConsumer:
         interval_ms = pause_ms = self._config.lock_renewal_interval_ms
         while True:
             await self._clock.sleep_ms(pause_ms)
-            # Queues that are given up stay locked while one of their messages is in process.
+            # Queues that are given up stay locked while one of their messages is being processed.
             renewed = await locks.renew({*self._reader.queues(), *self._releasing})
             # After a failure, locks would expire before the next regular renewal.
             pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
@@ -327,7 +327,7 @@ class PushConsumer:
         return self._locks is not None and self._locks.held(inflight.queue)
 
     async def _until_idle(self, inflight: InFlight) -> None:
-        """Wait until no message of a queue is in process; return at once if not ordered."""
+        """Wait until no message of an ordered queue is being processed, for a limited time."""
         if self._locks is None:
             return
         longest_ms = self._config.consume_timeout_ms

@@ -100,7 +100,7 @@ class QueueReader:
         return None if reading is None else reading.inflight
 
     async def start(self, queue: MessageQueue) -> bool:
-        """Start to read a queue at the group's offset; return False if that cannot be found out."""
+        """Start to read a queue at the group's offset; return False if no broker returns it."""
         try:
             offset = await self._starts.of(queue)
         except CometError as error:

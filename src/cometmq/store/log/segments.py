@@ -78,6 +78,7 @@ class Segments:
     def _find_fault(self, size_is_sure: bool) -> FileFault | None:
         found = self._found()
         sizes = [self._size(path) for _, path in found]
+        # A last file whose creation a crash interrupted is no fault.
         if found and sizes[-1] != self.file_bytes and self._is_unused(found[-1][1], sizes[-1]):
             found.pop()
         bases = [base for base, _ in found]
