@@ -1,7 +1,7 @@
 """Composition of a broker: store, tables, handlers, sockets and background work.
 
 Start: reserve the ports, open the store (which recovers it), read the tables, serve, register.
-Stop, in reverse: accept no more connections, unregister, end background work, answer pending
+Stop, in reverse: stop accepting connections, unregister, end background work, answer pending
 requests, write the tables, close the store. No port answers before recovery is complete.
 """
 

@@ -1,7 +1,7 @@
-"""Reading a queue at an offset of one's own: single pulls, offsets, and whole ranges.
+"""Pulls from any offset of a queue: single pulls, ranges, and offset queries.
 
-A broker suggests which of its replicas to read a queue from next; the suggestion is kept here
-(upstream: PullAPIWrapper.java, MQAdminImpl.java).
+Responses suggest which replica of a broker to read a queue from next; :class:`Puller` follows the
+suggestion (upstream: PullAPIWrapper.java, MQAdminImpl.java).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageList
     from cometmq.speedups import Records
 
-#: A group that every broker knows, for reading without being a member of anything.
+#: Group that every broker knows, for reading without joining a group.
 READER_GROUP: Final = "TOOLS_CONSUMER"
 
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
-#: What differs from one pull of a queue to the next.
+#: Header fields that differ from one pull of a queue to the next.
 _NUMBERS: Final = ("queueOffset", "sysFlag", "commitOffset")
-#: So many headers are kept.
+#: Maximum number of cached headers.
 _HEADS_MAX: Final = 1_024
 
 
 class PullStatus(Enum):
-    """What came of a pull."""
+    """Result of a pull, from the response code."""
 
     FOUND = ResponseCode.SUCCESS.value
     NOTHING_NEW = ResponseCode.PULL_NOT_FOUND.value
@@ -53,11 +53,14 @@ _STATUS: Final = {status.value: status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """``messages`` lie in ``[offset asked, next_offset)``; the queue holds
-    ``[min_offset, max_offset)``."""
+    """Messages of a pull.
+
+    Their offsets are in ``[requested offset, next_offset)``; the queue holds
+    ``[min_offset, max_offset)``.
+    """
 
     status: PullStatus
-    #: The messages, which are made when they are looked at.
+    #: The messages; each is decoded when it is first accessed.
     found: Records[StoredMessage] | MessageList
     next_offset: int
     min_offset: int
@@ -65,18 +68,22 @@ class PullResult:
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """All messages."""
+        """All messages, decoded."""
         return list(self.found)
 
     def leads_on_from(self, offset: int) -> bool:
-        """False when the broker only says to ask again for ``offset``: a slave that lacks what its
-        master has, or that may not be read."""
+        """Return False if the response only asks to repeat the pull at ``offset``.
+
+        Slaves respond so if they lack messages of their master or may not be read.
+        """
         return self.status is not PullStatus.NOTHING_MATCHED or self.next_offset > offset
 
 
 class OffsetsLost(ClientError):
-    """Offsets of a range are no longer in ``queue``, or not yet: it holds
-    ``[min_offset, max_offset)``."""
+    """Some offsets of a range were removed from ``queue`` or are not stored yet.
+
+    The queue holds ``[min_offset, max_offset)``.
+    """
 
     def __init__(self, queue: MessageQueue, offset: int, min_offset: int, max_offset: int) -> None:
         self.queue = queue
@@ -90,7 +97,7 @@ class OffsetsLost(ClientError):
 
 
 class _Asked(NamedTuple):
-    """What stays the same from one pull of a queue to the next."""
+    """Header fields that stay the same from one pull of a queue to the next."""
 
     queue: MessageQueue
     group: str
@@ -124,11 +131,11 @@ class Puller:
         suspend_ms: int = 0,
         subscription_known: bool = False,
     ) -> PullResult:
-        """Ask for up to ``max_messages`` from ``offset`` on.
+        """Pull at most ``max_messages`` messages from ``offset`` on.
 
-        With ``suspend_ms`` the broker may hold the request so long when there is nothing.
-        ``commit_offset`` is stored for ``group`` on the way. ``subscription_known`` means that
-        heartbeats carry the subscription, so that the broker uses that one. Raises NotConnected,
+        If there are none, the broker may hold the request for ``suspend_ms``. A master also commits
+        ``commit_offset`` for ``group``. With ``subscription_known`` the broker uses the
+        subscription of the member's heartbeats instead of the one passed here. Raises NotConnected,
         RequestTimedOut, BrokerRefused.
         """
         queue = self._session.namespace.wrap_queue(queue)
@@ -177,7 +184,7 @@ class Puller:
         return PullResult(status, read_messages(body, queue.broker_name), *offsets)
 
     def _pieces(self, asked: _Asked) -> tuple[bytes, ...]:
-        """The header of a pull, without what differs from one pull of a queue to the next."""
+        """Return the pieces of an encoded pull header, between which the fields of _NUMBERS go."""
         pieces = self._heads.get(asked)
         if pieces is None:
             header = h.PullMessage(
@@ -209,11 +216,11 @@ class Puller:
         batch_messages: int = 32,
         strict: bool = True,
     ) -> AsyncIterator[list[StoredMessage]]:
-        """Messages of ``queue`` with ``start <= offset < end``, in order, a pull at a time; the
-        next pull runs while the caller works on one.
+        """Yield the messages of ``queue`` with ``start <= offset < end``, in order, pull by pull.
 
-        Offsets that the queue does not hold raise OffsetsLost, or are left out when not ``strict``.
-        Raises as :meth:`pull`.
+        The next pull runs while the caller works on the messages of one. If the queue does not hold
+        some offsets, raises OffsetsLost, or skips them without ``strict``. Raises the errors of
+        :meth:`pull` too.
         """
         if start >= end:
             return
@@ -245,29 +252,32 @@ class Puller:
             try:
                 return await self.pull(queue, offset, group=group, max_messages=count)
             except CometError as error:
-                return error  # raised by whoever reads the range, not by the task
+                return error  # read_range() raises it, in the caller's task
 
         name = f"read {queue.topic}-{queue.queue_id}"
         return self._session.tasks.spawn(pull(), name=name)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message of ``queue`` will get. Raises as :meth:`pull`."""
+        """Return the offset that the next message of ``queue`` will get. Raises as :meth:`pull`."""
         return await self._offset(RequestCode.GET_MAX_OFFSET, queue, None)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that ``queue`` still holds. Raises as :meth:`pull`."""
+        """Return the oldest offset that ``queue`` still holds. Raises as :meth:`pull`."""
         return await self._offset(RequestCode.GET_MIN_OFFSET, queue, None)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """About where the message stored at ``timestamp_ms`` (wall time) is: brokers of the 4.x
-        line give the nearest of its neighbours. Raises as :meth:`pull`."""
+        """Return the approximate offset of the message stored at ``timestamp_ms`` (wall time).
+
+        If there is none, brokers of version 4 return the nearest of its neighbours. Raises as
+        :meth:`pull`.
+        """
         queue = self._session.namespace.wrap_queue(queue)
         header = h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at ``timestamp_ms`` (wall time) or later; the
-        end of the queue when there is none. Raises as :meth:`pull`."""
+        """Return the first offset whose message was stored at ``timestamp_ms`` (wall time) or
+        later; the end of the queue if there is none. Raises as :meth:`pull`."""
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         at, step = await self.search_offset(queue, timestamp_ms), 1
         is_above = is_below = False
@@ -279,7 +289,7 @@ class Puller:
                 high, is_below = at, True
             if is_above and is_below:
                 at = (low + high) // 2
-            else:  # the broker is off by little, or not at all
+            else:  # the broker's offset is exact or nearly so: search outward from it
                 at = low + step - 1 if is_above else high - step
                 step *= 2
         return low
@@ -289,8 +299,10 @@ class Puller:
         return not result.messages or result.messages[0].store_ms < moment_ms
 
     async def earliest_store_ms(self, queue: MessageQueue) -> int:
-        """When the oldest message of ``queue`` was stored; -1 for an empty one. Raises as
-        :meth:`pull`."""
+        """Return the store time of the oldest message of ``queue``; -1 if it is empty.
+
+        Raises as :meth:`pull`.
+        """
         response = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue, None)
         return from_ext(h.EarliestStoreTimeResponse, response.ext).timestamp
 
@@ -310,7 +322,7 @@ def _check_progress(
     queue: MessageQueue, offset: int, end: int, result: PullResult, *, strict: bool
 ) -> None:
     if result.status is PullStatus.OFFSET_MOVED and result.next_offset < offset:
-        # The queue ends before the offset; pulling on from its end would read other messages.
+        # The queue ends before the offset; a pull from its end would read other messages.
         raise OffsetsLost(queue, offset, result.min_offset, result.max_offset)
     if strict and (
         result.status is PullStatus.OFFSET_MOVED

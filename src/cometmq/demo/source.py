@@ -65,7 +65,7 @@ class Source:
         self._crash = True
 
     def finish(self) -> None:
-        """Declare that no more edits follow: :meth:`publish` ends once the outbox is empty."""
+        """Declare that no further edits follow: :meth:`publish` ends once the outbox is empty."""
         self._finished = True
         if self._relay is not None:
             self._relay.stop()

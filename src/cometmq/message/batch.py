@@ -23,7 +23,7 @@ _ENTRY = Struct(">iiiii")
 _ENTRY_READ = Struct(">i8xii")
 _LENGTH = Struct(">H")
 ENTRY_BYTES = _ENTRY.size
-"""What stands before a body."""
+"""Size of the fields before a body."""
 _FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
 
 

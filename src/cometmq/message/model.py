@@ -170,22 +170,22 @@ def from_record(record: Record, broker_name: str = "") -> StoredMessage:
 
 
 class MessageList(list[StoredMessage]):
-    """Messages that are made, with what is asked of those that are not (speedups: Records)."""
+    """List of decoded messages, with the methods of Records (speedups), which decodes on access."""
 
     def offset_at(self, at: int) -> int:
-        """The queue offset of a message."""
+        """Return the queue offset of the message at an index."""
         return self[at].queue_offset
 
     def bytes_of(self, begin: int, end: int) -> int:
-        """The size of the messages from one to before another."""
+        """Return the total size of the messages from index ``begin`` to before ``end``."""
         return sum(message.size_bytes for message in self[begin:end])
 
 
 def read_messages(buffer: bytes, broker_name: str = "") -> Records[StoredMessage] | MessageList:
-    """The consumer's view of every record of a buffer of whole records, such as a pull's body. All
-    are checked now; those of common records are made when they are looked at.
+    """Return the consumer's view of every record in a buffer, such as the body of a pull response.
 
-    The buffer must hold whole records. Raises BadRecord at the first bytes that are not a record,
+    The buffer must hold whole records. All are checked at once; messages of common records are
+    decoded when they are first accessed. Raises BadRecord at the first bytes that are not a record,
     and for a body that cannot be decompressed.
     """
     plain = cut_records(buffer, StoredMessage, broker_name) if type(buffer) is bytes else None
@@ -212,7 +212,7 @@ def read_messages(buffer: bytes, broker_name: str = "") -> Records[StoredMessage
 
 
 def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
-    """As :func:`read_messages`, all of them made."""
+    """Return the messages like :func:`read_messages`, all decoded."""
     return list(read_messages(buffer, broker_name))
 
 

@@ -45,7 +45,7 @@ MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
 CRC_MASK = 0x7FFFFFFF
 MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big")[:3]
-"""What the magic numbers of both versions begin with."""
+"""Common prefix of the magic numbers of both versions."""
 
 BLANK = Struct(">II")
 BLANK_BYTES = BLANK.size
@@ -69,12 +69,12 @@ HEAD_FIELDS: Final = (
     ("prepared_offset", "q"),
     ("body_bytes", "i"),
 )
-"""Everything before the body of a record with IPv4 hosts; kinds are those of ``struct``."""
+"""Names and ``struct`` formats of the fields before the body, with IPv4 hosts."""
 
 _KINDS: Final = dict(HEAD_FIELDS)
 _COLUMN_KINDS: Final = {"I": ">u4", "i": ">i4", "q": ">i8", "8s": ">i8"}
 HEAD_COLUMNS: Final = [(name, _COLUMN_KINDS[kind]) for name, kind in HEAD_FIELDS]
-"""The same for ``numpy.dtype``."""
+"""HEAD_FIELDS for ``numpy.dtype``."""
 
 #: Positions of the fields before the body, with IPv4 hosts. Fields after a host move by
 #: LONGER_HOST_BYTES for each IPv6 host before them.
@@ -86,13 +86,13 @@ QUEUE_OFFSET_POSITION: Final = POSITIONS["queue_offset"]
 PHYSICAL_OFFSET_POSITION: Final = POSITIONS["physical_offset"]
 SYS_FLAG_POSITION: Final = POSITIONS["sys_flag"]
 HOST_BITS_POSITION: Final = SYS_FLAG_POSITION + 3
-"""The byte of sysFlag that says how long the hosts are."""
+"""Position of the byte of sysFlag that has the bits of the hosts' lengths."""
 BORN_HOST_POSITION: Final = POSITIONS["born_host"]
 STORE_MS_POSITION: Final = POSITIONS["store_ms"]
 
 HOST_BYTES: Final = 8
 LONGER_HOST_BYTES: Final = 12
-"""So much more an IPv6 host takes than an IPv4 one."""
+"""Additional bytes of an IPv6 host, compared with an IPv4 one."""
 HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -101,7 +101,7 @@ def _head(*longer: str) -> Struct:
 
 
 HEAD = _head()
-"""Everything before the body of a record with IPv4 hosts."""
+"""Layout of all fields before the body, with IPv4 hosts."""
 _HEADS = (HEAD, _head("born_host"), _head("store_host"), _head("born_host", "store_host"))
 
 _PROPERTIES_LENGTH = Struct(">H")
@@ -110,7 +110,7 @@ _PROPERTIES_LENGTH = Struct(">H")
 _BODY_LENGTH = Struct(">i")
 _STORE_MS = Struct(">q")
 STORE_MS_BYTES: Final = STORE_MS_POSITION + LONGER_HOST_BYTES + _STORE_MS.size
-"""So many bytes of a record surely hold its store time."""
+"""Number of first bytes of a record that hold its store time, whatever its hosts."""
 
 FIXED_BYTES = HEAD.size + 3
 """Size of a record with IPv4 hosts and empty body, topic and properties."""
@@ -170,11 +170,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 Head: TypeAlias = tuple[
     int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int
 ]
-"""What HEAD_FIELDS says."""
+"""Values of HEAD_FIELDS."""
 
 Span: TypeAlias = tuple[int, Head, int, int, int, int]
-"""Where a record begins, its head, where its body begins and ends, and where its topic does. The
-properties begin two bytes behind the topic and end with the record."""
+"""Position of a record, its head, start and end of its body, start and end of its topic. The
+properties begin two bytes after the topic and end with the record."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:

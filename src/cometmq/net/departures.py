@@ -1,8 +1,8 @@
-"""What peers have to send leaves together, a round of the loop later.
+"""Writes the responses of all peers together, one turn of the loop after they were made.
 
-A peer's bytes could leave with the turn that made them. But a round of the loop serves all that
-came in, one peer after the other: where their bytes leave together afterwards, whoever reads them
-on another processor is woken once, and what it asks next comes in one round too.
+A peer's bytes could be written by the turn that made them. But one round of the loop serves all
+peers that sent requests. If their responses are written together afterwards, a client process that
+reads several of them on another processor wakes up once, and its next requests arrive together too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Departures:
-    """Of all peers of a server."""
+    """Flushes of the peers of one server that wait for the next turn."""
 
     __slots__ = ("_now_ns", "_waiting", "_watchdog")
 
@@ -32,7 +32,7 @@ class Departures:
         self._waiting: list[Callable[[], None]] = []
 
     def add(self, flush: Callable[[], None]) -> None:
-        """Have it called soon, once."""
+        """Call ``flush`` once in the next turn of the loop."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._let_go)
         self._waiting.append(flush)
@@ -43,7 +43,7 @@ class Departures:
         for flush in waiting:
             try:
                 flush()
-            except Exception:  # of one peer: the others' bytes leave all the same
+            except Exception:  # a failure of one peer must not keep the others' bytes
                 log.exception("flush failed")
         took_ns = self._now_ns() - begin_ns
         if took_ns > SHORT_NS:

@@ -1,14 +1,14 @@
-"""Looking out for the next request instead of sleeping, while requests follow each other closely.
+"""Busy polling: the loop polls for the next request instead of sleeping while requests are close.
 
-A loop that has nothing to do sleeps, and on an idle processor its wake-up takes 40 us and more:
-longer than most requests. A client with one request in flight pays for it with every request. So
-after a request the loop looks for the next one for a while, and sleeps only then.
+A loop without work sleeps, and on an idle processor it takes 40 us or more to wake up: longer than
+most requests. A client with one request in flight pays this for every request. So after a request
+the loop polls for the next one for a short time, and sleeps only after that.
 
-It pays only when the next request comes within that while. A weighted mean of the last pauses says
-whether it will: an idle server never looks, and one whose pauses get longer stops after a few looks
-that found nothing. Nor does it pay when others want the processor, which is awake anyway then: each
-look offers it, and when it is taken there is no looking for a while that gets longer each time
-(docs/decisions/0005-lookout.md has the numbers).
+Polling pays only if the next request comes within that time. A weighted mean of the last pauses
+predicts it: an idle server never polls, and one whose pauses get longer stops after a few polls
+without a result. Polling does not pay either if other threads or processes want the processor,
+which is awake then anyway. So each poll yields the processor; if another one took it, polling stops
+for a time that grows with each such case (docs/decisions/0005-lookout.md has the numbers).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cometmq.net.runtime import yield_processor
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
-#: The newest pause weighs 1 in 2**3; one counts at most as twice the time of a look.
+#: The newest pause has a weight of 1/2**3. A pause counts as at most twice the polling time.
 _WEIGHT_SHIFT: Final = 3
-#: An offered processor that is back within this was wanted by nobody.
+#: If yielding the processor takes at least this long, another thread or process used it.
 _TAKEN_NS: Final = 20_000
-#: For how long nothing is looked for then: four times as long as the last time, half as long for
-#: every request that was found.
+#: Time without polling after that: four times the last one, halved by every request that polling
+#: found.
 _REST_MIN_NS: Final = 1_000_000
 _REST_MAX_NS: Final = 500_000_000
 _TAKEN_SHIFT: Final = 2
@@ -35,11 +35,11 @@ _FOUND_SHIFT: Final = 1
 
 
 class Lookout:
-    """One event loop's look for requests, ``look_us`` long.
+    """Busy polling of one event loop, for ``look_us`` after the last request.
 
-    While ``waits`` is not empty the loop sleeps as ever, because somebody needs the interpreter who
-    cannot have it from a loop that is awake: a thread. ``offer`` lets others have the processor.
-    ``served`` says that requests came in during this turn.
+    While ``waits`` is not empty the loop sleeps as usual: a thread is at work for the items in it,
+    and a loop that polls would keep the interpreter lock from it. ``offer`` yields the processor.
+    ``served`` is True if requests came in during this turn.
     """
 
     __slots__ = (
@@ -78,11 +78,11 @@ class Lookout:
 
     @property
     def is_awake(self) -> bool:
-        """Whether the loop looks for a request instead of sleeping."""
+        """True while the loop polls for a request instead of sleeping."""
         return self._awake
 
     def arrived(self, now_ns: int) -> None:
-        """Requests came in and are about to be served."""
+        """Note that requests came in; start to poll after them."""
         if self.served:
             return
         self.served = True
@@ -97,9 +97,9 @@ class Lookout:
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        # Runs once a turn of the loop, which looks at its sockets before each.
+        # Runs once per turn of the loop, which polls its sockets before each turn.
         if self.served:
-            # What these requests have to wait for, their commit, is queued behind this call.
+            # The commit that these requests wait for is queued after this call: poll after it.
             self.served = False
             self._loop.call_soon(self._look)
         elif not self.waits and self._pays() and self._has_processor():
@@ -112,11 +112,11 @@ class Lookout:
         if not self._quiet_since_ns:
             self._quiet_since_ns = now_ns
             return self._pause_ns < self._look_ns and now_ns >= self._rests_until_ns
-        # A clock that stands still (a test's) would keep the loop awake for ever.
+        # With a clock that stands still, as in tests, the loop would poll for ever.
         return 0 < now_ns - self._quiet_since_ns < self._look_ns
 
     def _has_processor(self) -> bool:
-        """Offer the processor; false when somebody took it."""
+        """Yield the processor; return False if another thread or process used it."""
         begin_ns = self._clock.monotonic_ns()
         self._offer()
         end_ns = self._clock.monotonic_ns()

@@ -1,17 +1,17 @@
-"""The server's end of one connection: reads in fair turns, writes once a turn, bounded both ways.
+"""Server side of one connection: serves requests in fair turns and writes once per turn.
 
-Turns. A pipelining client may have hundreds of requests in one read. At most FRAMES_PER_TURN of
-them, or TURN_NS of work, are served before the other connections get theirs; the rest waits in the
-protocol object, and reading pauses when that grows.
+Turns. One read of a pipelining client may hold hundreds of requests. At most FRAMES_PER_TURN of
+them, or TURN_NS of work, are served before other connections get their turn. The rest waits in the
+protocol object; reading pauses when it exceeds READ_BOUND_BYTES.
 
-Writes. Answers are collected and leave in one write, after the round of the loop that made them
-(departures.py). When the peer does not read, its answers pile up to the transport's limit and it is
-not read either, for at most STALL_LIMIT_MS: clients share one connection for sends and heartbeats,
-and a stalled one would expire whole groups. After that it is read again as ``congested`` (sends are
-refused, what is urgent is served), and at WRITE_BOUND_BYTES it is closed.
+Writes. Responses are collected and sent in one write after the turn of the loop that made them
+(departures.py). When the peer does not read and WRITE_HIGH_BYTES are unsent, reading from it pauses
+too, for at most STALL_LIMIT_MS: clients send heartbeats on the same connection, and without them
+whole groups would expire. After that it is read again as ``congested``: sends are refused, urgent
+requests are served. At WRITE_BOUND_BYTES it is closed.
 
-Requests that wait. Large ones are charged to the connection (memory.py); while they are more than
-its share it is not read.
+Waiting requests. Large ones are charged to the connection (memory.py), which is not read while it
+exceeds its share.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 FRAMES_PER_TURN: Final = 32
 TURN_NS: Final = SHORT_NS
-#: Unserved bytes of one connection beyond which it is not read until it has caught up.
+#: Unserved bytes of one connection beyond which reading from it pauses.
 READ_BOUND_BYTES: Final = 256 * 1024
-#: Unsent bytes at which a connection is not read either, and at which it is closed.
+#: Unsent bytes at which reading from a connection pauses, and at which the connection is closed.
 WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
 STALL_LIMIT_MS: Final = 1_000
@@ -63,9 +63,9 @@ Waiter = asyncio.Future["Response"]
 class Peer(asyncio.Protocol):
     """One accepted connection.
 
-    ``address`` is "ip:port"; ``host_bytes`` the same as a record stores it (4 or 16 address bytes
-    and a 4-byte port). ``has_room`` says whether it may stay; None when that was asked before.
-    ``on_close`` callbacks run once, when the connection has ended.
+    ``address`` is "ip:port"; ``host_bytes`` is the same as a record stores it (4 or 16 address
+    bytes and a 4-byte port). ``has_room`` decides whether the connection is accepted; None if the
+    caller has decided that. ``on_close`` callbacks run once, when the connection has ended.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
         self._out: list[bytes | memoryview] = []
-        #: Where many answers leave at once, past the transport; none where it may not be passed.
+        #: Writes many responses at once to the socket, bypassing the transport; None if the
+        #: transport cannot be bypassed (TLS, other loops).
         self.outlet: Outlet | None = None
         self._turn_due = False
         self._flush_due = False
@@ -119,7 +120,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes not served yet and bytes not sent yet."""
+        """Total of the received bytes that are not served and the bytes that are not sent yet."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._connection.buffered_bytes + unsent
 
@@ -217,7 +218,7 @@ class Peer(asyncio.Protocol):
             if backlog:
                 event = self._serve(stop_ns)
             more = others != ALL and connection.has_more
-            # Asked behind the work: a turn that begins serves something, whatever the time is.
+            # Check the time after the work, so that every turn serves at least one request.
             if self._holds or now_ns() > stop_ns:
                 break
         if backlog or more:
@@ -229,7 +230,7 @@ class Peer(asyncio.Protocol):
             self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
 
     def _serve(self, stop_ns: int) -> Event[Waiter]:
-        """Serve events until that moment, at least one; gives the last."""
+        """Serve events until ``stop_ns``, at least one; return the last."""
         handle, backlog, now_ns = self.router.handle, self._backlog, self._now_ns
         while True:
             event = backlog.popleft()
@@ -238,7 +239,7 @@ class Peer(asyncio.Protocol):
                 return event
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
-        """Take at most ``limit`` events of the stream."""
+        """Add at most ``limit`` events of the stream to the backlog; close an invalid stream."""
         try:
             backlog.extend(self._connection.next_events(limit))
         except RemoteProtocolError as error:
@@ -253,14 +254,16 @@ class Peer(asyncio.Protocol):
             self._pause_reading()
 
     def hold(self) -> None:
-        """Serve nothing more of this connection, and read nothing, before :meth:`go_on`. For the
-        handler of a request that was just read."""
+        """Stop serving and reading this connection until :meth:`go_on`.
+
+        The handler of a request that was just read calls it.
+        """
         self._holds += 1
         self._turn_due = True
         self._pause_reading()
 
     def go_on(self) -> None:
-        """Serve on, once for each :meth:`hold`."""
+        """End one :meth:`hold`; serving continues after the last one."""
         self._holds -= 1
         if not self._holds:
             self._turn_due = False
@@ -272,7 +275,7 @@ class Peer(asyncio.Protocol):
             try:
                 head = decode_head(error.codec, error.header)
             except RemoteProtocolError:
-                pass  # its header cannot be read either: nobody can be told
+                pass  # without its header the request cannot be answered
             else:
                 request = request_of(head, head.ext, error.codec)
                 self.write(encode_response(request, error.code, remark=error.remark))
@@ -282,14 +285,14 @@ class Peer(asyncio.Protocol):
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes; they leave soon."""
+        """Queue bytes, to be sent after this turn of the loop."""
         self._out.append(data)
         if not self._flush_due:
             self._flush_due = True
             self._departures.add(self.flush)
 
     def flush(self, more: Iterable[bytes] = ()) -> None:
-        """Hand queued bytes, and ``more``, to the transport in one write. Never raises."""
+        """Pass queued bytes, and ``more``, to the transport in one write. Never raises."""
         self._flush_due = False
         out = self._out
         out += more
@@ -297,8 +300,8 @@ class Peer(asyncio.Protocol):
         if not out or transport is None or self.closed:
             out.clear()
             return
-        # Always a copy of views: uvloop keeps what it cannot send at once, and a view of a log file
-        # would keep its room on the disk for as long as the peer does not read.
+        # Always copy views: uvloop keeps what it cannot send at once, and a view of a deleted log
+        # file would keep its disk space in use for as long as the peer does not read.
         data = b"".join(out)
         out.clear()
         try:
@@ -347,16 +350,16 @@ class Peer(asyncio.Protocol):
     # -------------------------------------------------------------------- requests of this side
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a request that gets no answer; nothing happens on a closed connection."""
+        """Send a one-way request; do nothing on a closed connection."""
         head = self._connection.encode_oneway(code, header, body_bytes=len(body), codec=JSON)
         self.write(head + body)
 
     async def request(
         self, code: int, header: Header | None, body: bytes = b"", *, timeout_ms: int
     ) -> Response:
-        """Ask the client and wait for its response, whatever its code.
+        """Send a request to the client and return its response, whatever its code.
 
-        Raises NotConnected when the connection is or gets closed, RequestTimedOut.
+        Raises RequestTimedOut, and NotConnected if the connection is closed or gets closed.
         """
         if self.closed:
             raise NotConnected(self.address, "the connection was closed")
@@ -375,19 +378,19 @@ class Peer(asyncio.Protocol):
             self._connection.forget(opaque)
 
     def answered(self, event: Answered[Waiter]) -> None:
-        """A response to one of our requests came in."""
+        """Pass the response to a request of this side to its waiter."""
         if not event.token.done():
             event.token.set_result(event.response)
 
     def abort(self) -> None:
-        """Close at once; what is queued is lost."""
+        """Close at once; queued bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Send what is queued, then close. ``on_close`` runs when the socket is gone."""
+        """Send queued bytes, then close. ``on_close`` runs once the socket is closed."""
         self.flush()
-        # Closed twice, asyncio's TLS transport fails at the next write.
+        # After a second close(), asyncio's TLS transport fails at the next write.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -399,9 +402,9 @@ def _describe(event: Event[Waiter] | None) -> str:
 
 
 def describe_host(host: str, port: int) -> tuple[str, bytes, bool]:
-    """A socket name as text "ip:port", as record bytes, and whether it is this machine.
+    """Return a socket name as text "ip:port", as record bytes, and whether it is a loopback.
 
-    An IPv4 address that came through an IPv6 socket is given as the IPv4 address it is.
+    An IPv4 address on an IPv6 socket (IPv4-mapped) is returned as an IPv4 address.
     """
     plain = host.removeprefix("::ffff:") if "." in host else host.partition("%")[0]
     family = socket.AF_INET6 if ":" in plain else socket.AF_INET

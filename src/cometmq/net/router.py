@@ -1,9 +1,9 @@
-"""From a request to its answer: code to handler, hooks round it, errors to response codes.
+"""Routing of requests: finds the handler by request code, runs hooks, turns errors into responses.
 
-The broker and the name server route through this one class. A LOOP handler runs in the turn that
-read its request; a TASK handler gets a task of its own. Whatever a handler raises becomes an answer
-to that one request: a :class:`CometError` its own code and remark, anything else code 1 and a
-logged traceback.
+The broker and the name server use the same router. A LOOP handler runs in the turn that read its
+request; a TASK handler runs in its own task. An exception of a handler becomes the response to that
+one request: a :class:`CometError` with its code and remark, any other with code 1 and a logged
+traceback.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Slow requests that one connection may have running; more are refused as busy.
+#: Maximum number of slow requests of one connection that run at once; more are refused as busy.
 MAX_TASKS_PER_PEER: Final = 256
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer. ``ext`` replaces ``header`` where the fields are no header of the registry."""
+    """Response of a handler. ``ext`` replaces ``header`` if the registry has no header for it."""
 
     code: int = ResponseCode.SUCCESS
     header: Header | None = None
@@ -52,33 +52,36 @@ Handler = LoopHandler | TaskHandler
 
 
 class HandlerPart(Protocol):
-    """What serves some of the request codes."""
+    """Part of a server that serves some of the request codes."""
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         ...
 
 
 class RpcHook(Protocol):
-    """Called round every request, one-way and failed ones included, in the order of the list."""
+    """Hook that is called before and after every request, also one-way and failed ones."""
 
     def before(self, peer: Peer, request: Request[Any]) -> None:
-        """May raise a CometError: the request is refused with its code and remark."""
+        """Handle a request before it is served.
+
+        May raise CometError, which refuses the request with its code and remark.
+        """
         ...
 
     def after(self, peer: Peer, request: Request[Any], code: int) -> None:
-        """The request ended with ``code``; must not raise."""
+        """Handle the end of a request, with its response code. Must not raise."""
         ...
 
 
 class Router:
     """Routes the requests of all connections of one server.
 
-    ``handlers`` are by request code; each must be a coroutine function exactly when the registry
-    puts its code into the TASK lane. ``remote_admin`` allows codes that change the configuration
-    to come from other machines. ``takers`` are by request code, too: a taker gets what a connection
-    read before it is taken apart into requests (protocol/framer.py), and leaves to the handlers
-    what it does not want.
+    ``handlers`` are by request code; a handler must be a coroutine function if and only if the
+    registry puts its code into the TASK lane. ``remote_admin`` accepts requests that change the
+    configuration from other machines too. ``takers`` are by request code, too: a taker gets the
+    undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not take
+    to the handlers.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class Router:
         self._urgent = frozenset(code for code in handlers if REGISTRY[code].urgent)
 
     def handle(self, peer: Peer, event: Event[Any]) -> None:
-        """Serve one event of ``peer``. Never raises for what a peer sent."""
+        """Serve one event of ``peer``. Never raises because of data that a peer sent."""
         if isinstance(event, Rejected):
             self._refuse(peer, event)
             return
@@ -145,10 +148,10 @@ class Router:
         self.finish(peer, event.request, Reply(error.code, remark=error.remark))
 
     def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
-        """Run the after-hooks and send the answer, if the request wants one.
+        """Run the after-hooks and send the response, unless the request is one-way.
 
-        One that the request's codec cannot carry, as some consumer may have given it, becomes an
-        error that says so.
+        If the request's codec cannot encode the response, for example because of a text of some
+        consumer, the response is an error that says so.
         """
         if self.hooks:
             self.after(peer, request, reply.code)
@@ -164,7 +167,7 @@ class Router:
             peer.write(reply.body)
 
     def acknowledge(self, peer: Peer, request: Request[Any]) -> None:
-        """:meth:`finish` with success and no more, in two thirds of the time."""
+        """Call :meth:`finish` with an empty success response; takes two thirds of its time."""
         if self.hooks or request.codec != JSON or request.oneway:
             self.finish(peer, request, Reply())
         else:
@@ -232,9 +235,9 @@ class Router:
 
 
 def begin_task(peer: Peer) -> None:
-    """Count one more slow request of ``peer``; whoever runs it calls :func:`end_task`.
+    """Count one more running slow request of ``peer``; call :func:`end_task` when it ends.
 
-    Raises BadRequest (SYSTEM_BUSY) at the bound of the connection or of the process.
+    Raises BadRequest (SYSTEM_BUSY) at the limit of the connection or of the process.
     """
     budget = peer.memory.budget
     if budget.tasks >= budget.max_tasks:
@@ -254,7 +257,7 @@ def begin_task(peer: Peer) -> None:
 
 
 def end_task(peer: Peer) -> None:
-    """A slow request of ``peer`` has ended."""
+    """Count a slow request of ``peer`` as ended."""
     peer.running_tasks -= 1
     peer.memory.budget.tasks -= 1
 

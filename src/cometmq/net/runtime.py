@@ -42,8 +42,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def direct_handle(transport: asyncio.BaseTransport) -> int:
-    """The socket's number of a transport beside which one may write while it keeps nothing itself;
-    -1 for any other: TLS, and transports that send at once in any case."""
+    """Return the file descriptor of a transport that may be bypassed while its buffer is empty.
+
+    Returns -1 for any other transport: TLS, and those of loops other than uvloop, which send at
+    once anyway.
+    """
     kind = type(transport)
     if (kind.__module__, kind.__name__) != ("uvloop.loop", "TCPTransport"):
         return -1

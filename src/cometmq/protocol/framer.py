@@ -106,9 +106,11 @@ class Framer:
         self._have += size_bytes
 
     def receive_whole(self, data: bytes, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> bool:
-        """:meth:`receive_data`, for an owner who has nothing left to serve: where no frame was
-        begun, the taker of the first request's code has the bytes at once. Gives whether it took
-        all of them, as it does with most small reads.
+        """Add received bytes, or pass them at once to a taker; return whether it took all of them.
+
+        Call it instead of :meth:`receive_data` if no received frame waits. Unless the stream is in
+        the middle of a frame, the taker of the first request's code gets the bytes without a copy.
+        It takes all of most small reads.
         """
         if self._have or self.broken is not None:
             self.receive_data(data)
@@ -133,7 +135,7 @@ class Framer:
         return self._have >= self._need or self.broken is not None
 
     def take(self, limit: int) -> list[RawFrame]:
-        """Return at most ``limit`` whole frames; fewer when no more are complete.
+        """Return at most ``limit`` whole frames; fewer if the next one is incomplete.
 
         Raises RemoteProtocolError when lengths are invalid; frames before the invalid one are
         returned first, by earlier calls.

@@ -13,11 +13,12 @@ from typing import Final, Protocol
 
 _ACKED: Final = attrgetter("acked")
 FALL_BEHIND_MAX_BYTES: Final = 256 << 20
-"""A slave further behind is no help to a sender (upstream: haSlaveFallbehindMax)."""
+"""Lag, in bytes, from which on a slave does not count as near enough to wait for (upstream:
+haSlaveFallbehindMax)."""
 
 
 class Acked(Protocol):
-    """The property of a slave that counts here."""
+    """A slave with the end of its log."""
 
     @property
     def acked(self) -> int:
@@ -40,7 +41,7 @@ def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
 def are_enough(
     slaves: Collection[Acked], copies: int, end: int, fall_behind_max_bytes: int
 ) -> bool:
-    """Return whether enough slaves are connected, and near enough, to wait for them."""
+    """Return whether enough slaves are connected, with a lag below the limit, to wait for them."""
     near = 0
     for slave in slaves:
         near += slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 _TICK_MS: Final = 1_000
-#: A single heartbeat may come because the connection was busy for long. This many in a row, without
-#: data in between, mean that the master has no more.
+#: A single heartbeat may come because the connection was busy for long. After this many in a row,
+#: without data in between, the master has sent its whole log.
 _BEATS_AT_END: Final = 2
 #: Messages waiting for dispatch: reading pauses above the first limit and resumes at the second.
 _BACKLOG_HIGH: Final = 65_536
@@ -247,7 +247,7 @@ class _Connection(asyncio.BufferedProtocol):
             slave.store.sync()
 
     def _find_end(self) -> None:
-        """Check that the master's log, which has no more bytes, does not end before this one."""
+        """Check that the master's log, all of which was received, does not end before this one."""
         link, overlap = self.link, self._overlap
         if overlap.lacks_first_byte and link.received == 1:
             # The master has dropped the beginning: report 0, so that it chooses the offset.

@@ -16,7 +16,7 @@ valid. Each write of the first removes the second. The newer one counts. Both ho
     boot_id      boot id of the machine at the time of writing
     clean        everything below ``written`` is complete and nothing follows it
     written      queue and index files hold all of the log below this offset, unless the machine
-                 lost power since (other boot_id); during a sync of entries it is no more than
+                 lost power since (other boot_id); during a sync of entries it is at most
                  ``synced``, since a sync that fails may lose everything later
     complete     -1: ``written`` alone applies; else queue files are complete only up to here, and
                  together with the journal (journal.py) up to ``written``

@@ -22,7 +22,7 @@ from struct import Struct
 QUEUE_ENTRY = Struct(">qiq")
 QUEUE_ENTRY_BYTES = QUEUE_ENTRY.size
 QUEUE_ENTRY_COLUMNS = [("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")]
-"""The same for ``numpy.dtype``."""
+"""Fields of QUEUE_ENTRY for ``numpy.dtype``."""
 HOLE_SIZE = 0x7FFFFFFF
 HOLE = QUEUE_ENTRY.pack(0, HOLE_SIZE, 0)
 

@@ -1,4 +1,4 @@
-"""Where the bits of a consumer lie in upstream's bloom filters, which stand in its table of filters
+"""Bit positions of consumers in upstream's bloom filters, which its table of filters stores
 (upstream: BloomFilter.java; the hash is murmur3 x64 128 with seed 0). Pure."""
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ _C2: Final = 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True)
 class BloomShape:
-    """``hashes`` bits of ``bits`` for each name."""
+    """Shape of a bloom filter: ``bits`` in all, of which each name sets ``hashes``."""
 
     hashes: int
     bits: int
 
     @classmethod
     def of(cls, error_percent: int, names: int) -> BloomShape:
-        """The shape for so many names at most, and so many errors in a hundred (1 to 99)."""
+        """Return the shape for at most ``names`` names and an error rate of ``error_percent``
+        (1 to 99)."""
         error = error_percent / 100
         hashes = math.ceil(math.log(error) / math.log(0.5))
         bits = math.ceil(
@@ -30,7 +31,7 @@ class BloomShape:
         return cls(hashes, 8 * math.ceil(bits / 8))
 
     def positions(self, name: str) -> tuple[int, ...]:
-        """The bits of one name, in the order in which upstream lists them."""
+        """Return the bit positions of one name, in upstream's order."""
         both = murmur3_low(name.encode())
         first, second = _int32(both), _int32(both >> 32)
         found = []
@@ -41,7 +42,7 @@ class BloomShape:
 
 
 def murmur3_low(data: bytes) -> int:
-    """The low 64 bits of the 128."""
+    """Return the low 64 of the 128 bits of the hash."""
     h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for at in range(0, whole, 16):

@@ -5,13 +5,13 @@ ConsumerFilterManager.java, ConsumerFilterData.java).
      "bornTime","clientVersion","consumerGroup","dead","deadTime","expression","expressionType",
      "topic"}},"topic"}}}
 
-Heartbeats bring filters in; one whose group has no member left is dead, and is dropped a day later.
-A pull that does not carry its subscription is filtered by what stands here. The bloom positions are
-of no use to this broker: a Java broker throws the whole table away when they are not those that it
-would compute itself.
+Heartbeats register filters. A filter whose group has no member left is dead, and is dropped a day
+later. A pull that does not carry its subscription is filtered by its group's entry in this table.
+This broker does not use the bloom positions, but a Java broker discards the whole table unless they
+equal those that it computes itself.
 
-Heartbeats are read on the event loop, and the table is kept: both are bounded, in number, in
-characters and in words to be read at once.
+The table is limited in filters and characters. Heartbeats are parsed on the event loop, so the
+number of words parsed at once is limited too.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ log = logging.getLogger(__name__)
 
 TAG: Final = "TAG"
 CLEAN_INTERVAL_MS: Final = 60_000
-#: A start does not know since when a group is away: this long, as upstream has it.
+#: Assumed absence of each group at a start, as upstream does.
 _AWAY_AT_START_MS: Final = 30_000
-#: Filters that are kept: in all, of one topic, and characters of their expressions and names.
+#: Limits of the table: filters in all, filters of one topic, characters of expressions and names.
 MAX_FILTERS: Final = 10_000
 MAX_FILTERS_OF_TOPIC: Final = 2_000
 MAX_KEPT_CHARS: Final = 16 << 20
-#: Words of new expressions that heartbeats bring within a tenth of a second: each takes some ten
-#: microseconds. What is beyond is read when the group pulls, or with its next heartbeat.
+#: Words of new expressions of heartbeats that are parsed within 100 ms; each takes about 10 us.
+#: Further expressions are parsed when the group pulls, or with its next heartbeat.
 MAX_NEW_WORDS: Final = 4_096
 _WINDOW_MS: Final = 100
-#: Expressions that were read before.
+#: Limits of the set of expressions known to be valid: their number, and characters of each.
 _MAX_READABLE: Final = 1_000
 _MAX_READABLE_CHARS: Final = 1_024
 _MAX_LOGGED_CHARS: Final = 200
@@ -57,14 +57,14 @@ _QUIET_MS: Final = 1_000
 
 
 class BloomData(msgspec.Struct, rename="camel", frozen=True):
-    """Where a group's bits lie among ``bit_num``."""
+    """Bit positions of a group in a bloom filter of ``bit_num`` bits."""
 
     bit_num: int
     bit_pos: tuple[int, ...]
 
 
 class FilterData(msgspec.Struct, rename="camel", frozen=True):
-    """One group's filter of one topic. Times are wall ms; ``dead_time`` 0 means never."""
+    """One group's filter of one topic. Times are wall ms; ``dead_time`` is 0 while it is alive."""
 
     topic: str
     consumer_group: str
@@ -78,7 +78,7 @@ class FilterData(msgspec.Struct, rename="camel", frozen=True):
 
 
 class FilterTable:
-    """All stored filters."""
+    """Stored filters by topic and group."""
 
     def __init__(
         self,
@@ -112,8 +112,10 @@ class FilterTable:
         )
 
     def load(self) -> None:
-        """Read the file; whoever is in it counts as gone until a heartbeat comes. Raises
-        StoreCorrupt."""
+        """Read the file. Each group in it counts as gone until its next heartbeat.
+
+        Raises StoreCorrupt.
+        """
         now_ms = self._clock.wall_ms()
         for by_group in (self._file.read(_read, required_key="filterDataByTopic") or {}).values():
             for data in by_group.values():
@@ -123,15 +125,18 @@ class FilterTable:
         self.clean()
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write changes that are not written yet."""
         await self._file.close()
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """The filter of a group, dead or alive."""
+        """Return the filter of a group, dead or alive, or None."""
         return self._table.get(topic, {}).get(group)
 
     def subscribed(self, data: ConsumerData) -> None:
-        """A consumer told what its group wants."""
+        """Register the subscriptions of a consumer's heartbeat.
+
+        Filters of topics to which its group is not subscribed any more become dead.
+        """
         group, wanted = data.group_name, data.subscription_data_set
         for subscription in wanted:
             self._register(group, subscription, self._has_time)
@@ -141,17 +146,19 @@ class FilterTable:
                 self._bury(self._table[topic][group])
 
     def register(self, group: str, subscription: Subscription) -> None:
-        """Keep the filter of a group that pulls by it, when its heartbeat could not be waited for.
-        Nothing happens when it cannot be read."""
+        """Register the filter of a group that pulls before its heartbeat was processed.
+
+        Does nothing if the expression cannot be parsed.
+        """
         self._register(group, subscription, lambda expression: True)
 
     def group_gone(self, group: str) -> None:
-        """A group lost its last member."""
+        """Mark the filters of a group dead, because its last member left."""
         for topic in self._topics_of.get(group, ()):
             self._bury(self._table[topic][group])
 
     def clean(self) -> None:
-        """Drop the filters of groups that are gone for the configured time."""
+        """Drop the filters that have been dead for filterDataCleanTimeSpan."""
         limit_ms = self._clock.wall_ms() - self._config.filter_data_clean_time_span
         for topic, by_group in list(self._table.items()):
             for group in [name for name, data in by_group.items() if data.dead]:
@@ -160,7 +167,7 @@ class FilterTable:
                     self._drop(topic, group)
 
     async def clean_forever(self) -> None:
-        """Clean in an interval."""
+        """Call :meth:`clean` every CLEAN_INTERVAL_MS."""
         while True:
             await self._clock.sleep_ms(CLEAN_INTERVAL_MS)
             self.clean()
@@ -185,7 +192,7 @@ class FilterTable:
                 self._put(alive)
             return
         if known is not None and wanted.sub_version == known.client_version and not known.dead:
-            return  # members of the group do not agree; the first one of a version counts
+            return  # the members of the group disagree: the first filter of a version counts
         if not self._is_readable(group, wanted, has_time):
             if known is not None:
                 self._drop(wanted.topic, group)
@@ -208,7 +215,7 @@ class FilterTable:
     def _is_readable(
         self, group: str, wanted: Subscription, has_time: Callable[[str], bool]
     ) -> bool:
-        """Whether an expression can be read; False too when there is no time for it now."""
+        """Return whether an expression can be parsed; False also if there is no time to try."""
         expression = wanted.sub_string
         if expression in self._readable:
             return True
@@ -226,14 +233,14 @@ class FilterTable:
         return True
 
     def _warn(self, text: str, *values: object) -> None:
-        """Say it in the log, once a second at most: heartbeats say the same again and again."""
+        """Log a warning, at most one per second, because every heartbeat repeats the problem."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + _QUIET_MS
             log.warning(text, *values)
 
     def _has_time(self, expression: str) -> bool:
-        """Whether an expression may be read on the loop now."""
+        """Return whether an expression may be parsed on the loop now, and count its words."""
         window = self._clock.monotonic_ms() // _WINDOW_MS
         if window != self._window:
             self._window, self._new_words = window, 0
@@ -243,7 +250,7 @@ class FilterTable:
         return True
 
     def _has_room(self, group: str, wanted: Subscription, known: FilterData | None) -> bool:
-        """Whether a filter may be kept; the dead make room when there is none."""
+        """Return whether a filter may be kept; drop all dead ones if there is no room."""
         if known is not None:
             chars = len(wanted.sub_string) - len(known.expression)
             return self._chars + chars <= MAX_KEPT_CHARS
@@ -316,7 +323,7 @@ def _chars(topic: str, group: str, expression: str) -> int:
 
 
 def _file_of(found: list[tuple[str, dict[str, bytes]]]) -> Iterator[bytes]:
-    """The file in pieces: the texts of filters by topic and group."""
+    """Yield the file in pieces, from the texts of filters by topic and group."""
     yield b'{\n\t"filterDataByTopic":{'
     for number, (topic, texts) in enumerate(found):
         name = msgspec.json.encode(topic)

@@ -1,8 +1,8 @@
-"""What a pull wants: tag codes or a SQL92 filter, from its own words or from the heartbeat.
+"""Filters of pulls: tag codes or a SQL92 expression, from the pull itself or from a heartbeat.
 
-Expressions are read once and remembered. A tag is filtered by its code in the queue entry and once
-more, by its text, in the client; SQL92 is filtered here alone, on the stored record (upstream:
-PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
+Expressions are parsed once and cached. Tags are filtered by their codes in the queue entries, and
+once more by their texts in the client. SQL92 is filtered only here, on the stored records
+(upstream: PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 SUBSCRIPTION: Final = 4
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-#: What is remembered of expressions, all together.
+#: Limits of the cache of parsed expressions.
 MAX_REMEMBERED: Final = 10_000
 MAX_REMEMBERED_BYTES: Final = 32 << 20
-#: Filters in use, together: with more of them no further pull is held by one.
+#: Memory of all SQL92 filters in use beyond which no further pull with one is held.
 MAX_LIVE_BYTES: Final = 128 << 20
 _WANTED_BYTES: Final = 200
 _TAG_BYTES: Final = 100
@@ -49,19 +49,20 @@ _TAG_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``codes`` of queue entries, None for all; and what the records have to match besides."""
+    """Filter of a pull: ``codes`` of queue entries (None accepts all), and a SQL92 filter of
+    records (None accepts all)."""
 
     codes: frozenset[int] | None = None
     sql: SqlFilter | None = None
 
     @property
     def program(self) -> Program | None:
-        """What is run beside the properties of messages; None without a filter."""
+        """The compiled SQL92 filter; None without one."""
         return None if self.sql is None else self.sql.program
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Estimated memory of the filter."""
         sql_bytes = 0 if self.sql is None else self.sql.size_bytes
         return _WANTED_BYTES + sql_bytes + _TAG_BYTES * len(self.codes or ())
 
@@ -70,7 +71,7 @@ _EVERYTHING: Final = Wanted()
 
 
 class Filters:
-    """Reads subscriptions, and serves CHECK_CLIENT_CONFIG."""
+    """Finds the filter of each pull, and serves CHECK_CLIENT_CONFIG."""
 
     def __init__(self, *, config: BrokerConfig, members: Members, stored: FilterTable) -> None:
         self._config = config
@@ -81,21 +82,24 @@ class Filters:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more pull may be held by a filter of its own."""
+        """True while one more pull with a SQL92 filter may be held."""
         return self._live_bytes < MAX_LIVE_BYTES
 
     def when_changed(self, call: Callable[[], None]) -> None:
-        """Have it called when pulls that do not carry their subscription may want something else.
-        What those want that do never changes."""
+        """Call ``call`` when the filters of pulls without their own subscription may have changed.
+
+        The filter of a pull that carries its subscription never changes.
+        """
         self._members.table.on_change.append(call)
         self._stored.on_change.append(call)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
 
     def check_client(self, _peer: Peer, request: Request[Any]) -> Reply:
-        """A client asks, before it starts, whether this broker can filter for it."""
+        """Check the subscription of a client that is about to start. Raises BadRequest if this
+        broker cannot filter by it."""
         body = parse_json(
             request.body, ClientConfigCheck, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
         )
@@ -104,8 +108,11 @@ class Filters:
         return Reply()
 
     def wanted(self, header: PullMessage) -> Wanted:
-        """What a pull wants. Raises BadRequest: 23 it cannot be read, 24 and 25 the subscription is
-        not known or old, 27 and 28 the stored filter is."""
+        """Return the filter of a pull.
+
+        Raises BadRequest with code 23 if the expression cannot be parsed, 24 or 25 if the
+        subscription is unknown or outdated, 27 or 28 if the stored filter is.
+        """
         if header.sys_flag & SUBSCRIPTION:
             return self._read(header.expression_type, header.subscription)
         subscription = self._members.subscription(header.consumer_group, header.topic)
@@ -177,7 +184,7 @@ class Filters:
         return wanted
 
     def _forget(self, size_bytes: int) -> None:
-        """A filter is in nobody's use any more."""
+        """Subtract the size of a filter that was garbage collected."""
         self._live_bytes -= size_bytes
 
 
@@ -191,8 +198,10 @@ def _parse(is_sql: bool, expression: str) -> Wanted:
 
 
 def keep_matching(result: ReadResult, sql: SqlFilter) -> int:
-    """Leave in a loaded result only the messages that match; maybe none. Gives how many bytes of
-    properties were looked at."""
+    """Remove the messages that do not match from a loaded result, possibly all of them.
+
+    Returns the number of bytes of properties that were examined.
+    """
     matches = matching(result.chunks, sql.matches)
     result.chunks, result.count = matches.chunks, matches.count
     result.size_bytes = matches.size_bytes
@@ -206,12 +215,13 @@ def read_matching(
     max_bytes: int,
     sql: SqlFilter,
 ) -> ReadResult:
-    """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES; fewer when that
-    is much work (filter/budget.py).
+    """Return the matching messages from ``offset`` on.
 
-    ``read(offset, max_count, max_bytes)`` gives the messages. A cold result comes as it is, when
-    nothing was found before it: it is to be loaded, and then filtered. The result is far behind the
-    end when something that was looked at is, whether it matches or not.
+    Examines at most MAX_SCANNED_ENTRIES entries, and fewer if the filter's budget is spent first
+    (filter/budget.py). ``read(offset, max_count, max_bytes)`` returns messages. If the first
+    messages are cold, returns that cold result unfiltered: the caller must load it and filter it.
+    ``far`` of the result is set if any examined message is far from the end of the log, whether it
+    matches or not.
     """
     is_far = False
 
@@ -242,6 +252,7 @@ def _read_matching(
             min(max_count - (found.count if found else 0), budget.count),
             min(max_bytes - (found.size_bytes if found else 0), budget.size_bytes),
         )
+        # Messages in memory end here: return the matches so far, without waiting for the device.
         if result.status is not ReadStatus.FOUND or result.cold:
             return found or result
         scanned += result.next_offset - offset
@@ -251,7 +262,7 @@ def _read_matching(
         if found is None:
             found = result if result.count else None
         elif result.count and found.size_bytes + result.size_bytes > max_bytes:
-            return found  # at least one message comes always, here it is one too many
+            return found  # read() returns at least one message, and this one exceeds max_bytes
         else:
             found.chunks += result.chunks
             found.count += result.count

@@ -1,7 +1,8 @@
-"""Pulling: check, read, answer with the stored bytes, or hold until there is something.
+"""Pull requests: check, read, and respond with the stored bytes, or hold the pull until there are
+new messages.
 
-The answer's body is sliced out of the log; nothing is decoded. What a pull wants is read in
-filtering.py (upstream: PullMessageProcessor.java).
+The body of a response consists of slices of the log; no record is decoded. filtering.py finds the
+filter of a pull (upstream: PullMessageProcessor.java).
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ log = logging.getLogger(__name__)
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
-#: A look at messages by an expression that took longer ends the turn of all who filter.
+#: Time of one filtered read after which further filtered reads wait for the next turn.
 LONG_LOOK_NS: Final = 2_000_000
-#: Pulls that wait so count as slow requests when their expression has more parts.
+#: Weight of an expression above which a pull that waits for the next turn is a slow request.
 LIGHT_WEIGHT: Final = 64
-#: Cold reads under way at once: each holds its bytes in memory.
+#: Maximum number of concurrent cold reads: each holds its bytes in memory.
 MAX_COLD_READS: Final = 16
 
 _CODES: Final = {
@@ -72,7 +73,7 @@ _CODES: Final = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-#: Queues without a message yet, on disk or not even there.
+#: Statuses of queues without messages: an empty queue, and one that does not exist.
 _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
@@ -104,8 +105,8 @@ class PullHandler:
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
-        #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
-        #: read now, and whether its master is gone.
+        #: True while slaves serve readers far from the end of the log; on a slave, whether it may
+        #: be read now, and whether its master is gone.
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
         self.is_alone: Callable[[], bool] = lambda: False
@@ -135,15 +136,15 @@ class PullHandler:
         )
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code; a lite pull consumer's pulls have a code of their own."""
+        """Return the handlers by request code; pulls of lite pull consumers have their own code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def takers(self) -> dict[int, TakeFrames[Peer]]:
-        """What takes frames before they are requests, by request code."""
+        """Return functions that take undecoded frames, by request code."""
         return dict.fromkeys(self.handlers(), self.take_pulls)
 
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
-        """Answer a pull, or hold it; the answer is written by this handler."""
+        """Answer a pull or hold it. Returns None: this handler writes the response itself."""
         header = request.header
         self._plans.check(header)
         if self._hooks:
@@ -156,11 +157,11 @@ class PullHandler:
         return None
 
     def take_pulls(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Answer the plain pulls of a connection that find their messages in memory, and hold those
-        at the end of their queues.
+        """Answer the plain pulls of a connection whose messages are in memory, and hold those at
+        the end of their queues.
 
-        Gives where in ``data`` the first frame begins that was not taken, and how many from there
-        on have to be served one by one.
+        Returns the position in ``data`` of the first frame not taken, and the number of frames
+        from there on that must be served one by one.
         """
         if peer.router.hooks or self._hooks.added:
             return at, MANY
@@ -175,7 +176,7 @@ class PullHandler:
         return at, odd
 
     def _wait(self, peer: Peer, plan: PullPlan, offset: int, opaque: int, hold_ms: int) -> None:
-        """Hold a plain pull that is at the end of its queue, or say so."""
+        """Hold a plain pull that is at the end of its queue; answer it if it cannot be held."""
         self._stats.pulled.missed += 1
         hold_ms = min(hold_ms, MAX_HOLD_MS)
         if not self._config.long_polling_enable:
@@ -190,7 +191,7 @@ class PullHandler:
         self._answer(pull, empty(status, offset, queue.min_offset, queue.max_offset), ())
 
     def _serve_plain(self, pulls: list[HeldPull]) -> list[HeldPull]:
-        """Answer plain pulls whose queues grew; gives those that have to be served one by one."""
+        """Answer plain pulls whose queues grew; return those that must be served one by one."""
         if self._hooks.added or pulls[0].peer.router.hooks:
             return pulls
         try:
@@ -207,7 +208,8 @@ class PullHandler:
         return odd
 
     def _suggests(self) -> int:
-        """Which broker plain pulls are to ask next; see :meth:`_suggested`."""
+        """Return the broker to suggest to plain pulls: 0 for none, 1 for the group's usual broker,
+        2 for its broker of slow consumers (:meth:`_suggested`)."""
         if not self._config.slave_read_enable or not self.relieved():
             return 0
         return 2 if self._cold_reads.locked() else 1
@@ -215,13 +217,14 @@ class PullHandler:
     def _look(
         self, queue: ConsumeQueue, offset: int, header: PullMessage, sql: SqlFilter
     ) -> ReadResult | None:
-        """What matches of messages in memory; None when these are not there."""
+        """Return the matching messages of those in memory; None if they are not in memory."""
         count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
         query = Query(queue, offset, count, MAX_BYTES, None)
         return read_matching_at_once(query, self._store.reads, self._store.limits, sql)
 
     def _looked(self, begun_ns: int) -> None:
-        """A look by an expression that began at that moment is over."""
+        """Let further filtered reads wait for the next turn if one that began at ``begun_ns`` took
+        long."""
         if self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
             self.longpoll.rest()
 
@@ -246,6 +249,7 @@ class PullHandler:
         pull = HeldPull(
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
+        # Filters have used up this turn: evaluate this one in a later turn.
         if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
             if wanted.sql.weight > LIGHT_WEIGHT:
                 begin_task(peer)
@@ -260,7 +264,7 @@ class PullHandler:
             pull.peer.running_tasks -= 1
         try:
             self._read(pull, final)
-        except Exception as error:  # nobody else is there to answer it
+        except Exception as error:  # no caller answers a pull that was held
             self._fail(pull, error)
 
     def _serve_far(self, pull: HeldPull, final: bool) -> None:
@@ -268,7 +272,7 @@ class PullHandler:
             self._serve_held(pull, final)
 
     def _fail(self, pull: HeldPull, error: Exception) -> None:
-        if not isinstance(error, StoreCorrupt):  # the store has said that once, for everybody
+        if not isinstance(error, StoreCorrupt):  # the store has logged the corruption already
             log.error("pull failed queue=%s peer=%s error=%r", pull.queue, pull.peer.address, error)
         code = error.code if isinstance(error, CometError) else ResponseCode.SYSTEM_ERROR
         self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
@@ -305,7 +309,8 @@ class PullHandler:
         if pull.wanted.sql is not None:
             self._looked(begun_ns)
         if result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
-            # What woke it does not match: it waits on behind that, or looks on in a later turn.
+            # The new messages do not match: the pull moves past them. It waits again, or reads the
+            # rest in a later turn.
             pull.offset = result.next_offset
             if pull.offset < result.max_offset:
                 self._far_read(result, begun_ns)
@@ -325,12 +330,13 @@ class PullHandler:
 
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
         header = pull.request.header
-        # Who is ahead of a slave would ask it again and again while the master is gone.
+        # A consumer that is ahead of this slave would retry at once while the master is gone.
         is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self.is_alone()
         if not (result.status in _HOLDABLE or is_ahead):
             return False
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
             return False
+        # In an empty queue only offset 0 is right; the response must correct any other.
         if result.status in _EMPTY and pull.offset != 0 and not self._config.is_slave:
             return False
         if pull.wanted.sql is not None and not self._filters.has_room:
@@ -352,7 +358,7 @@ class PullHandler:
                 if not pull.peer.closed:
                     await self._store.load(result)
                     self._loaded(pull, result)
-        except Exception as error:  # nobody else is there to answer it
+        except Exception as error:  # no caller answers a pull that was loaded in a task
             self._fail(pull, error)
         finally:
             end_task(pull.peer)
@@ -372,7 +378,7 @@ class PullHandler:
         self._far_read(result, begun_ns)
 
     def _far_read(self, result: ReadResult, begun_ns: int) -> None:
-        """Count a read that began at that moment, if it was far behind the end."""
+        """Count the time since ``begun_ns`` as spent on far reads, if the read was one."""
         if result.far:
             self._far.spent(begun_ns)
 
@@ -388,7 +394,7 @@ class PullHandler:
             code = _CODES[status]
         onward = result.next_offset
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
-            # It may lack what its master has: where a queue begins and ends only that one says.
+            # A slave may lack records of its master: only the master may move a consumer's offset.
             code, onward = ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset
         suggested = self._suggested(request.header, result)
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
@@ -398,8 +404,12 @@ class PullHandler:
         peer.write(answer_frame(pull_pieces(code, status.name), numbers, chunks))
 
     def _suggested(self, header: PullMessage, result: ReadResult) -> int:
-        """The id of the broker that is to be asked next: a slave while the reader is far behind,
-        or this master busy with others who are."""
+        """Return the id of the broker to ask next; 0 for no suggestion.
+
+        While slaves serve reads, it is the group's broker of slow consumers if this read is far
+        from the end of the log or all cold reads are in use, otherwise the group's usual broker. A
+        slave suggests itself instead of the former.
+        """
         config = self._config
         if not (result.count or result.far):
             return 0

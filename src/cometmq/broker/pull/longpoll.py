@@ -1,10 +1,11 @@
-"""Pulls that found nothing and wait: one Watermark a queue, woken after dispatch, once a turn.
+"""Long polling: pulls that found nothing wait in one Watermark per queue.
 
-A held pull is given back when its queue grows, when its time is up, or never when its connection
-closes. Whoever takes it back reads again with the pull's filter and may hold it once more, so a
-message that does not match moves the pull on without answering it. Pulls are given back in turns of
-their own, a few at a time: a thousand consumers that wait for one queue must neither delay the
-answer to the message that woke them nor hold the loop.
+After each dispatch of new messages, once a turn, the pulls of the queues that grew are released. A
+pull is also released when its deadline passes; when its connection closes, it is dropped. The
+handler reads again with the pull's filter and may hold the pull once more: a message that does not
+match moves the pull's offset without a response. Released pulls are served in later turns of the
+loop, a few at a time, so that a thousand consumers of one queue neither delay the response to the
+producer nor block the loop.
 """
 
 from __future__ import annotations
@@ -29,24 +30,27 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[str, int]
 
-#: Beyond this a pull is answered at once: each held one costs about a kilobyte. Where memory is
-#: small there are fewer; those with long texts are charged to their connections besides.
+#: Maximum number of held pulls; further ones are answered at once. Each takes about 1 KB, so a
+#: broker with little memory holds fewer. Long texts are also charged to their connections.
 MAX_HELD: Final = 100_000
-#: The share of one connection; a client holds one pull for each queue it reads.
+#: Maximum of one connection; a client has one pull held for each queue that it reads.
 MAX_HELD_BY_PEER: Final = 10_000
-#: Pulls that are served before the loop gets a turn of its own.
+#: Maximum number of released pulls served in one turn of the loop.
 SERVED_PER_TURN: Final = 32
-#: After so long no further pull is served in a turn.
+#: Time after which a turn serves no further pull.
 SERVING_NS: Final = 5_000_000
-#: A client may ask to be held for any time; its own request timeout is 30 s.
+#: Limit of the hold time that a client asks for; a client's own request timeout is 30 s.
 MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
 
 
 class HeldPull:
-    """A pull that waits: where it has got to and what it accepts. A plain one has a ``plan`` and an
-    ``opaque``; its request is made when it is asked for. ``is_task`` says that it counts among its
-    connection's slow requests, for it waits for a turn of its own."""
+    """A pull that waits, with the offset that it has reached and its filter.
+
+    A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
+    ``is_task`` is True while the pull counts as a slow request of its connection, because it waits
+    for a later turn to evaluate an expensive filter.
+    """
 
     __slots__ = (
         "_asked_offset",
@@ -86,7 +90,7 @@ class HeldPull:
 
     @property
     def request(self) -> Request[PullMessage]:
-        """The request."""
+        """The request; for a plain pull it is made from the plan."""
         if self._request is None:
             assert self.plan is not None
             header = PullMessage(*self.plan.fields)
@@ -96,11 +100,14 @@ class HeldPull:
 
 
 class LongPoll:
-    """Holds pulls. Plain ones whose queues grew are given to ``serve_plain`` together, which gives
-    back those that it did not answer. ``serve(pull, final)`` is called with these and each other
-    pull that is released; ``final`` means its time is up and it must be answered. ``call_soon``
-    runs a function in a later turn. While pulls are held, one of ``listeners`` hears of what was
-    dispatched."""
+    """Holds pulls until their queues grow or their deadlines pass.
+
+    Released plain pulls are passed to ``serve_plain`` together, which returns those that it did not
+    answer. ``serve(pull, final)`` is called with these and with every other released pull;
+    ``final`` means that the deadline has passed, so the pull must be answered. ``call_soon`` runs a
+    function in a later turn of the loop. While pulls are held, this object is in ``listeners``,
+    the listeners of the store's dispatch.
+    """
 
     def __init__(
         self,
@@ -117,18 +124,21 @@ class LongPoll:
         self._listeners = listeners
         self._ready: deque[tuple[HeldPull, bool]] = deque()
         self._is_due = False
-        #: Whether enough was looked at in this turn: whoever filters waits for the next one.
+        #: True when this turn has spent its time on filters: further ones wait for the next turn.
         self.rests = False
         self._held: dict[QueueKey, Watermark[HeldPull]] = {}
         self._of_peer: dict[Peer, set[HeldPull]] = {}
-        # Queues by the tenth of a second in which one of their pulls is due. A busy queue holds
-        # and releases thousands of pulls a second: an entry a pull would pile up until its time.
+        # Queues by the tick (100 ms) in which one of their pulls is due. A busy queue holds and
+        # releases thousands of pulls a second: one entry per pull would pile up until its deadline.
         self._due: dict[int, dict[QueueKey, None]] = {}
         self._ticks: list[int] = []
         self.count = 0
 
     def hold(self, pull: HeldPull) -> bool:
-        """Hold ``pull`` until its queue has a message at its offset; False at the bound."""
+        """Hold ``pull`` until its queue has a message at its offset.
+
+        Returns False at the limit of held pulls, or if the connection is closed.
+        """
         pulls = self._of_peer.get(pull.peer)
         if pull.peer.closed or self.count >= pull.peer.memory.budget.max_waiting(MAX_HELD):
             return False
@@ -152,37 +162,37 @@ class LongPoll:
         self.wake([((queue.topic, queue.queue_id), queue.max_offset) for queue in grown])
 
     def _no_more(self, count: int) -> None:
-        """Pulls are not held any more."""
+        """Count ``count`` pulls as released or dropped; stop listening after the last one."""
         self.count -= count
         if count and not self.count:
             self._listeners.remove(self._dispatched)
 
     def wake(self, grown: Iterable[tuple[QueueKey, int]]) -> None:
-        """Queues now end at the given maximum offsets: serve the pulls that waited for less."""
+        """Release the pulls that wait for offsets below the new maximum offsets of queues."""
         for queue, max_offset in grown:
             watermark = self._held.get(queue)
             if watermark is not None:
                 self._release(queue, watermark.advance(max_offset), final=False)
 
     def look_on(self, pull: HeldPull) -> None:
-        """Serve a pull in a later turn; when its time is up by now, it must be answered then."""
+        """Serve a pull in a later turn; it must be answered then if its deadline has passed."""
         is_late = 0 < pull.deadline_ms <= self._clock.monotonic_ms()
         self._ready.append((pull, is_late))
         self._serve_soon()
 
     def rest(self) -> None:
-        """A look at messages took long: :attr:`rests` until the next turn."""
+        """Set :attr:`rests` until the next turn, because a filter took long."""
         self.rests = True
         self._serve_soon()
 
     async def expire_forever(self) -> None:
-        """Serve the pulls whose time is up."""
+        """Release pulls whose deadline has passed, every TICK_MS."""
         while True:
             await self._clock.sleep_ms(TICK_MS)
             self.expire(self._clock.monotonic_ms())
 
     def expire(self, now_ms: int) -> None:
-        """Serve the pulls whose deadline is at or before ``now_ms``."""
+        """Release the pulls whose deadline is at or before ``now_ms``."""
         while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
             for queue in self._due.pop(heappop(self._ticks)):
                 watermark = self._held.get(queue)
@@ -190,6 +200,7 @@ class LongPoll:
                     self._release(queue, watermark.expire(now_ms), final=True)
 
     def _schedule(self, pull: HeldPull) -> None:
+        # Round up, so that a tick comes after the deadlines in it.
         tick = -(-pull.deadline_ms // TICK_MS)
         queues = self._due.get(tick)
         if queues is None:
@@ -219,6 +230,7 @@ class LongPoll:
         plain = [
             pull for pull, final in some if not (final or pull.plan is None or pull.peer.closed)
         ]
+        # One call answers all plain pulls together; the others are served one by one below.
         if plain:
             odd = set(self._serve_plain(plain))
             answered = set(plain) - odd
@@ -229,6 +241,7 @@ class LongPoll:
                 self._serve(pull, final)
                 if self.rests or now_ns() >= stop_ns:
                     break
+        # Pulls that were not served in time go back to the front, in the same order.
         ready.extendleft(reversed(some))
         if ready:
             self._serve_soon()

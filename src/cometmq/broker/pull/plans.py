@@ -1,16 +1,16 @@
-"""What becomes of pulls: the checks that each has to pass, and plans for those that are plain.
+"""Checks of pulls, and cached plans for plain pulls.
 
-A plan (speedups, `pullanswers`) holds for all pulls of a group that ask a queue for the same, until
-something changes that decided it. All plans go with
+A plan (speedups, `pullanswers`) serves all pulls of a group that ask a queue for the same. All
+plans are dropped by
 
-- a change of a topic, of ``brokerPermission``, or of automatic creation (topics.py);
-- a change of a group (groups.py);
-- a change of what a group's members want (membertable.py), or of its stored filter (filterdata.py);
-- a queue that is given up (store/queue/table.py).
+- a change of a topic, of ``brokerPermission``, or of automatic creation (topics/table.py);
+- a change of a group (consumers/groups.py);
+- a change of a group's subscriptions (consumers/membertable.py) or stored filter (filterdata.py);
+- the deletion of a queue (store/queue/table.py).
 
-What may change without such a call is asked at each read of a connection (pull.py): hooks, access
-control among them, ``enablePropertyFilter``, the time that filters took in this turn, and whether
-slaves serve who is behind. How much one answer holds stays as it is until the next start.
+Other conditions are checked at each read of a connection (handler.py): hooks, among them access
+control; ``enablePropertyFilter``; the time spent on filters in this turn; and whether slaves serve
+lagging readers. The limits of one response stay the same until the next start.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.read.reader import ReadLimits
 
-#: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
+#: Limits of one response (upstream: maxTransferBytesOnMessageInMemory and -Count).
 MAX_BYTES: Final = 262_144
 MAX_MESSAGES: Final = 32
-#: The same for a group of the system that asks for more, as the Spark source does: it reads all
-#: there is, and a pull costs a broker as much as thirty messages.
+#: The same limit for a system group that asks for more, as the Spark source does: it reads whole
+#: queues, and the fixed cost of a pull equals that of thirty messages.
 MAX_BULK_MESSAGES: Final = 1_024
-#: Filters that plans keep, together.
+#: Maximum memory of the filters that all plans keep alive.
 MAX_PLANNED_BYTES: Final = 16 << 20
-#: The budget of a pull without a filter, which needs none.
+#: Budget of a pull without a filter, which is not limited.
 _NO_BUDGET: Final = (0, 0)
 
 
 class PullPlans:
-    """Checks pulls, and makes plans of those that pass."""
+    """Checks pulls and makes plans for plain ones."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PullPlans:
         self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
 
     def when_changed(self, forget: Callable[[], None]) -> None:
-        """Have ``forget`` called when plans do not hold any more."""
+        """Call ``forget`` whenever all plans have become invalid."""
         self._forget = forget
         self._topics.on_change.append(forget)
         self._groups.on_change.append(forget)
@@ -83,7 +83,7 @@ class PullPlans:
         self._store.queues.on_gone.append(lambda _: forget())
 
     def plan_of(self, fields: PullFields) -> PullPlan | None:
-        """The plan for a plain pull; None when it is refused, or its queue has nothing yet."""
+        """Return the plan of a plain pull; None if it is refused or its queue does not exist."""
         header = PullMessage(*fields)
         queue = self._store.queues.get((header.topic, header.queue_id))
         if queue is None:
@@ -92,7 +92,7 @@ class PullPlans:
             self.check(header)
             wanted = self._filters.wanted(header)
         except CometError:
-            return None  # whoever serves it alone meets it again
+            return None  # the pull is served alone then, and that raises the error again
         group = self._groups.get(header.consumer_group)
         if group is None:
             return None
@@ -117,7 +117,7 @@ class PullPlans:
         )
 
     def most(self, header: PullMessage) -> tuple[int, ReadLimits]:
-        """How many messages a pull gets at the most, and other limits."""
+        """Return the maximum number of messages of a pull, and the limits of its read."""
         asked = header.max_msg_nums
         if asked > MAX_MESSAGES and header.consumer_group.startswith(SYSTEM_GROUP_PREFIX):
             return min(asked, MAX_BULK_MESSAGES), self._bulk_limits
@@ -163,8 +163,10 @@ class PullPlans:
 
 
 def entries_of(queue: QueueState, offset: int, count: int) -> bytes | bytearray | None:
-    """Entries of a queue that are in memory or in its file; None where that takes a wait, or the
-    file cannot be read: whoever serves the pull alone meets that again."""
+    """Return entries of a queue that can be read without waiting; None if they cannot.
+
+    None also stands for a corrupt file: the pull is served alone then, and that raises the error.
+    """
     assert isinstance(queue, ConsumeQueue)
     try:
         return queue.read_at_once(offset, count)

@@ -1,10 +1,10 @@
-"""When an append is acknowledged: one commit a turn of the loop, then what the flush policy asks.
+"""Acknowledgement of appends: one commit per turn of the event loop, then the flush policy.
 
-Everything that is stored goes through :class:`Appender`. Handlers append during the turn; at its
-end the store writes all of it at once, and only then answers leave. With SYNC_FLUSH a turn's
-answers are parked, as one token, until the log is durable up to the turn's end; a SYNC_MASTER parks
-them then until enough slaves have it. When the write fails, every append of the turn is answered
-with the store's error and nothing of it is visible.
+All records are stored through :class:`Appender`. Handlers append during a turn; at its end the
+store writes all of them at once, and only then are the responses sent. With SYNC_FLUSH a turn's
+responses are parked, as one token, until the log is durable up to the turn's end; a SYNC_MASTER
+then parks them until enough slaves have it. If the write fails, every append of the turn is
+answered with the store's error and none of its records becomes visible.
 
     append ... append | commit (one pwrite) | ASYNC_FLUSH: stored
                                             | SYNC_FLUSH: park -> fdatasync -> stored
@@ -16,9 +16,9 @@ with the store's error and nothing of it is visible.
            |              park -> they have it -> answer
            |                   -> deadline: FLUSH_SLAVE_TIMEOUT
 
-With a transient pool (store/transientpool.py) only what clients send is answered before it is
-written. What the broker moves from one place to another, as a delayed message that is due, waits:
-its first place is left behind once the second is sure.
+With a transient pool (store/transientpool.py) only sends of clients are answered before they are
+written. A record that the broker moves, for example a delayed message that is due, waits for the
+write: its first copy is given up only once the second is written.
 """
 
 from __future__ import annotations
@@ -60,26 +60,29 @@ _NEVER_MS: Final = 1 << 62
 
 
 class Replicated(Protocol):
-    """The slaves that a SYNC_MASTER's answers wait for."""
+    """The slaves that a SYNC_MASTER's responses wait for."""
 
-    #: Told up to where enough of them have the log.
+    #: Called with the new :attr:`reached` when it moves.
     on_reached: Callable[[int], None]
 
     @property
     def reached(self) -> int:
-        """Up to where enough of them have the log."""
+        """Physical offset up to which enough slaves have the log."""
         ...
 
     @property
     def has_enough(self) -> bool:
-        """Whether enough of them are there to wait for."""
+        """True while enough slaves are connected to wait for."""
         ...
 
 
 class Appender:
-    """The one door to the store's append. ``answer_sends`` writes the answers of client sends:
-    it gets the sends, a response code and a remark. ``end_transactions`` gets those whose end was
-    stored with a turn, or the error that kept it from that; it must not wait or raise."""
+    """Appends records to the store, commits them once per turn, and reports the outcome.
+
+    ``answer_sends`` writes the responses of client sends; it gets the sends, a response code and a
+    remark. ``end_transactions`` gets the transactions whose end was appended in a turn, and the
+    error of the turn, if any; it must not wait or raise.
+    """
 
     def __init__(
         self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
@@ -93,15 +96,15 @@ class Appender:
         self._slaves: Replicated | None = None
         self._slave_timeout_ms = 0
         self._copied: Watermark[Turn] = Watermark()
-        #: What is not written yet of a transient pool's turns.
+        #: Turns whose records are in the transient pool and not yet written to the log.
         self._unwritten: Watermark[Turn] = Watermark()
         self._turn = Turn()
-        #: Of sends that wait for nothing but the write.
+        #: Sends that wait for the write only, neither for a sync nor for slaves.
         self._unsynced = Turn()
-        #: Of sends whose messages the device has already.
+        #: Repeated sends whose messages are flushed as the policy asks, and that wait for slaves.
         self._repeated = Turn()
         self._due = False
-        #: Whether the turn has a large batch that is not written yet.
+        #: True while the turn has a large batch that is not written yet.
         self._is_long = False
         #: Set while a turn may wait for a sync or for slaves.
         self._waits = asyncio.Event()
@@ -121,18 +124,19 @@ class Appender:
             store.transient.on_lost.append(self._lost)
 
     def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
-        """From now on a turn is answered once enough slaves have it, or after a timeout."""
+        """Answer turns only once enough slaves have them, or after a timeout."""
         self._slaves = slaves
         self._slave_timeout_ms = timeout_ms
         slaves.on_reached = self._slaves_have
 
     @property
     def lacks_slaves(self) -> bool:
-        """Whether what is stored now would stay on this SYNC_MASTER alone."""
+        """True while a SYNC_MASTER has too few slaves connected to copy a new record."""
         return self._slaves is not None and not self._slaves.has_enough
 
     def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
-        """Have a send that was appended in this turn answered once its policy is met."""
+        """Answer a send that was appended in this turn once the flush policy is met; without
+        ``wait_durable`` already once it is written."""
         if not self._due:
             self._schedule()
         waits = self._synced or self._slaves is not None
@@ -141,7 +145,7 @@ class Appender:
         turn.send_count += 1
 
     def add_rows(self, peer: Peer, rows: SentRows) -> None:
-        """:meth:`add_send` for plain sends, which all wait for what the policy asks."""
+        """Answer rows of plain sends once the flush policy is met; see :meth:`add_send`."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._end_of_turn)
@@ -153,8 +157,10 @@ class Appender:
         turn.send_count += stop - first
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
-        """Have a send answered whose message lies at a physical offset since before this turn, or
-        since earlier in it, once its policy is met for that message."""
+        """Answer a repeated send once the flush policy is met for the message stored first.
+
+        That message is at physical offset ``place``; it was appended before, maybe in this turn.
+        """
         slaves = self._slaves
         if wait_durable and self._synced and place >= self._store.durable_offset:
             self.add_send(send, wait_durable=True)
@@ -166,36 +172,36 @@ class Appender:
             self.add_send(send, wait_durable=False)
 
     async def put(self, record: OutgoingRecord) -> PutResult:
-        """Store one record and wait until it is as safe as the flush policy promises.
+        """Store one record and wait until the flush policy is met.
 
-        Raises StoreError when it was not stored.
+        Raises StoreError if it was not stored, and MessageIllegal if it cannot be appended.
         """
         return await self.place(record)
 
     def place(self, record: OutgoingRecord) -> asyncio.Future[PutResult]:
-        """:meth:`put` in two steps: the record is appended at once, in this turn; the future waits.
+        """Append a record in this turn; return a future of the result, as :meth:`put` returns it.
 
-        Raises StoreError and MessageIllegal when it cannot be appended.
+        Raises StoreError and MessageIllegal if it cannot be appended.
         """
         done: asyncio.Future[PutResult] = self._loop.create_future()
         self.append(record, partial(_resolve, done))
         return done
 
     def append(self, record: OutgoingRecord, told: Told) -> None:
-        """:meth:`place` for callers that need no future: ``told`` is called before the answers of
-        the turn leave.
+        """Append a record in this turn; call ``told`` with the outcome.
 
-        Raises StoreError and MessageIllegal when it cannot be appended.
+        ``told`` is called before the responses of the turn's sends are written. Raises StoreError
+        and MessageIllegal if the record cannot be appended.
         """
         physical, queue_offset = self.store(record)
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._turn.puts.append((told, result))
 
     def store(self, record: OutgoingRecord) -> tuple[int, int]:
-        """Append a record in this turn; gives its physical and its queue offset. Who wants to hear
-        how the turn ends adds what that is for (:meth:`add_transaction`), or watches it.
+        """Append a record in this turn; return its physical offset and its queue offset.
 
-        Raises StoreError and MessageIllegal when it cannot be appended.
+        Does not report the outcome of the turn; for that, call :meth:`add_transaction` or
+        :meth:`stored` too. Raises StoreError and MessageIllegal if the record cannot be appended.
         """
         properties, raw = record.properties, record.raw_properties
         if raw is None:
@@ -221,16 +227,16 @@ class Appender:
         return physical, queue_offset
 
     def add_transaction(self, transaction: WaitingTransaction) -> None:
-        """Have a transaction ended once what was appended for it in this turn is as safe as the
-        flush policy promises."""
+        """End a transaction once the flush policy is met for its records of this turn."""
         self._schedule()
         self._turn.transactions.append(transaction)
 
     def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
-        """Waits for what the caller appended to the store itself in this turn.
+        """Return a future for records that the caller itself appended to the store in this turn.
 
-        Done when that is as safe as the flush policy promises, or as it gets; with a StoreError
-        when none of it was stored. ``nothing`` says that there is nothing to wait for.
+        It is done once the flush policy is met or its timeout has passed, and fails with StoreError
+        if the records were not stored. With ``nothing`` it is done already: the caller appended
+        none.
         """
         done: asyncio.Future[None] = self._loop.create_future()
         if nothing:
@@ -241,8 +247,10 @@ class Appender:
         return done
 
     async def written(self, physical_offset: int) -> None:
-        """Wait until the record at a physical offset is written, which only a transient pool puts
-        off. Raises StoreError when it never will be."""
+        """Wait until the transient pool has written the record at a physical offset.
+
+        Returns at once without a pool. Raises StoreError if the record is lost.
+        """
         end = physical_offset + 1
         if self._store.written_offset >= end or self._store.committed_offset < end:
             return
@@ -251,9 +259,8 @@ class Appender:
         await done
 
     async def between_turns(self, action: Callable[[], None]) -> None:
-        """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
-        comes before or after every send, never between a send and its commit. Raises what it
-        raises."""
+        """Run ``action`` while the store has no uncommitted record, never between a send and its
+        commit. Raises what ``action`` raises."""
         if not self._due:
             action()
             return
@@ -262,7 +269,8 @@ class Appender:
         await done
 
     async def expire_forever(self) -> None:
-        """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
+        """Answer turns that waited too long: FLUSH_DISK_TIMEOUT for a sync, after
+        syncFlushTimeout, and FLUSH_SLAVE_TIMEOUT for slaves."""
         while True:
             if not (len(self._store.durable) or len(self._copied)):
                 self._waits.clear()
@@ -279,18 +287,19 @@ class Appender:
                 self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
 
     def add_large(self, send: WaitingSend, *, wait_durable: bool) -> None:
-        """:meth:`add_send` for a large batch, which is written in several turns of the loop."""
+        """Answer a large batch as :meth:`add_send` does; it is written in several turns of the
+        loop."""
         self.add_send(send, wait_durable=wait_durable)
         self._is_long = True
 
     def end_turn(self) -> None:
-        """Commit what was appended so far, before the turn of the loop ends."""
+        """Commit the records appended so far without waiting for the end of the turn."""
         self._is_long = False
         if self._due:
             self._end_of_turn()
 
     def close(self) -> None:
-        """Commit and answer what the last turn left; call it before the store closes."""
+        """Commit the last turn and answer it; call this before the store closes."""
         self.end_turn()
         if self._store.transient is not None:
             self._store.transient.close()
@@ -305,6 +314,7 @@ class Appender:
 
     def _end_of_turn(self) -> None:
         begin_ns = self._now_ns()
+        # A large batch is written in parts, one per turn of the loop, before the commit.
         if self._is_long:
             self._is_long = self._store.write_early()
             if self._is_long:
@@ -326,6 +336,7 @@ class Appender:
             self._watchdog.turn("commit", took_ns)
 
     def _commit(self) -> None:
+        # Callbacks of this turn may append records, which belong to the next turn.
         turn, self._turn = self._turn, Turn()
         store = self._store
         try:
@@ -339,6 +350,7 @@ class Appender:
             self.on_turn_failed()
             return
         turn.end = store.log.held
+        # The write is enough for these sends: answer them before the turn is parked.
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
@@ -357,7 +369,10 @@ class Appender:
             self._answer(turn, ResponseCode.SUCCESS, None)
 
     def _stored_early(self, turn: Turn) -> None:
-        """A turn is in the transient pool: its sends are as safe as they ever are."""
+        """Answer the sends of a turn that is in the transient pool; park the rest of it.
+
+        A send is acknowledged without the write; records that the broker moved wait for it.
+        """
         if turn.end > self._store.written_offset:
             waiting = turn.without_sends()
             if waiting.is_awaited:
@@ -369,7 +384,7 @@ class Appender:
             self._stored(turn)
 
     def _lost(self, error: StoreError) -> None:
-        """What the transient pool had is not stored."""
+        """Fail the turns whose records were lost with the transient pool."""
         for turn in self._unwritten.drain():
             self._fail(turn, error)
         for turn in self._copied.drain():
@@ -381,7 +396,7 @@ class Appender:
         self.on_turn_failed()
 
     def _park(self, turn: Turn) -> None:
-        """Let a turn wait until the device has it."""
+        """Park a turn until it is synced, and start a sync."""
         store = self._store
         if turn.is_awaited:
             self.waiting_sends += turn.send_count
@@ -397,7 +412,7 @@ class Appender:
             self._stored(turn)
 
     def _stored(self, turn: Turn) -> None:
-        """A turn is as safe here as the flush policy promises: answer it, or wait for slaves."""
+        """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""
         slaves = self._slaves
         if slaves is None or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)
@@ -450,7 +465,7 @@ def _tell(told: Told, outcome: PutResult | CometError) -> None:
     try:
         told(outcome)
     except Exception:
-        # What is stored is stored: one who cannot be told must not fail the others.
+        # The record is stored. A callback that fails must not fail the rest of the turn.
         log.exception("put not told told=%r", told)
 
 
@@ -464,7 +479,7 @@ def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -
 
 
 def _nothing() -> None:
-    """Nobody wants to hear of it."""
+    """Do nothing: the default of ``on_turn_failed``."""
 
 
 def _unended(

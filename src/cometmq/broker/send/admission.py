@@ -1,8 +1,8 @@
-"""The gate of everything that clients have stored: name, forbidden topics, permissions, queue,
-system flag, sizes.
+"""Checks that every message from a client passes before it is stored: name, forbidden topics,
+permissions, queue, system flag, sizes.
 
-Which request passes which check (upstream: AbstractSendMessageProcessor.msgCheck,
-SendMessageProcessor, ReplyMessageProcessor):
+Checks by request code (upstream: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor,
+ReplyMessageProcessor):
 
     check                       10, 310    320        324, 325   36          on failure
     topic: a legal name         when made  when made  yes        the group   1 SYSTEM_ERROR
@@ -14,9 +14,9 @@ SendMessageProcessor, ReplyMessageProcessor):
     body and properties fit     yes        yes        yes        as stored   13 MESSAGE_ILLEGAL
     the broker takes sends      yes        yes        yes        slaves      1, 2 SYSTEM_BUSY
 
-"half only": a prepared message becomes a half message; other bits are refused. "retry, DLQ": a
-message is sent back to topics of its group alone, and none that waits in a topic of the broker's
-own is sent back. A half message ends by END_TRANSACTION only.
+"half only": a prepared message becomes a half message; other transaction bits are refused.
+"retry, DLQ": a message is sent back only to the topics of its group, and never from an internal
+topic of the broker. Only END_TRANSACTION ends a half message.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.protocol.bodies import TopicConfig
 
-#: Sends that may wait for a sync; more are refused, for each holds its request.
+#: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
 
 
 class Admission:
-    """Checks requests that want something stored against the broker's settings and its topics."""
+    """Checks requests that store messages against the broker's settings and its topics."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
         self._config = config
@@ -52,7 +52,10 @@ class Admission:
         self._clock = clock
 
     def check_load(self, peer: Peer, waiting_sends: int) -> None:
-        """Raises BadRequest while the broker takes no sends, or too many of them wait."""
+        """Raise BadRequest while the broker accepts no sends or is overloaded.
+
+        It is overloaded while too many sends wait, or while the peer does not read its responses.
+        """
         begin_ms = self._config.start_accept_send_request_time_stamp
         if begin_ms and self._clock.wall_ms() < begin_ms:
             raise BadRequest(
@@ -69,9 +72,9 @@ class Admission:
             )
 
     def find_topic(self, topic: str) -> TopicConfig | None:
-        """The configuration of a topic that clients may send to; None when there is none yet.
+        """Return the configuration of a topic that clients may send to; None if it does not exist.
 
-        Raises BadRequest for a name that no topic has, a topic that only the broker fills, and one
+        Raises BadRequest for an illegal name, a topic that only the broker writes to, and a topic
         without write permission.
         """
         config = self._topics.get(topic)
@@ -86,7 +89,8 @@ class Admission:
         return config
 
     def check_writable(self, config: TopicConfig) -> None:
-        """Raises BadRequest when the topic takes no messages, or the broker none in order."""
+        """Raise BadRequest if the topic is not writable, or if it is ordered and the broker is not
+        writable."""
         broker_writable = writable(self._config.broker_permission)
         if not writable(config.perm) or (not broker_writable and config.order):
             raise BadRequest(
@@ -95,7 +99,7 @@ class Admission:
             )
 
     def check_body(self, body: bytes) -> None:
-        """Raises MessageIllegal for a body, or the body of a batch, over the limit."""
+        """Raise MessageIllegal if a body, or the body of a batch, exceeds maxMessageSize."""
         limit_bytes = self._config.max_message_size
         if len(body) > limit_bytes:
             raise MessageIllegal(
@@ -105,7 +109,7 @@ class Admission:
 
 
 def check_properties(raw: bytes) -> None:
-    """Raises MessageIllegal for a property text that no record holds."""
+    """Raise MessageIllegal if the encoded properties are too long for a record."""
     if len(raw) > props.MAX_SIZE_BYTES:
         raise MessageIllegal(
             f"message properties length is {len(raw)} bytes, the limit is {props.MAX_SIZE_BYTES}: "
@@ -114,8 +118,11 @@ def check_properties(raw: bytes) -> None:
 
 
 def check_no_transaction(sys_flag: int, what: str) -> None:
-    """Raises MessageIllegal for a system flag that says that ``what`` is part of a transaction. A
-    record with such a flag is hidden from its queue, or ends what others have open."""
+    """Raise MessageIllegal if the system flag marks ``what`` as part of a transaction.
+
+    A record with such a flag would be hidden from its queue, or end a transaction of another
+    client.
+    """
     if sys_flag & TRANSACTION_MASK:
         raise MessageIllegal(
             f"{what} cannot be part of a transaction (system flag {sys_flag}): send a message"
@@ -123,9 +130,9 @@ def check_no_transaction(sys_flag: int, what: str) -> None:
 
 
 def choose_queue(queue_id: int, config: TopicConfig) -> int:
-    """The queue to store in: the one that was asked for, any when that is negative.
+    """Return the id of the queue to store in: ``queue_id``, or a random one if that is negative.
 
-    Raises BadRequest when the topic has no such queue.
+    Raises BadRequest if the topic has no such queue.
     """
     if queue_id < 0:
         return random.randrange(max(config.write_queue_nums, 1))

@@ -1,7 +1,7 @@
-"""The answers of sends: one write a connection, whatever a turn of the loop stored.
+"""Responses of sends: one write per connection for all that a turn of the loop stored.
 
-A plain answer is a template filled in. What is rare goes a slower way: answers in the binary codec,
-with a remark or a handle to recall the message, those that hooks hear of, and those of batches of
+A plain response is a template filled in. A slower path serves the rare cases: responses in the
+binary codec, with a remark or a recall handle, those that hooks must see, and those of batches of
 which some messages were stored before.
 """
 
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 
 class SendAnswers:
-    """Writes them. ``recall_handles`` are of sends that are not answered yet, by physical offset;
-    ``unannounced`` are topics that a send created and that name servers do not know yet."""
+    """Writes the responses of sends.
+
+    ``recall_handles`` has the recall handles of sends not answered yet, by physical offset.
+    ``unannounced`` has the topics that a send created and that name servers do not know yet.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,9 @@ class SendAnswers:
         self.unannounced: set[str] = set()
 
     def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
-        """Write the answers of sends whose turn has ended; one write a connection.
+        """Write the responses of sends whose turn has ended, with one write per connection.
 
-        The ids of a large batch are made in later turns of the loop, for one part of it in each.
+        The message ids of a large batch are made in later turns of the loop, one part per turn.
         """
         if self.unannounced:
             sends = self._hold_first(sends, code, remark)
@@ -65,7 +68,7 @@ class SendAnswers:
         self, send: WaitingSend, parts: list[WriteBatch], ids: list[bytes], code: int,
         remark: str | None,
     ) -> None:  # fmt: skip
-        """Make the ids of one part more; those of the parts before are in ``ids``."""
+        """Make the message ids of the next part; ``ids`` has those of the parts before it."""
         rows = parts[len(ids)]
         ids.append(rows.message_ids(0, rows.count, self._id_prefix))
         if len(ids) < len(parts):
@@ -112,14 +115,14 @@ class SendAnswers:
                 request.opaque,
                 tail,
             )
-            # The ids of a large batch are megabytes: they are not copied here.
+            # The ids of a large batch take megabytes: do not copy them.
             size_bytes = len(head) + len(ids) + len(answer)
             pieces.setdefault(peer, []).extend((lengths(size_bytes) + head, ids, answer))
         for peer, answers in pieces.items():
             peer.flush(answers)
 
     def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
-        """:meth:`answer` for plain sends and transactions."""
+        """Write the responses of plain sends and transactions whose turn has ended."""
         if code or remark is not None:
             for peer, batch, first, stop in rows:
                 self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
@@ -139,7 +142,7 @@ class SendAnswers:
                 continue
             header = None
             if is_end and code in _STORED:
-                # It is over; how safe that is it does not say.
+                # The transaction has ended; its response does not report a flush timeout.
                 peer.write(encode_done(opaque))
                 continue
             if code in _STORED:
@@ -156,8 +159,12 @@ class SendAnswers:
     def _hold_first(
         self, sends: list[WaitingSend], code: int, remark: str | None
     ) -> list[WaitingSend]:
-        """Keep the answers of sends to topics that name servers do not know yet: who knows of a
-        message asks for the route to it, and asks again only 30 s later."""
+        """Hold the responses of sends to topics that name servers do not know yet; return the
+        other sends.
+
+        A client that learns of a message asks for its route. If it finds none, it asks again only
+        30 s later.
+        """
         held = [send for send in sends if send[1].header.topic in self.unannounced]
         if held:
             self._topics.when_announced(lambda: self._answer(held, code, remark))
@@ -197,11 +204,11 @@ class SendAnswers:
         peer.reply(request, Reply(code, header=header, remark=remark))
 
     def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
-        """Answer a send whose error came after its turn."""
+        """Answer a send that failed after its handler had returned."""
         self._answer_slowly((peer, request, 0, 0, 0), error.code, error.remark)
 
     def _ids(self, places: list[int]) -> str:
-        """The ids of messages at physical offsets, joined by commas."""
+        """Return the ids of messages at physical offsets, joined by commas."""
         prefix = self._id_prefix.decode()
         return ",".join([f"{prefix}{place:016X}" for place in places])
 

@@ -1,6 +1,6 @@
-"""What a turn of the loop appended, and who waits to hear how it ended.
+"""Records appended in one turn of the event loop, and the requests that wait for the outcome.
 
-broker/send/acknowledgement.py appends, commits and tells them.
+broker/send/acknowledgement.py appends, commits and reports the outcome.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record that the broker itself stores: a retry, a delayed message that is due.
+    """A record that the broker itself stores, for example a retry or a delayed message that is due.
 
-    ``queue_id`` must exist. The last three follow from the properties, and are given where they are
-    at hand: the hash of the tag, the properties as a record holds them, and the index keys.
+    ``queue_id`` must exist. The last three fields follow from the properties and are optional; a
+    caller that has them saves the work: the hash of the tag, the encoded properties, and the index
+    keys.
     """
 
     topic: str
@@ -44,7 +45,8 @@ class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a record was stored. ``code`` is SUCCESS or says what its durability lacks."""
+    """Place of a stored record. ``code`` is SUCCESS, or the code of a timeout or of missing slaves
+    that left it less durable than the flush policy asks."""
 
     code: int
     physical_offset: int
@@ -53,48 +55,52 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """The id that the broker gave."""
+        """The message id made of the store's address and the physical offset."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
 
 class Scattered(msgspec.Struct, frozen=True, gc=False):
-    """Where the messages of a batch lie of which some were stored before: physical offsets, and
-    offsets in a queue."""
+    """Physical offsets and queue offsets of a batch of which some messages were stored before, so
+    that they are not consecutive."""
 
     places: list[int]
     queue_offsets: list[int]
 
 
-#: Is told once where a record was stored, or why it was not. It must not wait.
+#: Called once with the place of a stored record, or with the error if it was not stored. It must
+#: not wait.
 Told = Callable[[PutResult | CometError], None]
 
 
-#: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message, the rows of a batch, the parts of a large one, the ids of
-#: its messages, or places that do not follow each other.
+#: A send that waits for its response: peer, request, queue id, queue offset of the (first) message,
+#: and one of: the physical offset of a single message, the rows of a batch, the parts of a large
+#: batch, the message ids of a large batch, or the scattered places of a batch.
 WaitingSend = tuple[
     "Peer", "Request[Any]", int, int, "int | SentRows | list[WriteBatch] | bytes | Scattered"
 ]
-#: A transaction whose end waits: half offset, half message, queue offset of the op message, and who
-#: asked for it, if anybody did.
+#: A transaction whose end waits for its turn: half offset, half message, queue offset of the op
+#: message, and the peer and the request that asked for it, if any.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]
-#: Ends transactions whose turn is over, also those in rows, or is told the error of that turn.
+#: Called with the transactions of a turn, also those in rows, and the error of the turn, if any.
 Ender = Callable[[list[WaitingTransaction], "list[WaitingRows]", CometError | None], None]
-#: Hears of records that the broker itself appended: topic, properties, queue id, physical offset,
-#: queue offset.
+#: Called for each record that the broker itself appended: topic, properties, queue id, physical
+#: offset, queue offset.
 Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
-#: A put that waits: who is told, and its result, should the turn succeed.
+#: A put that waits: its callback, and its result if the turn succeeds.
 WaitingPut = tuple[Told, PutResult]
 
 
-#: Plain sends and transactions of one connection that wait for their answers: its peer, and their
-#: rows.
+#: Plain sends and transactions of one connection that wait for their responses: the peer, the
+#: batch, and the first row and the end of the range in it.
 WaitingRows = tuple["Peer", "TransactionBatch", int, int]
 
 
 class Turn(msgspec.Struct, eq=False):
-    """What one turn of the loop appended and must be answered; it ends at the physical offset
-    ``end``, once it is committed. ``send_count`` sends wait for it."""
+    """Requests whose records were appended in one turn of the loop, and that wait for the outcome.
+
+    ``end`` is the physical offset at which the turn ends, set by its commit. ``send_count`` sends
+    wait for the turn.
+    """
 
     sends: list[WaitingSend] = msgspec.field(default_factory=list)
     end: int = 0
@@ -107,11 +113,11 @@ class Turn(msgspec.Struct, eq=False):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody hears how it ended."""
+        """True if a request, a transaction or a future waits for the outcome."""
         return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
 
     def without_sends(self) -> Turn:
-        """Take away all but the sends, to wait on its own."""
+        """Move everything but the sends to a new turn, which waits separately; return that."""
         rest = Turn(
             end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers
         )
@@ -119,7 +125,7 @@ class Turn(msgspec.Struct, eq=False):
         return rest
 
     def end_watch(self, error: CometError | None) -> None:
-        """Tell those who only wait for the turn how it ended."""
+        """Complete the futures that wait for the turn, with ``error`` if it failed."""
         for done in self.watchers:
             if done.done():
                 continue

@@ -1,12 +1,12 @@
-"""Sending: check, park what is delayed, append, and answer once the turn is committed.
+"""Send requests: check, park delayed messages, append, and respond once the turn is committed.
 
 The order of the checks and the codes are upstream's (SendMessageProcessor.java,
-AbstractSendMessageProcessor.java); a remark says what to do. What happens to one message:
+AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps of one message:
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-A prepared message of a transaction becomes a half message; what comes of it is told by
-broker/transactions/endtransaction.py.
+A prepared message of a transaction becomes a half message
+(broker/transactions/endtransaction.py).
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Messages lie here until they are due, or their transaction ends.
+#: Internal topics of messages that wait for their time or for the end of their transaction.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 
-#: What the names of the properties that ask for a timer begin with.
+#: Common prefix of the property names that set a timer.
 _TIMER_PREFIX: Final = "TIMER_DE"
 
 
@@ -135,7 +135,7 @@ class SendHandler:
         )
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send,
@@ -143,7 +143,7 @@ class SendHandler:
         }
 
     def takers(self) -> dict[int, TakeFrames[Peer]]:
-        """What takes frames before they are requests, by request code."""
+        """Return functions that take undecoded frames, by request code."""
         return dict.fromkeys(
             (
                 RequestCode.SEND_MESSAGE,
@@ -154,7 +154,7 @@ class SendHandler:
         )
 
     def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
-        """Append one message; its answer leaves at the end of the turn or once it is durable."""
+        """Append one message; it is answered at the end of the turn, or once it is durable."""
         header, batch = request.header, request.header.batch
         if batch is not None and batch != "false" and truth(batch):
             return self.send_batch(peer, request)
@@ -210,7 +210,7 @@ class SendHandler:
         elif topic == TIMER_TOPIC:
             self._keep_handle(physical, properties)
         if request.charge is None:
-            request.body = b""  # stored: a send that waits for its sync need not hold it too
+            request.body = b""  # it is stored: free its memory while the send waits for the sync
         else:
             request.drop_body()
         waiting = (peer, request, answered_id, queue_offset, physical)
@@ -218,11 +218,10 @@ class SendHandler:
         return None
 
     def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Take the plain sends of a connection, and what begins and ends its transactions, many at
-        a time.
+        """Append the plain sends, half messages and transaction ends of a connection as a batch.
 
-        Gives where in ``data`` the first frame begins that was not taken, and how many from there
-        on have to be served one by one.
+        Returns the position in ``data`` of the first frame not taken, and the number of frames
+        from there on that must be served one by one.
         """
         store, config, appender = self._store, self._config, self._appender
         host = peer.host_bytes
@@ -265,7 +264,11 @@ class SendHandler:
         return self._appender.waiting_sends <= most
 
     def _queue(self, topic: str, queue_id: int, config: TopicConfig | None) -> ConsumeQueue:
-        """A queue to store in; ``config`` is of its topic when a send to it was checked by that."""
+        """Return a queue of a topic.
+
+        ``config`` is the topic's configuration if it was checked for this send; the queue is then
+        remembered as one that later sends need not check.
+        """
         queue = self._store.queue(topic, queue_id)
         if config is not None:
             self._learn(config, queue)
@@ -282,7 +285,10 @@ class SendHandler:
             self._answers.recall_handles[physical] = handle
 
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
-        """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
+        """Append a batch: messages of one topic with consecutive queue offsets, all in one segment.
+
+        A large batch is stored in a later turn of the loop. A batch to a guarded topic may be, too.
+        """
         header = request.header
         self._admission.check_load(peer, self._appender.waiting_sends)
         config = self._check_topic(peer, header)
@@ -332,7 +338,8 @@ class SendHandler:
         peer: Peer,
         request: Request[SendMessage],
     ) -> Reply | None:
-        """Serve between the hooks. They hear of an error here, of all else with the answer."""
+        """Serve a send with its hooks. The hooks after a send run here if it is refused, otherwise
+        when its response is written."""
         self._hooks.before_send(peer, request)
         self._inside_hooks = True
         try:
@@ -344,7 +351,7 @@ class SendHandler:
             self._inside_hooks = False
 
     def _serve_again(self, peer: Peer, request: Request[SendMessage]) -> None:
-        """Serve a send that had to wait for something to be read; its hooks ran before that."""
+        """Serve a send that had to wait for a read; its hooks before the send have run already."""
         self._inside_hooks = True
         batched = request.code == RequestCode.SEND_BATCH_MESSAGE
         try:
@@ -387,8 +394,8 @@ class SendHandler:
     def _elsewhere(
         self, header: SendMessage, queue_id: int, properties: dict[str, str], text: str
     ) -> tuple[str, int, dict[str, str], str]:
-        """Where a message goes that may not be stored where it was sent to, with which properties,
-        and their text."""
+        """Return topic, queue id, properties and property text with which to store a message that
+        is prepared, delayed or sent back."""
         if self._is_prepared(header, properties):
             self._open_waiting_room()
             return HALF_TOPIC, 0, properties, prepared(text, header.topic, queue_id)
@@ -398,7 +405,8 @@ class SendHandler:
     def _divert(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int, dict[str, str]]:
-        """Where a message goes that is delayed, or was sent back too often."""
+        """Return topic, queue id and properties with which to store a message that is delayed or
+        sent back; if it was sent back too often, those of the dead-letter queue."""
         topic = header.topic
         level = self._delay.level_of(properties) if props.DELAY in properties else 0
         if header.sys_flag & TRANSACTION_MASK:
@@ -423,12 +431,13 @@ class SendHandler:
     def _is_prepared(self, header: SendMessage, properties: Mapping[str, str]) -> bool:
         if properties.get(props.TRAN_MSG, "").lower() != "true":
             return False
-        # What a consumer sends back was committed long ago, and still says that it was prepared.
+        # A message that a consumer sends back was committed before and keeps its property TRAN_MSG.
         is_sent_back = (header.reconsume_times or 0) > 0 and props.DELAY in properties
         return not is_sent_back or self._delay.level_of(properties) <= 0
 
     def _open_waiting_room(self) -> None:
-        """Let half messages in. Raises BadRequest when the broker takes none."""
+        """Create the topic of half messages. Raises BadRequest if rejectTransactionMessage is
+        set."""
         if self._config.reject_transaction_message:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
@@ -438,8 +447,10 @@ class SendHandler:
         self._transactions.ensure_topic(HALF_TOPIC)
 
     def _passed(self, config: TopicConfig, queue_id: int) -> None:
-        """A send to a queue passed all checks, and its message will lie elsewhere first. A queue
-        that it would be the first of is not made for it, for it may never come."""
+        """Remember the queue of a send that passed all checks and is stored in another topic first.
+
+        The queue is not created: the message may never get there.
+        """
         queue = self._store.find_queue(config.topic_name, queue_id)
         if queue is not None:
             self._learn(config, queue)

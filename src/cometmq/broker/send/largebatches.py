@@ -1,8 +1,8 @@
-"""Batches of very many messages: packed in a thread, so that nobody waits for that.
+"""Large batches: packed in a thread, so that they do not block the event loop.
 
-Such a batch gets its place in the log, whole, when it is packed; until then the store knows nothing
-of it, and the connection that it came from is not served, so that what follows on that connection
-is stored behind it.
+A large batch gets its place in the log, as a whole, once it is packed; until then the store knows
+nothing of it. Its connection is not served meanwhile, so that later requests of that connection
+are stored after it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The body of a batch that is packed in a thread: one of these in the loop takes up to 5 ms.
+#: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
 LARGE_BYTES: Final = 512 << 10
 
-#: Answers a request with the error that kept it from being stored.
+#: Answers a request that was not stored with its error.
 Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
 class LargeBatches:
-    """Stores them, one after the other: each has its records in memory a second time."""
+    """Stores large batches, one at a time: each needs memory for a second copy of its records."""
 
     def __init__(
         self, *, store: MessageStore, appender: Appender, tasks: Tasks, fail: Fail
@@ -54,7 +54,10 @@ class LargeBatches:
         *,
         wait_durable: bool,
     ) -> None:
-        """Store a batch soon; it is answered then. Raises BadRequest where too much is running."""
+        """Start to store a batch; it is answered once it is stored.
+
+        Raises BadRequest if too many slow requests are running. The peer is held meanwhile.
+        """
         begin_task(peer)
         peer.hold()
         self._tasks.spawn(
@@ -75,7 +78,7 @@ class LargeBatches:
             async with self._one_at_a_time:
                 queue = self._store.queue(request.header.topic, queue_id)
                 parts = await self._store.pack_batch(queue, request.body, shared)
-                # Its topic may have been deleted, and made anew, meanwhile.
+                # The topic may have been deleted and recreated while the batch was packed.
                 queue = self._store.queue(request.header.topic, queue_id)
                 offset, rows = self._store.append_parts(queue, parts, shared)
             request.drop_body()

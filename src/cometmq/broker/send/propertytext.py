@@ -1,4 +1,4 @@
-"""What a broker takes out of the property text of a send before it stores it. Pure."""
+"""Property text of a send: removes the properties that are not stored. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _WAIT_BETWEEN: Final = _WAIT_LAST + _SEPARATOR
 
 
 def without_wait(text: str) -> str:
-    """The property text without WAIT=true, which says nothing once the message is stored."""
+    """Return the property text without WAIT=true, which has no meaning once the message is
+    stored."""
     if text.endswith(_WAIT_LAST):
-        return text[: -len(_WAIT_LAST)]  # as our client and most others write it
-    # As Java writes it: replaced at once, in half the time that splitting takes.
+        return text[: -len(_WAIT_LAST)]  # as CometMQ's client and most others write it
+    # As Java's client writes it: replacing takes half the time of splitting.
     text = text.replace(_WAIT_BETWEEN, _SEPARATOR)
     if _WAIT_TRUE not in text:
         return text.rstrip(_SEPARATOR)
@@ -25,16 +26,19 @@ def without_wait(text: str) -> str:
 
 
 def may_wait(text: str) -> bool:
-    """Whether a send waits for its sync by a property text as it came: the last WAIT counts."""
+    """Return whether the received property text lets a send wait for its sync; the last WAIT
+    counts."""
     return props.decode_text(text).get(props.WAIT) != "false"
 
 
 def has_own_ids(body: bytes) -> bool:
-    """Whether the messages of a batch have unique keys; the first tells for all."""
+    """Return whether the messages of a batch have unique keys; only the first is examined."""
     return _ID_MARK.encode() in body[: int.from_bytes(body[:4], "big")]
 
 
 def without_id(text: str) -> str:
-    """The property text without a unique key: RocketMQ 5's client gives one to the batch too, which
-    would take the place of each message's own."""
+    """Return the property text without a unique key.
+
+    RocketMQ 5's client sets one on the batch too, which would replace each message's own.
+    """
     return props.without(text, props.UNIQ_KEY)

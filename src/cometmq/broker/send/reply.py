@@ -1,11 +1,11 @@
-"""Request-reply: an answer to a request message goes straight to the producer that asked.
+"""Request-reply: the reply to a request message is pushed to the producer that sent the request.
 
     asker     sends a message with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL
     replier   consumes it, and sends its answer with these properties to <cluster>_REPLY_TOPIC
     broker    pushes the answer to the asker's connection, then answers the replier
 
-With storeReplyMessageEnable the answer is stored as well, pushed or not, so that it can be found
-later (upstream: ReplyMessageProcessor.java).
+With storeReplyMessageEnable the reply is stored too, whether it was pushed or not, so that it can
+be found later (upstream: ReplyMessageProcessor.java).
 """
 
 from __future__ import annotations
@@ -64,14 +64,17 @@ class ReplyHandler:
         self._store_address = store_address
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEND_REPLY_MESSAGE: self.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
         }
 
     async def reply(self, peer: Peer, request: Request[SendMessage]) -> Reply:
-        """Push an answer to who asked, and store it; fails when the asker did not get it."""
+        """Push a reply to the client that sent the request, and store it if configured.
+
+        The response is SYSTEM_ERROR if that client did not get the reply.
+        """
         header, body = request.header, request.body
         self._admission.check_load(peer, self._appender.waiting_sends)
         config = self._admission.find_topic(header.topic)
@@ -126,7 +129,7 @@ class ReplyHandler:
         properties: dict[str, str],
         body: bytes,
     ) -> str:
-        """Push the answer; gives what went wrong, or nothing."""
+        """Push the reply; return a description of the problem, "" on success."""
         asker_id = properties.get(props.REPLY_TO_CLIENT)
         if not asker_id:
             return "REPLY_TO_CLIENT is null, can not reply message"

@@ -1,9 +1,9 @@
-"""Where sends go that need no further check: a topic's queues, at one look.
+"""Queues of checked topics: one look-up replaces the checks of a send.
 
-A send needs its topic's configuration, the topic's table of queues, and one of them. With 100 000
-queues each of these look-ups waits several times for memory that no cache has, so what was found
-and checked once is kept together: the queues of a topic by their numbers. A change of any topic
-voids all of it, a queue that goes away what is known of its topic.
+A send needs its topic's configuration, the topic's table of queues, and one of these queues. With
+100 000 queues each of these look-ups causes several cache misses of the processor. So the queues
+of a topic are kept in one list, by queue id, once they were found and checked. A change of any
+topic clears all lists; a queue that is deleted clears the list of its topic.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 class Destinations:
-    """``get`` is the hot look-up: the queues of a topic by number, None for one that nobody sent to
-    yet; None for a topic of which nothing is known. ``plain`` has, by names as they stand in a
-    request, the topics whose plain sends may be taken many at a time."""
+    """Queues that need no further check, by topic.
+
+    ``get(topic)`` returns a topic's queues by queue id, with None for queues without a checked send
+    yet; it returns None for an unknown topic. ``plain`` has the same lists, by encoded topic name,
+    of the topics whose plain sends may be taken as a batch.
+    """
 
     def __init__(self, topics: TopicTable, queues: QueueTable) -> None:
         self._by_topic: dict[str, list[ConsumeQueue | None]] = {}
@@ -30,9 +33,11 @@ class Destinations:
         queues.on_gone.append(self._forget)
 
     def learn(self, config: TopicConfig, queue: ConsumeQueue, *, plain: bool) -> None:
-        """A send to this queue passed all checks. Where some of them look at more than the topic,
-        the next one has to pass them again. ``plain`` says that nothing but the topic decides what
-        becomes of a plain send."""
+        """Remember a queue after a send to it passed all checks.
+
+        Ordered topics are not remembered: their check depends on the broker's permission too. Set
+        ``plain`` if a plain send to the topic needs no check beyond the topic's own.
+        """
         if config.order:
             return
         count = max(config.read_queue_nums, config.write_queue_nums)

@@ -1,8 +1,8 @@
-"""Hands messages of all assigned queues to whoever asks, queues taking turns.
+"""Hands out messages of all assigned queues, in turn.
 
-At most ``concurrency`` messages are handed out at a time, and of one queue at most ``per_queue``
-(one, when order matters: the next one waits for it even where the queue is read anew meanwhile).
-``may_give`` can hold a queue back (its lock is not held).
+At most ``concurrency`` messages are out at a time, and of one queue at most ``per_queue``. This is
+1 for ordered consumers: the next message of the queue waits even if the queue was reset and read
+again in the meantime. ``may_give`` can hold a queue back, for example while its lock is not held.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINT_AFTER_S: Final = 30
 
 
 class Dispatch:
-    """Messages out, settlements in."""
+    """Hands out messages of queues, and counts those that are not settled."""
 
     def __init__(
         self,
@@ -38,32 +38,37 @@ class Dispatch:
         self._concurrency = concurrency
         self._per_queue = per_queue
         self._may_give = may_give
-        #: Queues that may have something to give; each leaves when its turn finds nothing.
+        #: Queues that may have ready messages, in turn; a queue leaves when it has none.
         self._turns: deque[InFlight] = deque()
         self._in_turn: set[InFlight] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._handed_out = 0
-        #: Queues whose only message is handed out, when one at a time is.
+        #: Queues with a message handed out, if ``per_queue`` is 1.
         self._busy: set[InFlight] = set()
         self._closed = False
 
     @property
     def handed_out(self) -> int:
-        """Messages that are handed out and not settled."""
+        """Number of messages that are handed out and not settled."""
         return self._handed_out
 
     def is_out(self, inflight: InFlight) -> bool:
-        """Whether the one message that a queue may have out is, though it may be forgotten."""
+        """Return whether a queue with ``per_queue`` 1 has its message out.
+
+        It counts until :meth:`release`, even if the queue has forgotten it.
+        """
         return inflight in self._busy
 
     def offer(self, inflight: InFlight) -> None:
-        """A queue may have something to give."""
+        """Line up a queue that may have ready messages."""
         if self._line_up(inflight):
             self._wake_next()
 
     def take_now(self) -> tuple[InFlight, StoredMessage] | None:
-        """The next message and its queue; None when there is none yet, too many are out, or it is
-        closed."""
+        """Hand out the next message; return it with its queue.
+
+        Returns None if there is none yet, if ``concurrency`` messages are out, or once closed.
+        """
         if self._closed or self._handed_out >= self._concurrency:
             return None
         turns = self._turns
@@ -75,6 +80,7 @@ class Dispatch:
                 self._in_turn.discard(inflight)
                 continue
             self._handed_out += 1
+            # A queue with more messages goes to the end of the line.
             if inflight.ready_count and not self.is_out(inflight):
                 turns.rotate(-1)
             else:
@@ -85,8 +91,11 @@ class Dispatch:
         return None
 
     def take_run(self) -> InFlight | None:
-        """The queue whose turn it is, if a run of its messages may be worked through here and now
-        (:meth:`InFlight.run`). It gets no other turn until :meth:`end_run`."""
+        """Return the next queue if its messages may be processed as a run (:meth:`InFlight.run`).
+
+        Returns None if they must be taken one by one. The queue gets no other turn until
+        :meth:`end_run`.
+        """
         turns = self._turns
         if not turns or self._may_give is not None or self._handed_out >= self._concurrency:
             return None
@@ -98,12 +107,14 @@ class Dispatch:
         return inflight
 
     def end_run(self, inflight: InFlight) -> None:
-        """A run has ended; its queue is at the end of the line, if it has more."""
+        """Line up a queue again after its run has ended, if it has more messages."""
         self._line_up(inflight)
 
     def break_run(self, inflight: InFlight) -> StoredMessage | None:
-        """Hand out the next message of a queue whose run ends in front of it, for work on it goes
-        on; others may take what there is besides."""
+        """Hand out the message before which the run of a queue ended, and wake another waiter.
+
+        Processing of that message continues after the run.
+        """
         message = self._take_from(inflight)
         if message is not None:
             self._handed_out += 1
@@ -112,11 +123,11 @@ class Dispatch:
         return message
 
     def wake_other(self) -> None:
-        """The caller takes nothing for a while, though there may be something."""
+        """Wake another waiter, because the caller takes no message for a while."""
         self._wake_next()
 
     async def take(self) -> tuple[InFlight, StoredMessage] | None:
-        """The next message and its queue; None when closed."""
+        """Wait for the next message; return it with its queue, or None once closed."""
         while not self._closed:
             found = self.take_now()
             if found is not None:
@@ -125,20 +136,20 @@ class Dispatch:
         return None
 
     async def wait(self) -> bool:
-        """Wait until :meth:`take_now` may give something; False when closed."""
+        """Wait until :meth:`take_now` may return a message; return False once closed."""
         if not self._closed and not (self._turns and self._handed_out < self._concurrency):
             await self._wait()
         return not self._closed
 
     def release(self, inflight: InFlight) -> None:
-        """A message of a queue, taken before, is settled or given back."""
+        """Count a message of a queue as settled or given back."""
         self._handed_out -= 1
         self._busy.discard(inflight)
         self._line_up(inflight)
         self._wake_next()
 
     def close(self) -> None:
-        """Nothing is handed out any more; everybody who waits is told."""
+        """Stop handing out messages and wake all waiters."""
         self._closed = True
         self._turns.clear()
         self._in_turn.clear()
@@ -146,7 +157,7 @@ class Dispatch:
             self._wake()
 
     def _line_up(self, inflight: InFlight) -> bool:
-        """Give a queue its turn, if it has something; False when it has one already."""
+        """Line up a queue if it has ready messages; return False if it is not added."""
         if inflight in self._in_turn or not inflight.ready_count:
             return False
         self._turns.append(inflight)
@@ -154,8 +165,11 @@ class Dispatch:
         return True
 
     def _take_from(self, inflight: InFlight) -> StoredMessage | None:
-        """A message of a queue; with None it is offered again when one of its messages is
-        released, or when its lock is back."""
+        """Take a message from a queue; return None if it may not hand out one now.
+
+        The queue is lined up again when one of its messages is released or when its lock is held
+        again.
+        """
         if inflight.dropped or inflight.taken_count >= self._per_queue or self.is_out(inflight):
             return None
         if self._may_give is not None and not self._may_give(inflight):
@@ -181,11 +195,11 @@ class Dispatch:
                 "leave message.processing() or call message.ack() to get further ones",
             )
         except asyncio.CancelledError:
-            self._wake_next()  # whoever woke this waiter meant to wake somebody
+            self._wake_next()  # this waiter may have been woken already: pass that on
             raise
 
     def _wake_next(self) -> None:
-        """Wake one who waits, if there may be something for it."""
+        """Wake one waiter if there may be a message for it."""
         if self._waiters and self._turns and self._handed_out < self._concurrency:
             self._wake()
 

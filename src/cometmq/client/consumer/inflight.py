@@ -1,12 +1,12 @@
-"""The messages of one assigned queue between pull and acknowledgement. Pure.
+"""Messages of one assigned queue between pull and acknowledgement. Pure.
 
-Messages arrive in offset order, are handed out, and are settled in any order. What may be committed
-is the first offset that is not settled: after a crash everything from there on comes again
+Messages arrive in offset order, are handed out, and are settled in any order. The first offset that
+is not settled may be committed: after a crash, messages from there on are delivered again
 (upstream: ProcessQueue.java).
 
-A pull's messages stay one batch until they are handed out one by one. Where nothing of the queue is
-handed out, a run of them may be done as a whole instead (:meth:`InFlight.run`, :meth:`finish_run`);
-of those only the ones that somebody looks at are made.
+The messages of a pull stay one batch until they are handed out one by one. While none of the queue
+is handed out, a run of them may be processed as a whole (:meth:`InFlight.run`, :meth:`finish_run`);
+only those that the handler accesses are decoded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.speedups import Records
 
-#: What a pull found.
+#: Messages of one pull.
 Batch: TypeAlias = "Records[StoredMessage] | MessageList"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one queue may be held before its pulls pause."""
+    """Limits of the messages of one queue in flight; at any of them its pulls pause."""
 
     messages: int
     size_bytes: int
@@ -57,16 +57,17 @@ class InFlight:
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         self.queue = queue
-        #: Where the next pull begins.
+        #: Offset at which the next pull begins.
         self.next_offset = next_offset
-        #: True once the queue belongs to another member: nothing of it is handed out or committed.
+        #: True once the queue belongs to another member: its messages are neither handed out nor
+        #: committed.
         self.dropped = False
         self.size_bytes = 0
-        #: When a pull came back last, and when a message was handed out last; 0 for never.
+        #: Time of the last response to a pull, and of the last message handed out; 0 for never.
         self.pulled_ms = 0
         self.taken_ms = 0
-        #: What pulls found and nobody was given, later than all of ``_order``: how many messages,
-        #: the pulls, none of them empty, and how many of the first one's messages are gone.
+        #: Messages still in batches, all later than those of ``_order``: their number, the
+        #: batches, none of them empty, and the number of messages already taken from the first.
         self._batched = 0
         self._batches: deque[Batch] = deque()
         self._begin = 0
@@ -83,22 +84,22 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Messages that are not settled."""
+        """Number of messages that are not settled."""
         return len(self._held) + self._batched
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait to be handed out."""
+        """Number of messages that wait to be handed out."""
         return len(self._ready) + self._batched
 
     @property
     def taken_count(self) -> int:
-        """Messages that are handed out and not settled."""
+        """Number of messages that are handed out and not settled."""
         return len(self._taken)
 
     @property
     def span(self) -> int:
-        """Distance from the oldest message that is not settled to the newest."""
+        """Difference of the offsets of the oldest and the newest message that are not settled."""
         if self._batches:
             last = self._batches[-1]
             return last.offset_at(len(last) - 1) - self.committable
@@ -106,15 +107,15 @@ class InFlight:
 
     @property
     def committable(self) -> int:
-        """Everything before this offset is done with."""
+        """Offset before which all messages are settled."""
         if self._order:
             return self._order[0]
         return self._batches[0].offset_at(self._begin) if self._batches else self.next_offset
 
     def add(self, batch: Batch, next_offset: int) -> None:
-        """Take what a pull found (in offset order) and where the next one begins.
+        """Add the messages of a pull, in offset order; the next pull begins at ``next_offset``.
 
-        Messages before the place where this pull began were added already and are left out.
+        Messages before the offset of this pull were added already and are skipped.
         """
         begin = self.next_offset
         if batch and batch.offset_at(0) < begin:
@@ -127,8 +128,10 @@ class InFlight:
         self.next_offset = max(next_offset, self.next_offset)
 
     def reset(self, next_offset: int) -> None:
-        """Forget everything; pulls go on at ``next_offset``. What is handed out may still be
-        settled, without effect."""
+        """Forget all messages; pulls continue at ``next_offset``.
+
+        Messages that are handed out may still be settled, without effect.
+        """
         self._batches.clear()
         self._batched = self._begin = 0
         self._held.clear()
@@ -139,8 +142,10 @@ class InFlight:
         self.next_offset = next_offset
 
     def move(self, next_offset: int) -> None:
-        """Pulls go on at ``next_offset``, for the queue ends or begins there: what lies behind is
-        forgotten as by :meth:`reset`, what was read before it stays."""
+        """Continue pulls at ``next_offset``, because the queue ends or begins there.
+
+        Messages from that offset on are forgotten as by :meth:`reset`; earlier ones stay.
+        """
         while self._batches:
             self._ready.append(self._open())
         while self._ready and self._ready[-1].queue_offset >= next_offset:
@@ -152,7 +157,7 @@ class InFlight:
         self.next_offset = next_offset
 
     def take(self, now_ms: int) -> StoredMessage | None:
-        """Hand out the oldest message that is ready."""
+        """Hand out the oldest message that is ready; return None if there is none."""
         if self._ready:
             message = self._ready.popleft()
         elif self._batches:
@@ -165,17 +170,18 @@ class InFlight:
 
     @property
     def can_run(self) -> bool:
-        """Whether there are ready messages, and nothing of the queue is handed out or waits in
-        front of them."""
+        """True if there are ready messages and no earlier message of the queue is unsettled."""
         return not self._order and self._batched > 0
 
     def run(self) -> tuple[Batch, int]:
-        """The oldest messages that are ready, where :attr:`can_run` says so: those of a batch from
-        a place on. They stay ready until :meth:`finish_run`."""
+        """Return the oldest batch and the index in it from which its messages are ready.
+
+        Requires :attr:`can_run`. The messages stay ready until :meth:`finish_run`.
+        """
         return self._batches[0], self._begin
 
     def finish_run(self, count: int, now_ms: int) -> None:
-        """The first ``count`` messages of :meth:`run` were handed out and are settled."""
+        """Settle the first ``count`` messages of :meth:`run`."""
         if not count:
             return
         batch, begin = self._batches[0], self._begin
@@ -185,7 +191,7 @@ class InFlight:
         self._pass(batch, end, count)
 
     def _open(self) -> StoredMessage:
-        """The first message of the batches, which is one by itself from now on."""
+        """Remove the first message from its batch and return it, to be handed out singly."""
         batch, at = self._batches[0], self._begin
         message = batch[at]
         self._order.append(message.queue_offset)
@@ -201,26 +207,33 @@ class InFlight:
         self._begin = end
 
     def taken_at(self, message: StoredMessage) -> int | None:
-        """When a message was handed out; None when it is not."""
+        """Return the time when a message was handed out; None if it is not."""
         taken = self._taken.get(message.queue_offset)
         return None if taken is None else taken[1]
 
     def settle(self, message: StoredMessage) -> bool:
-        """A message that is handed out is done with; False when it was settled before or
-        forgotten, also when its offset was read again since."""
+        """Settle a message that is handed out.
+
+        Returns False if it was settled before or forgotten, also if its offset was read again in
+        the meantime.
+        """
         if not self._is_out(message):
             return False
         offset = message.queue_offset
         del self._taken[offset]
         self.size_bytes -= self._held.pop(offset)
         order, held = self._order, self._held
+        # The committable offset moves past the settled messages at the front.
         while order and order[0] not in held:
             order.popleft()
         return True
 
     def give_back(self, message: StoredMessage, *, failed: bool) -> bool:
-        """Make a message that is handed out ready again, before all others; counted as another
-        attempt when it ``failed``. False when it was settled or forgotten."""
+        """Make a message that is handed out ready again, in its place by offset.
+
+        If it ``failed``, its number of attempts grows. Returns False if it was settled or
+        forgotten.
+        """
         if not self._is_out(message):
             return False
         del self._taken[message.queue_offset]
@@ -237,7 +250,7 @@ class InFlight:
         return taken is not None and taken[0] is message
 
     def is_full(self, limits: Limits) -> bool:
-        """Whether pulls must pause."""
+        """Return whether a limit is reached, so that pulls must pause."""
         return (
             self.count >= limits.messages
             or self.size_bytes >= limits.size_bytes
@@ -245,7 +258,7 @@ class InFlight:
         )
 
     def stuck(self, now_ms: int, timeout_ms: int) -> list[StoredMessage]:
-        """Messages that were handed out ``timeout_ms`` ago or earlier."""
+        """Return the messages that were handed out ``timeout_ms`` ago or earlier."""
         return [
             message for message, taken_ms in self._taken.values() if taken_ms + timeout_ms <= now_ms
         ]

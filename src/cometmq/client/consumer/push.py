@@ -1,7 +1,8 @@
-"""One member of a consumer group, from joining to leaving.
+"""Push consumer: one member of a consumer group, from joining to leaving.
 
-The reader fills an InFlight for each assigned queue; the dispatch hands messages out; the settler
-takes them back; offsets follow what is settled (upstream: DefaultMQPushConsumerImpl.java).
+The reader fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
+settles them; the offset store commits the settled offsets (upstream:
+DefaultMQPushConsumerImpl.java).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a stop waits for messages in work.
+#: Maximum time that close() waits for messages that are being processed.
 _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
 _RENEW_AGAIN_MS: Final = 3_000
-#: No offset: of a queue that is given up, or whose lock was lost and that is read on where its
-#: broker says when the lock is back.
+#: No offset: of a queue that is given up, or whose lock was lost. The latter is read from the
+#: broker's offset once the lock is held again.
 _NOWHERE: Final = -1
 
 
@@ -104,15 +105,18 @@ class PushConsumer:
             self._releasing,
             until_idle=self._until_idle,
             is_closed=lambda: self._closed,
-            # A queue that moved may be somebody else's meanwhile.
+            # The queue may belong to another member after the reset.
             moved=self._rebalancer.soon,
         )
         self._loops: list[asyncio.Task[None]] = []
         self._closed = False
 
     async def start(self) -> None:
-        """Join the group. Raises ValueError when this client is in it already, and BrokerRefused
-        when a broker cannot filter so."""
+        """Join the group.
+
+        Raises ValueError if this client is a member already, and BrokerRefused if a broker does not
+        support the filter.
+        """
         await check_filters(self._session, self._options)
         await self._starts.joining()
         await self._session.add_member(self)
@@ -125,18 +129,18 @@ class PushConsumer:
             self._loops.append(spawn(self._release_stuck(), name=f"stuck {self.group}"))
 
     def take_now(self) -> ReceivedMessage | None:
-        """The next message; None when :meth:`take` would have to wait."""
+        """Return the next message; None if :meth:`take` would have to wait."""
         taken = self._dispatch.take_now()
         return None if taken is None else self._received(*taken)
 
     async def take(self) -> ReceivedMessage | None:
-        """The next message; None once the consumer is closed."""
+        """Wait for the next message and return it; None once the consumer is closed."""
         taken = await self._dispatch.take()
         return None if taken is None else self._received(*taken)
 
     def take_run(self) -> Run | None:
-        """The next messages of a queue, to be worked through at once; None when they must be taken
-        one by one, or there are none."""
+        """Return the next messages of a queue as a run; None if there are none, or if they must be
+        taken one by one."""
         if self._direct or self._settler.is_watched:
             return None
         inflight = self._dispatch.take_run()
@@ -145,18 +149,22 @@ class PushConsumer:
         )
 
     async def wait(self) -> bool:
-        """Wait until there may be a message; False once the consumer is closed."""
+        """Wait until there may be a message; return False once the consumer is closed."""
         return await self._dispatch.wait()
 
     def wake_other(self) -> None:
-        """The caller takes no message for a while."""
+        """Wake another waiter, because the caller takes no message for a while."""
         self._dispatch.wake_other()
 
     def _received(self, inflight: InFlight, message: StoredMessage) -> ReceivedMessage:
         return ReceivedMessage(self._direct.settler_of(inflight), inflight, message)
 
     async def close(self) -> None:
-        """Stop giving messages, wait a while for those in work, store offsets, leave the group."""
+        """Stop handing out messages, wait for those being processed, store offsets, leave the
+        group.
+
+        The wait ends after 10 s.
+        """
         if self._closed:
             return
         self._closed = True
@@ -166,7 +174,8 @@ class PushConsumer:
         self._reader.stop_pulling()
         await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
         ends = [self._reader.stop(queue) for queue in self._reader.queues()]
-        # A lock that covers work which goes on is left to expire: nobody may begin before that.
+        # The lock of a queue with a message that is still being processed is left to expire, so
+        # that no other member begins before.
         at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
         for inflight in ends:
             self._finish(inflight)
@@ -222,7 +231,7 @@ class PushConsumer:
     # ------------------------------------------------------------------ rebalance.Assignee
 
     def assigned(self, topic: str | None = None) -> list[MessageQueue]:
-        """The queues read now, of one topic or of all."""
+        """Return the queues that are read, of one topic or of all."""
         return self._reader.queues(topic)
 
     async def apply(self, change: Plan) -> bool:
@@ -232,15 +241,17 @@ class PushConsumer:
             self._session.tasks.spawn(self._give_up(inflight), name=f"give up {queue}")
         wanted = [queue for queue in change.add if queue not in self._releasing]
         if self._locks is not None:
-            # What another member still has is taken on by a later round.
+            # Queues that another member still holds are added by a later round.
             held = await self._locks.acquire(wanted)
             wanted = [queue for queue in wanted if queue in held]
         started = await asyncio.gather(*map(self._reader.start, wanted))
         return sum(started) == len(change.add)
 
     async def _give_up(self, inflight: InFlight) -> None:
-        """Hand a dropped queue over: what was done before is stored before it is let go. The next
-        member gets a locked queue only when nothing of it is in work here."""
+        """Give up a dropped queue: store its offset, then release its lock.
+
+        The lock of a queue is released only if none of its messages is still being processed here.
+        """
         queue = inflight.queue
         try:
             await self._until_idle(inflight)
@@ -254,7 +265,7 @@ class PushConsumer:
             self._releasing.discard(queue)
 
     def _finish(self, inflight: InFlight) -> None:
-        """Note how far a queue was consumed; what is done later than that counts no more."""
+        """Note the offset of a queue that is given up; later settlements have no effect."""
         self._note_offset(inflight)
         inflight.reset(_NOWHERE)
 
@@ -265,7 +276,7 @@ class PushConsumer:
     # ------------------------------------------------------------------ periods
 
     async def persist_offsets(self) -> None:
-        """Store how far every queue is consumed; failures are logged."""
+        """Store the offsets of all queues; failures are logged."""
         for inflight in self._reader.inflights():
             self._note_offset(inflight)
         await self._offsets.persist()
@@ -282,16 +293,16 @@ class PushConsumer:
         interval_ms = pause_ms = self._config.lock_renewal_interval_ms
         while True:
             await self._clock.sleep_ms(pause_ms)
-            # Those that are given up stay locked while a message of theirs is in work.
+            # Queues that are given up stay locked while one of their messages is being processed.
             renewed = await locks.renew({*self._reader.queues(), *self._releasing})
-            # A lock would run out before the next time.
+            # After a failure, locks would expire before the next regular renewal.
             pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
             for inflight in self._reader.inflights():
                 if locks.held(inflight.queue):
                     self._dispatch.offer(inflight)
                 else:
                     log.warning("lock_lost queue=%s", inflight.queue)
-                    # Its new owner's offset counts from now on, not what was known here.
+                    # The offset of the lock's new owner counts, not the one known here.
                     inflight.reset(_NOWHERE)
                     self._offsets.forget(inflight.queue)
 
@@ -316,7 +327,7 @@ class PushConsumer:
         return self._locks is not None and self._locks.held(inflight.queue)
 
     async def _until_idle(self, inflight: InFlight) -> None:
-        """Wait until no message of a queue is in work, where order matters."""
+        """Wait until no message of an ordered queue is being processed, for a limited time."""
         if self._locks is None:
             return
         longest_ms = self._config.consume_timeout_ms

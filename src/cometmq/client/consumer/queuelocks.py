@@ -42,7 +42,7 @@ class QueueLocks:
         return self._until_ms.get(queue, 0) > self._session.clock.monotonic_ms()
 
     def epoch(self, queue: MessageQueue) -> int:
-        """Return how often the lock was newly acquired.
+        """Return the number of times that the lock was newly acquired.
 
         State from a lower epoch may be outdated.
         """

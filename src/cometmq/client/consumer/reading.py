@@ -1,7 +1,8 @@
-"""Reads the queues that a consumer is assigned ahead of it, within bounds.
+"""Prefetches messages of the queues that are assigned to a consumer, within limits.
 
-Each queue has a loop of long polls that fills an InFlight; who made the reader takes the messages
-out of it (upstream: DefaultMQPushConsumerImpl.pullMessage, DefaultLitePullConsumerImpl.PullTask).
+Each queue has a loop of long polls that fills an InFlight; the owner of the reader takes the
+messages from it (upstream: DefaultMQPushConsumerImpl.pullMessage,
+DefaultLitePullConsumerImpl.PullTask).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_MS: Final = 100
-#: The broker has not seen this member's subscription: a heartbeat tells it.
+#: The broker does not know this member's current subscription; a heartbeat updates it.
 _SUBSCRIPTION_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -46,11 +47,11 @@ class _Reading:
 
 
 class QueueReader:
-    """Reads queues for one consumer, which is told of new messages through ``offer``.
+    """Reads queues for one consumer and calls ``offer`` for each pull that returned.
 
-    With ``locks`` a queue is read only while its lock is held. ``may_pull`` can hold a queue back.
-    ``is_member`` says that heartbeats carry the subscription and that pulls tell how far the
-    consumer is.
+    With ``locks`` a queue is read only while its lock is held. ``may_pull`` can pause a queue. For
+    a member of a group (``is_member``), heartbeats carry the subscription and pulls commit its
+    offsets.
     """
 
     def __init__(
@@ -86,20 +87,20 @@ class QueueReader:
         self._stopped = False
 
     def queues(self, topic: str | None = None) -> list[MessageQueue]:
-        """The queues read now, of one topic or of all."""
+        """Return the queues that are read, of one topic or of all."""
         return [queue for queue in self._reading if topic is None or queue.topic == topic]
 
     def inflights(self) -> list[InFlight]:
-        """What is read of each queue."""
+        """Return the messages in flight of each queue."""
         return [reading.inflight for reading in self._reading.values()]
 
     def find(self, queue: MessageQueue) -> InFlight | None:
-        """What is read of one queue; None when it is not read."""
+        """Return the messages in flight of one queue; None if it is not read."""
         reading = self._reading.get(queue)
         return None if reading is None else reading.inflight
 
     async def start(self, queue: MessageQueue) -> bool:
-        """Begin to read a queue where the group stands; False when nobody says where."""
+        """Start to read a queue at the group's offset; return False if no broker returns it."""
         try:
             offset = await self._starts.of(queue)
         except CometError as error:
@@ -110,8 +111,10 @@ class QueueReader:
         return True
 
     def start_at(self, queue: MessageQueue, offset: int) -> None:
-        """Begin to read a queue at ``offset``, also one that is read already: what was read of it
-        is forgotten."""
+        """Start to read a queue at ``offset``.
+
+        If it is read already, forget its messages in flight.
+        """
         known = self._reading.get(queue)
         if known is None:
             inflight = InFlight(queue, offset)
@@ -123,14 +126,14 @@ class QueueReader:
         self._reading[queue] = _Reading(inflight, loop)
 
     def stop(self, queue: MessageQueue) -> InFlight:
-        """Read a queue no more: it belongs to another member."""
+        """Stop reading a queue, which belongs to another member now; return its InFlight."""
         reading = self._reading.pop(queue)
         reading.loop.cancel()
         reading.inflight.dropped = True
         return reading.inflight
 
     def stop_pulling(self) -> None:
-        """Pull nothing any more, of any queue; what was read stays."""
+        """Stop all pulls; messages that were read stay."""
         self._stopped = True
         for reading in self._reading.values():
             reading.loop.cancel()
@@ -155,12 +158,12 @@ class QueueReader:
                         await self._clock.sleep_ms(self._config.pull_error_pause_ms)
                         continue
                     if self._locks.epoch(queue) != epoch:
-                        # Somebody else may have read the queue in between.
+                        # Another member may have processed messages of the queue meanwhile.
                         epoch = self._locks.epoch(queue)
                         inflight.reset(await self._starts.of(queue))
                         told = inflight.committable
                 asked, done = inflight.next_offset, inflight.committable
-                # An offset that says nothing new could overtake a newer one in the broker.
+                # An unchanged offset is not sent: it could overtake a newer one in the broker.
                 begun_ms = self._clock.monotonic_ms()
                 result = await self._pull_once(inflight, None if done == told else done)
                 inflight.pulled_ms = self._clock.monotonic_ms()
@@ -202,7 +205,7 @@ class QueueReader:
                 result.min_offset,
                 result.max_offset,
             )
-            # Not what was read before: nobody would ever work on that.
+            # Keep messages before the new offset: a reset would lose them unprocessed.
             inflight.move(result.next_offset)
         else:
             messages = result.found
@@ -215,8 +218,11 @@ class QueueReader:
             self._offer(inflight)
 
     async def _pull_failed(self, inflight: InFlight, error: CometError, before: int) -> None:
-        """Wait after a failed pull, longer with each one ``before`` it: a broker that was only
-        restarted is read on soon, one that is away is left alone."""
+        """Wait after a failed pull, longer with each failure ``before`` it.
+
+        So a broker that was only restarted is read again soon, and one that is down gets few
+        requests.
+        """
         log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
             self._session.heartbeat_soon()
@@ -225,10 +231,10 @@ class QueueReader:
             await self._session.refresh(inflight.queue.topic)
 
     async def _may_ask_again(self, got_on: bool, before: int) -> int:
-        """After a pull that was answered; gives how many in a row led to nothing.
+        """Pause after a pull without progress; return the number of such pulls in a row.
 
-        The first is followed at once, for a slave sends its readers to the master. Who does not
-        reach that asks the slave again.
+        The first one is repeated at once, because a slave suggests its master for the next pull. If
+        the master cannot be reached, the next pulls go to the slave again.
         """
         if got_on:
             return 0

@@ -180,8 +180,10 @@ class ReceivedMessage(MessageView):
 
 
 class UnreadMessage(ReceivedMessage):
-    """Message ``at`` of a batch, which is made when somebody looks at it. From then on this is a
-    ReceivedMessage as any other, and the batch with all its bytes is let go."""
+    """Message ``at`` of a batch, decoded when it is first accessed.
+
+    From then on it is a ReceivedMessage and keeps no reference to the batch with all its bytes.
+    """
 
     __slots__ = ()
 
@@ -197,7 +199,7 @@ class UnreadMessage(ReceivedMessage):
             raise AttributeError(name=name, obj=self)
         self.stored = self._batch[self._at]
         self._batch = None
-        # Looking is cheaper without this method.
+        # Attribute access is faster in a class without __getattr__.
         self.__class__ = ReceivedMessage  # type: ignore[assignment]
         return self.stored
 

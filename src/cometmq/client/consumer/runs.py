@@ -1,10 +1,10 @@
-"""Messages that a handler is done with at once, one after the other.
+"""Runs: consecutive messages of one queue that a handler processes without waiting.
 
-Most handlers do not wait: a plain function, or a coroutine that ends in its first step. Such
-messages of one queue are a run: none is taken, settled or released by itself, and the queue's state
-changes once, at the end. Nobody else works on the loop meanwhile, so nobody sees the difference.
-Where a handler waits, raises, or says itself what becomes of its message, that message is taken as
-any other is (:meth:`Run.leave`), and the run has ended in front of it.
+Most handlers do not wait: a plain function, or a coroutine that ends in its first step. The
+messages of a run are not taken, settled and released one by one: the queue's state changes once, at
+the end. No other code runs on the loop meanwhile, so the difference cannot be observed. When a
+handler waits, raises, or settles its message itself, the run ends before that message, which is
+then taken as usual (:meth:`Run.leave`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.message.model import StoredMessage
 
-#: What is left to do for the message at which a run ended: wait for something, or raise it.
+#: The message at which a run ended, and the rest of its processing: an awaitable to wait for, an
+#: exception to raise, or None.
 Rest = tuple[ReceivedMessage, Awaitable[Any] | BaseException | None]
 
 
 class Run:
-    """The next messages of one queue; while a handler works on one, its Settler."""
+    """A run of messages of one queue. It is the Settler of the message that a handler works on."""
 
     __slots__ = (
         "_at",
@@ -50,21 +51,25 @@ class Run:
         self._settler = settler
         self._inflight = inflight
         self._begun_ms = clock.monotonic_ms()
-        #: The message that a handler works on; None once it is taken, or the run is over.
+        #: Message that the handler works on; None once it is taken, or the run is over.
         self._current: ReceivedMessage | None = None
-        #: Where the run begins in its batch, and where that message is.
+        #: Indexes in the batch of the first message of the run and of the current one.
         self._begin = self._at = 0
 
     def work(
         self, handler: Callable[[ReceivedMessage], Awaitable[Any] | None], longest: int
     ) -> tuple[int, Rest | None]:
-        """Call ``handler`` with at most ``longest`` messages; gives how many it got, and what is
-        left to do for the last one, which is taken then."""
+        """Call ``handler`` with at most ``longest`` messages.
+
+        Returns the number of messages that it got, and the rest of the processing of the last one,
+        which is taken then; None if all are settled.
+        """
         inflight = self._inflight
         batch, begin = inflight.run()
         self._begin = self._at = begin
         end = min(len(batch), begin + longest)
-        #: All messages, once somebody looked at one: who does looks at the next one, too.
+        #: All messages of the batch, decoded once the handler accessed one: a handler that
+        #: accesses one message usually accesses the next ones too.
         made: list[StoredMessage] | None = None
         message: ReceivedMessage
         for at in range(begin, end):
@@ -79,7 +84,7 @@ class Run:
                 rest = None if result is None else _step(result)
             except BaseException as error:
                 self.leave()
-                # Not through a name that stays: the error holds this frame.
+                # Keep the error in no local variable: its traceback refers to this frame.
                 return at + 1 - begin, (message, error)
             if rest is not None or self._current is None:
                 self.leave()
@@ -92,13 +97,13 @@ class Run:
         return end - begin, None
 
     def _settle(self, end: int) -> None:
-        """Those before ``end`` are done."""
+        """Settle the messages of the run before index ``end``."""
         self._current = None
         if end > self._begin:
             self._settler.run_succeeded(self._inflight, end - self._begin, self._begun_ms)
 
     def leave(self) -> None:
-        """End the run in front of the message in work, which is taken."""
+        """End the run before the current message and take that message from the queue."""
         message = self._current
         if message is not None:
             self._settle(self._at)
@@ -133,8 +138,10 @@ class Run:
 
 
 def _step(result: Awaitable[Any]) -> Awaitable[Any] | None:
-    """Take the first step of what a handler gave; gives what is left to wait for. Raises what the
-    step raises."""
+    """Run the first step of a handler's awaitable; return what is left to await, or None.
+
+    Raises what that step raises.
+    """
     if type(result) is not CoroutineType:
         return result
     try:
@@ -146,7 +153,7 @@ def _step(result: Awaitable[Any]) -> Awaitable[Any] | None:
 
 @coroutine
 def _resumed(stepped: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that waits for ``awaited`` already."""
+    """Continue a coroutine whose first step was run and that waits for ``awaited``."""
     step: Callable[[Any], Any]
     while True:
         try:

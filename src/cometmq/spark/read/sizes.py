@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 QUEUES: Final = 16
 ROWS: Final = 32
-"""Number of queues to sample, and messages requested of each. A response holds no more than 32."""
+"""Number of queues to sample, and messages requested of each. A response holds at most 32."""
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:

@@ -1,8 +1,8 @@
-"""Bringing the log to the device: one sync at a time for everybody who waits.
+"""Flush of the log to the device: one sync at a time, shared by all requests that wait.
 
-Who needs durability asks for a sync after a write. With few waiting, and a device that was quick
-lately, it is done at once, on the loop, which would have nothing else to do; otherwise one thread
-does it while the loop takes in more, and whatever was written meanwhile shares the next one
+Callers request a sync after a write. If few messages wait and recent syncs were quick, it runs at
+once on the event loop, which would otherwise be idle. If not, a thread runs it while the loop
+serves further requests, and all bytes written in the meantime share the next sync
 (docs/decisions/0003-sync-flush.md has the numbers).
 """
 
@@ -29,7 +29,7 @@ _SAMPLES = 100
 
 
 class Latency:
-    """The last hundred sync times, and whether all but the worst are under the bound."""
+    """Durations of the last 100 syncs, compared with INLINE_BOUND_NS."""
 
     __slots__ = ("_recent", "_slow")
 
@@ -38,7 +38,7 @@ class Latency:
         self._slow = 0
 
     def add(self, duration_ns: int) -> None:
-        """Count one sync."""
+        """Add the duration of one sync."""
         slow = duration_ns > INLINE_BOUND_NS
         if len(self._recent) == _SAMPLES:
             self._slow -= self._recent[0]
@@ -47,14 +47,15 @@ class Latency:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the p99 of the recent syncs is under the bound (not before ten of them)."""
+        """True if the p99 of the recent syncs is within the bound; False before ten syncs."""
         return len(self._recent) >= 10 and self._slow <= len(self._recent) // _SAMPLES
 
 
 class Flusher:
-    """Syncs the log. ``on_synced`` gets the new durable offset, ``on_failed`` the OSError.
+    """Syncs the log. ``on_synced`` is called with the new durable offset, ``on_failed`` with the
+    OSError.
 
-    ``thread`` is its own, and closed with it.
+    ``thread`` belongs to this object, and :meth:`close` shuts it down.
     """
 
     __slots__ = (
@@ -90,9 +91,9 @@ class Flusher:
         self.threaded_count = 0
 
     def sync(self, messages: int) -> None:
-        """See to it that what is written now becomes durable; ``on_synced`` tells when.
+        """Start to sync all bytes written so far; ``on_synced`` is called when they are durable.
 
-        ``messages`` is how many wait for it.
+        ``messages`` is the number of messages that wait for it.
         """
         log = self._log
         if self._syncing is not None:
@@ -106,7 +107,7 @@ class Flusher:
             self._start_thread()
 
     def sync_now(self) -> None:
-        """Sync on the calling thread."""
+        """Sync in the calling thread, which blocks meanwhile."""
         target, files = self._log.written, self._log.unsynced_files()
         self.inline_count += 1
         try:
@@ -118,7 +119,7 @@ class Flusher:
         self.on_synced(target)
 
     def sync_in_thread(self) -> None:
-        """Sync without holding the loop, whatever the device's speed."""
+        """Start to sync in the thread, however quick the device is."""
         log = self._log
         if self._syncing is None and log.failure is None and log.durable < log.written:
             self._start_thread()
@@ -159,10 +160,10 @@ class Flusher:
         return self._clock.monotonic_ns() - begin_ns
 
     def close(self) -> None:
-        """Wait for a sync under way; ``on_failed`` is told when it failed.
+        """Wait for a running sync; call ``on_failed`` if it failed.
 
-        The kernel reports a failed sync once: passed over here, the next one would succeed and
-        prove nothing.
+        The kernel reports a failed sync only once. If this one were ignored, the next would succeed
+        without the bytes being durable.
         """
         self._thread.shutdown()
         syncing, self._syncing = self._syncing, None

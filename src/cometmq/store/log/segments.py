@@ -1,4 +1,4 @@
-"""The log files in order, as one address space: find, add, cut, drop."""
+"""Segments of the commit log: files of one size that form one address space."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """What is wrong with one log file: ``size_bytes`` is -1 for a file that is not there.
+    """Fault of one log file. ``size_bytes`` is -1 if the file is missing.
 
-    ``next_base`` is where the first file behind it begins, -1 with none. ``settings_differ`` says
-    that more likely the setting of the files' size is wrong than the file.
+    ``next_base`` is the offset of the first file after it, -1 if there is none. ``settings_differ``
+    is True if the configured file size is probably wrong, not the file.
     """
 
     path: str
@@ -38,7 +38,7 @@ class FileFault:
 
 
 class Segments:
-    """Contiguous files of one size. ``files`` is in order and may be empty."""
+    """Contiguous log files of one size. ``files`` is in order and may be empty."""
 
     __slots__ = ("_files", "_first", "directory", "file_bytes", "files")
 
@@ -52,12 +52,12 @@ class Segments:
     def load(
         self, mend: Callable[[FileFault], None] | None = None, *, size_is_sure: bool = False
     ) -> None:
-        """Open what the directory holds.
+        """Open the log files in the directory.
 
-        A last file that was never filled with its zeros (a crash while it was made) is removed.
-        ``mend`` is called for a file that is missing in between or has another size, until there is
-        none; without it StoreCorrupt is raised. ``size_is_sure`` says that the store was written
-        with files of this size.
+        If a crash interrupted the creation of the last file, so that it has another size and only
+        zeros, it is removed. ``mend`` is called for each other file with a wrong size and for each
+        file missing between others, until there is none; without ``mend``, StoreCorrupt is raised.
+        ``size_is_sure`` means that the store is known to have files of this size.
         """
         while (fault := self._find_fault(size_is_sure)) is not None:
             if mend is None:
@@ -78,6 +78,7 @@ class Segments:
     def _find_fault(self, size_is_sure: bool) -> FileFault | None:
         found = self._found()
         sizes = [self._size(path) for _, path in found]
+        # A last file whose creation a crash interrupted is no fault.
         if found and sizes[-1] != self.file_bytes and self._is_unused(found[-1][1], sizes[-1]):
             found.pop()
         bases = [base for base, _ in found]
@@ -123,36 +124,42 @@ class Segments:
 
     @property
     def start(self) -> int:
-        """First offset that a file holds."""
+        """Offset at which the first file begins."""
         return self._first
 
     @property
     def end(self) -> int:
-        """End of the last file; with none, where the first one would begin."""
+        """Offset at which the last file ends; without files, where the first one would begin."""
         return self.files[-1].end if self.files else self._first
 
     def find(self, offset: int) -> LogFile | None:
-        """The file that holds ``offset``; None when no file does."""
+        """Return the file that holds ``offset``; None if no file does."""
         number = (offset - self._first) // self.file_bytes
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def free_bytes(self) -> int:
-        """Room left on the device."""
+        """Return the free space of the file system."""
         return self._files.disk_space(self.directory).free_bytes
 
     def create_file(self, base: int) -> LogFile:
-        """Make the file for ``base`` without adding it; may run in a thread. Raises OSError."""
+        """Create the file that begins at ``base``, without adding it. Raises OSError.
+
+        May run in a thread.
+        """
         return LogFile.create(self._files, self.directory, base, self.file_bytes)
 
     def add(self, file: LogFile) -> None:
-        """Put a file behind the last one."""
+        """Add a file after the last one."""
         assert file.base == self.end or not self.files
         if not self.files:
             self._first = file.base
         self.files.append(file)
 
     def detach_behind(self, offset: int) -> list[LogFile]:
-        """Let go of the files that begin behind ``offset``; they are returned closed, and stay."""
+        """Remove the files that begin after ``offset`` from ``files``; return them, closed.
+
+        They stay on the disk.
+        """
         kept = [file for file in self.files if file.base <= offset]
         gone = self.files[len(kept) :]
         self.files = kept
@@ -161,18 +168,20 @@ class Segments:
         return gone
 
     def drop_after(self, offset: int) -> None:
-        """Remove the files that begin behind ``offset``, last first. Raises OSError."""
+        """Delete the files that begin after ``offset``, the last one first. Raises OSError."""
         for file in reversed(self.detach_behind(offset)):
             remove_file(self._files, file.path)
 
     def restart_at(self, offset: int) -> None:
-        """Begin at ``offset``, without the files there are. Raises OSError."""
+        """Delete all files; the next one begins at ``offset``. Raises OSError."""
         self.drop_after(-1)
         self._first = offset
 
     def drop_first(self) -> LogFile:
-        """Let go of the oldest file. It is returned closed, and its name is the caller's to
-        unlink: that may take long."""
+        """Remove the oldest file from ``files``; return it, closed.
+
+        The caller must delete it from the disk, which may take long.
+        """
         file = self.files.pop(0)
         self._first = self.files[0].base if self.files else file.end
         self._let_go(file)
@@ -183,15 +192,15 @@ class Segments:
         file.close()
 
     def attach(self, seals: Seals) -> None:
-        """Give ``seals`` to the files that have one."""
+        """Set ``seals`` of each file that has a seal."""
         for file in self.files:
             if file.base in seals.bases:
                 file.seals = seals
 
     def keep_seals(self, seals: Seals, end: int) -> None:
-        """Remove every seal but those of files that are full up to ``end``, the log's end.
+        """Remove the seals of all files that are not full, given the log's end ``end``.
 
-        Call it before anything is written or cut there. Raises OSError.
+        Call it before anything is written or cut at the end. Raises OSError.
         """
         full = {file.base for file in self.files if file.end <= end}
         for file in self.files:
@@ -207,7 +216,7 @@ class Segments:
 
 
 def _fits_another(bases: list[int], sizes: list[int], file_bytes: int) -> bool:
-    """Whether names and sizes fit each other, but not ``file_bytes``."""
+    """Return whether all names and sizes fit one file size other than ``file_bytes``."""
     size = sizes[0] if sizes else file_bytes
     return size != file_bytes and all(
         base == bases[0] + number * size and (sizes[number] == size)
@@ -216,7 +225,10 @@ def _fits_another(bases: list[int], sizes: list[int], file_bytes: int) -> bool:
 
 
 def remove_file(files: Files, path: str) -> None:
-    """Take a log file's name away for good, before that of its neighbour: a power cut could undo
-    one removal and not the other, and leave a gap. A thread may do it. Raises OSError."""
+    """Delete a log file durably. Raises OSError.
+
+    Its name is gone for good before the next file is deleted. Otherwise a power loss could undo one
+    deletion and not the other, and leave a gap. May run in a thread.
+    """
     files.unlink(path)
     files.sync_directory(os.path.dirname(path))

@@ -86,7 +86,7 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _end(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """Nobody waits for a child any more."""
+    """Kill a child process whose caller was cancelled while it was started."""
     if not starting.cancelled() and starting.exception() is None:
         child = starting.result()
         child.kill()

@@ -31,9 +31,10 @@ class QueueTable:
 
     ``by_topic`` has the queues in memory, ``known`` the numbers of each topic's queues, ``resumed``
     the queues of which the journal had entries, until they are first asked for. Entries of a
-    queue's files that point below ``load_below`` are believed. ``check`` is called with a queue
+    queue's files that point below ``load_below`` are trusted. ``check`` is called with a queue
     before its files are read. ``on_gone`` are called at once with each queue that is removed, so
-    that its holders drop it. ``recovering`` is true until the queues have all that the log has.
+    that its holders drop it. ``recovering`` is True until the queues have entries for all records
+    of the log.
     """
 
     __slots__ = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cometmq.store.read.coldreads import ColdReads
     from cometmq.store.read.reader import Query, ReadLimits
 
-#: Queue entries read in one step: most answers need no more.
+#: Number of queue entries read in one step; it is enough for most responses.
 _STEP_ENTRIES: Final = 256
 _NO_BOUND: Final = 1 << 62
 

@@ -15,9 +15,9 @@ class Severity(Enum):
     """The severity of a finding."""
 
     DAMAGE = "damage"
-    """Something is not what it was, or contradicts something else."""
+    """Data that was changed or lost, or that contradicts other data."""
     NOTE = "note"
-    """Worth knowing; the next start deals with it, or nobody has to."""
+    """No damage: the next start of the broker handles it, or it needs no action."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ _ORDER_KEYS: Final = ("a", "b", "c")
 
 
 class Workload:
-    """Messages for ``groups``; once ``ended`` is true, there are no more."""
+    """Messages for ``groups``, until ``ended`` is set."""
 
     def __init__(self, chance: Random, groups: tuple[Group, ...]) -> None:
         self.ended = False
