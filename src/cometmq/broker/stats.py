@@ -94,7 +94,7 @@ class BrokerStats:
         self._clock = clock
         self._dispatched = dispatched
         self._before = dispatched.messages, dispatched.size_bytes
-        #: Pulls, which are counted by who answers them.
+        #: Totals of pulls; the code that answers a pull counts it.
         self.pulled = PullTotals()
         self.pulled.step = clock.monotonic_ms() // _STEP_MS
         self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)

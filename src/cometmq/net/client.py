@@ -200,9 +200,9 @@ class Remoting:
         return outcome
 
     def cut_head(self, code: int, header: Header, names: Sequence[str]) -> tuple[bytes, ...]:
-        """The header of requests that differ in the numbers ``names`` only, for :meth:`pull`.
+        """Return the pieces of a header for :meth:`pull`, cut at the numbers ``names``.
 
-        Raises LocalProtocolError for one that cannot be encoded.
+        Requests that differ in these numbers alone share the pieces. Raises LocalProtocolError for one that cannot be encoded.
         """
         try:
             return head_pieces(code, to_ext(header), self.language, names)
@@ -212,8 +212,11 @@ class Remoting:
     async def pull(
         self, address: str, pieces: Sequence[bytes], numbers: Sequence[int], *, timeout_ms: int
     ) -> Pulled | Response:
-        """Send a pull, whose header :meth:`cut_head` made, and wait for its answer: Pulled when it
-        is plain. Raises NotConnected and RequestTimedOut as :meth:`request`."""
+        """Send a pull with a header from :meth:`cut_head` and wait for its response.
+
+        Return Pulled for a plain response. Raises NotConnected and RequestTimedOut, as
+        :meth:`request` does.
+        """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         link = self._links.get(address)
         if link is None or link.blocked:
@@ -423,8 +426,10 @@ class Link(asyncio.Protocol):
     def post_pull(
         self, pieces: Sequence[bytes], numbers: Sequence[int], deadline_ms: int
     ) -> tuple[int, asyncio.Future[Pulled | Outcome]]:
-        """Send a pull whose header is ``pieces`` with ``numbers`` between them, the last but one of
-        them before its opaque; gives its opaque, and what gets its outcome."""
+        """Send a pull; return its opaque and a future of its outcome.
+
+        The header is made of ``pieces`` with ``numbers`` and the opaque between them.
+        """
         opaque = self.connection.new_opaque()
         values = [*numbers, opaque]
         head = b"".join([b"%b%d" % each for each in zip(pieces, values, strict=False)])

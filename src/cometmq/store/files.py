@@ -378,8 +378,10 @@ class PosixFiles:
 
 
 def _is_named(handle: int, path: str) -> bool:
-    """Whether the system still knows an open file by this name; False also where it cannot tell, or
-    where a symbolic link stands in the path of the file itself."""
+    """Return whether the system still knows an open file by this name.
+
+    Return False as well if it cannot tell, or if the last part of the path is a symbolic link.
+    """
     try:
         name = os.readlink(f"/proc/self/fd/{handle}")
     except OSError:

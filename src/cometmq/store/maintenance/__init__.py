@@ -1,1 +1,1 @@
-"""What a store does by itself while it runs: flushes, checksums, retention, the scrub."""
+"""Background work of a running store: flushes, checksums, retention, the scrub."""
