@@ -202,7 +202,8 @@ class Remoting:
     def cut_head(self, code: int, header: Header, names: Sequence[str]) -> tuple[bytes, ...]:
         """Return the pieces of a header for :meth:`pull`, cut at the numbers ``names``.
 
-        Requests that differ in these numbers alone share the pieces. Raises LocalProtocolError for one that cannot be encoded.
+        Requests that differ in these numbers alone share the pieces. Raises LocalProtocolError if
+        the header cannot be encoded.
         """
         try:
             return head_pieces(code, to_ext(header), self.language, names)
