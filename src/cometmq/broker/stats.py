@@ -36,13 +36,6 @@ class Counter(PullCounter):
         super().__init__()
         self._marks: tuple[tuple[int, int], ...] = ()
 
-    def add(self, count: int, size_bytes: int, step: int) -> None:
-        """Count ``count`` messages in the step of time number ``step``."""
-        if self.step != step:
-            self.begin(step)
-        self.count += count
-        self.size_bytes += size_bytes
-
     def begin(self, step: int) -> None:
         """Begin the step of time number ``step``."""
         self.step = step

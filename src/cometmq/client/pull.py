@@ -231,7 +231,7 @@ class Puller:
                 result = await pending
                 if isinstance(result, CometError):
                     raise result
-                found = [each for each in result.messages if each.queue_offset < end]
+                found = [each for each in result.found if each.queue_offset < end]
                 _check_progress(queue, offset, end, result, strict=strict)
                 offset = result.next_offset
                 done = offset >= end or result.status is PullStatus.NOTHING_NEW
@@ -296,7 +296,7 @@ class Puller:
 
     async def _is_stored_before(self, queue: MessageQueue, offset: int, moment_ms: int) -> bool:
         result = await self.pull(queue, offset, max_messages=1)
-        return not result.messages or result.messages[0].store_ms < moment_ms
+        return not result.found or result.found[0].store_ms < moment_ms
 
     async def earliest_store_ms(self, queue: MessageQueue) -> int:
         """Return the store time of the oldest message of ``queue``; -1 if it is empty.

@@ -168,8 +168,8 @@ async def _pull_all(
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
-            phase.messages += len(result.messages)
-            phase.body_bytes += sum(len(message.body) for message in result.messages)
+            phase.messages += len(result.found)
+            phase.body_bytes += sum(len(message.body) for message in result.found)
 
     async with asyncio.TaskGroup() as group:
         for number, (queue, start) in enumerate(starts.items()):

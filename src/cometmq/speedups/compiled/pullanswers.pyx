@@ -126,38 +126,23 @@ def read_pull(bytes data, Py_ssize_t at):
 
 def answer_frame(tuple pieces, tuple numbers, chunks):
     """Return the frame of an answer; see plain/pullframes.py."""
-    cdef unsigned char digits[NUMBERS_MAX][DIGITS_MAX]
-    cdef Py_ssize_t digit_counts[NUMBERS_MAX]
-    cdef Py_ssize_t n, count = len(numbers), head_bytes = 0, body_bytes = 0, size
+    cdef long long values[NUMBERS_MAX]
+    cdef Py_ssize_t n, count = len(numbers), body_bytes = 0
     cdef unsigned char *out
     cdef unsigned char *end
     cdef Py_buffer view
-    cdef bytes piece
+    cdef bytes frame
     if len(pieces) != count + 1:
         raise ValueError("a piece of the header stands before each number, and one at the end")
     if count > NUMBERS_MAX:
         raise ValueError("too many numbers")
     for n in range(count):
-        digit_counts[n] = put_decimal(digits[n], numbers[n]) - digits[n]
-        head_bytes += digit_counts[n]
-    for piece in pieces:
-        head_bytes += PyBytes_Size(piece)
+        values[n] = numbers[n]
     for chunk in chunks:
         body_bytes += len(chunk)
-    frame = PyBytes_FromStringAndSize(NULL, 8 + head_bytes + body_bytes)
-    out = <unsigned char *>PyBytes_AsString(frame)
-    end = out + 8 + head_bytes + body_bytes
-    put32(out, <unsigned int>(4 + head_bytes + body_bytes))
-    put32(out + 4, <unsigned int>head_bytes)
-    out += 8
-    for n in range(count + 1):
-        piece = pieces[n]
-        size = PyBytes_Size(piece)
-        memcpy(out, PyBytes_AsString(piece), size)
-        out += size
-        if n < count:
-            memcpy(out, digits[n], digit_counts[n])
-            out += digit_counts[n]
+    frame = _begun(pieces, values, count, body_bytes)
+    end = <unsigned char *>PyBytes_AsString(frame) + PyBytes_Size(frame)
+    out = end - body_bytes
     for chunk in chunks:
         PyObject_GetBuffer(chunk, &view, PyBUF_SIMPLE)
         try:
@@ -184,6 +169,18 @@ cdef class PullCounter:
 
     def begin(self, long long step):
         self.step = step
+
+    cdef int more(self, long long count, long long size_bytes, long long step) except -1:
+        """Count messages in a time step, which begins if it is a new one."""
+        if self.step != step:
+            self.begin(step)
+        self.count += count
+        self.size_bytes += size_bytes
+        return 0
+
+    def add(self, long long count, long long size_bytes, long long step):
+        """Count messages in a time step; see plain/pullanswers.py."""
+        self.more(count, size_bytes, step)
 
 
 cdef class PullTotals:
@@ -373,6 +370,7 @@ cdef class PullAnswers:
         cdef PullCounter counter
         cdef PullTotals totals = self.totals
         cdef bytes frame
+        cdef long long numbers[ANSWER_NUMBERS]
         cdef unsigned char *out
         if not queue.min_offset <= offset < queue.max_offset:
             return None
@@ -395,17 +393,15 @@ cdef class PullAnswers:
             counter = plan.counter
             if counter is None:
                 counter = plan.counter = self.counter_of(plan.fields[0], plan.fields[1])
-            if counter.step != totals.step:
-                counter.begin(totals.step)
-            counter.count += count
-            counter.size_bytes += size_bytes
+            counter.more(count, size_bytes, totals.step)
             if 0 < suggests <= 2:
                 suggested = plan.suggested[suggests - 1]
         else:
             totals.missed += 1
+        numbers[0], numbers[1], numbers[2] = queue.max_offset, queue.min_offset, next_offset
+        numbers[3], numbers[4] = suggested, opaque
         frame = _begun(
-            self.found_pieces if count else self.missed_pieces, queue.max_offset, queue.min_offset,
-            next_offset, suggested, opaque, size_bytes,
+            self.found_pieces if count else self.missed_pieces, numbers, ANSWER_NUMBERS, size_bytes
         )
         out = <unsigned char *>PyBytes_AsString(frame) + PyBytes_Size(frame) - size_bytes
         if reading is not None:
@@ -572,21 +568,18 @@ cdef class PullAnswers:
 
 
 cdef bytes _begun(
-    tuple pieces, long long first, long long second, long long third, long long fourth,
-    long long fifth, Py_ssize_t body_bytes,
+    tuple pieces, const long long *numbers, Py_ssize_t count, Py_ssize_t body_bytes
 ):
     """Return the frame of an answer with room for its body at the end.
 
-    There is one piece more than there are numbers.
+    There is one piece more than there are numbers, of which there are ``NUMBERS_MAX`` at most.
     """
-    cdef long long numbers[ANSWER_NUMBERS]
-    cdef unsigned char digits[ANSWER_NUMBERS][DIGITS_MAX]
-    cdef Py_ssize_t digit_counts[ANSWER_NUMBERS]
+    cdef unsigned char digits[NUMBERS_MAX][DIGITS_MAX]
+    cdef Py_ssize_t digit_counts[NUMBERS_MAX]
     cdef Py_ssize_t n, head_bytes = 0, size
     cdef unsigned char *out
     cdef bytes piece
-    numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] = first, second, third, fourth, fifth
-    for n in range(ANSWER_NUMBERS):
+    for n in range(count):
         digit_counts[n] = put_decimal(digits[n], numbers[n]) - digits[n]
         head_bytes += digit_counts[n]
     for piece in pieces:
@@ -596,12 +589,12 @@ cdef bytes _begun(
     put32(out, <unsigned int>(4 + head_bytes + body_bytes))
     put32(out + 4, <unsigned int>head_bytes)
     out += 8
-    for n in range(ANSWER_NUMBERS + 1):
+    for n in range(count + 1):
         piece = pieces[n]
         size = PyBytes_Size(piece)
         memcpy(out, PyBytes_AsString(piece), size)
         out += size
-        if n < ANSWER_NUMBERS:
+        if n < count:
             memcpy(out, digits[n], digit_counts[n])
             out += digit_counts[n]
     return frame

@@ -39,17 +39,6 @@ Waiting: TypeAlias = "tuple[PullPlan, int, int, int]"
 Entries: TypeAlias = bytes | bytearray
 
 
-class LogFile(Protocol):
-    """A log file; see store/log/logfile.py."""
-
-    @property
-    def base(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def view(self) -> memoryview: ...
-
-
 class Reads(Protocol):
     """The part of ``log`` that is in memory; see store/read/coldreads.py."""
 
@@ -89,6 +78,13 @@ class PullCounter:
     def begin(self, step: int) -> None:
         """Start a new time step."""
         self.step = step
+
+    def add(self, count: int, size_bytes: int, step: int) -> None:
+        """Count ``count`` messages in a time step, which begins if it is a new one."""
+        if self.step != step:
+            self.begin(step)
+        self.count += count
+        self.size_bytes += size_bytes
 
 
 class PullTotals:
@@ -302,10 +298,7 @@ class PullAnswers:
         counter = plan.counter
         if counter is None:
             counter = plan.counter = self._counter_of(plan.fields[0], plan.fields[1])
-        if counter.step != self._totals.step:
-            counter.begin(self._totals.step)
-        counter.count += count
-        counter.size_bytes += size_bytes
+        counter.add(count, size_bytes, self._totals.step)
 
     def _take(self, plan: PullPlan, offset: int) -> tuple[int, int, int, memoryview] | None:
         """Return the records for a pull without a filter; None unless there is at least one."""
