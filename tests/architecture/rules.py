@@ -12,6 +12,7 @@ TESTS = ROOT / "tests"
 
 FILE_LINES_MAX = 1_000
 FUNCTION_LINES_MAX = 80
+CLASS_NAME_USES_MAX = 2
 
 #: Words that name nothing: whatever they are put on becomes a drawer.
 EMPTY_WORDS = frozenset(
@@ -93,3 +94,17 @@ def empty_names(files: Iterable[Path], base: Path) -> list[str]:
         names = [*parts, *(n.name for n in ast.walk(parse(path)) if isinstance(n, ast.ClassDef))]
         complaints += [f"{path}: {name}" for name in names if words(name) & EMPTY_WORDS]
     return complaints
+
+
+def class_names_used_often(files: Iterable[Path]) -> list[str]:
+    """Return the public classes whose name more than CLASS_NAME_USES_MAX modules define."""
+    places: dict[str, list[str]] = {}
+    for path in files:
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path))
+    return [
+        f"{name}: {', '.join(found)}"
+        for name, found in sorted(places.items())
+        if len(found) > CLASS_NAME_USES_MAX
+    ]

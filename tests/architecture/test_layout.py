@@ -81,6 +81,16 @@ def test_an_empty_name_is_found(tmp_path: Path, name: str, text: str, found: int
     assert len(rules.empty_names([path], tmp_path)) == found
 
 
+def test_no_class_name_is_used_often() -> None:
+    assert rules.class_names_used_often(rules.python_files(rules.SRC)) == []
+
+
+@pytest.mark.parametrize(("modules", "found"), [(2, 0), (3, 1)])
+def test_a_class_name_used_often_is_found(tmp_path: Path, modules: int, found: int) -> None:
+    paths = [plant(tmp_path, f"{number}.py", "class Report: ...\n") for number in range(modules)]
+    assert len(rules.class_names_used_often(paths)) == found
+
+
 def test_core_can_be_imported_by_all() -> None:
     # protocol imports core.errors; an import in core/__init__.py would become one of protocol's.
     assert (rules.PACKAGE / "core" / "__init__.py").read_bytes() == b""
