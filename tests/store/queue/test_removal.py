@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.net.tasks import Tasks
 from cometmq.store.files import PosixFiles
-from cometmq.store.queue.removal import Removals
+from cometmq.store.queue.queuefiles import Removals
 
 
 def made_topic(root: Path, topic: str = "t") -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.files import Buffer, PosixFiles
-from cometmq.store.recovery.fsync import proven_end, secure_log
+from cometmq.store.recovery.opening import proven_end, secure_log
 from tests.store.stores import assert_consistent, copied, fill, log_of, opened, run_round
 
 

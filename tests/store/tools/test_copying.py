@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.files import SnapshotFiles
-from cometmq.store.tools.copying import Copies, copy_file, tree
+from cometmq.store.tools.snapshot import Copies, copy_file, tree
 
 FILES = SnapshotFiles()
 SIZE = 9 << 20

@@ -8,10 +8,10 @@ import pytest
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.tools.crosscheck import judge
 from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
 from cometmq.store.tools.entrycheck import Lonely, Why
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.judging import judge
 from cometmq.store.tools.logcheck import LogOutcome, Surroundings
 from cometmq.store.tools.logfile import Gap
 from cometmq.store.tools.queues import QueueSpan

@@ -11,8 +11,7 @@ from cometmq.store.tools import queues
 from cometmq.store.tools.digest import mix_entries, of
 from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.queues import QueueSpan, read_entries, survey, written_entries
-from cometmq.store.tools.textcodes import text_code
+from cometmq.store.tools.queues import QueueSpan, read_entries, survey, text_code, written_entries
 
 FILES = ReadOnlyFiles()
 PER_FILE = 1_000

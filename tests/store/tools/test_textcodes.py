@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.store.tools.textcodes import text_code
+from cometmq.store.tools.queues import text_code
 
 
 @pytest.mark.parametrize(

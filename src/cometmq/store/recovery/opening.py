@@ -1,4 +1,8 @@
-"""Opening of a store directory: takes the lock, loads files, runs recovery, returns the store."""
+"""Opening of a store directory: takes the lock, loads files, runs recovery, returns the store.
+
+Loading repairs missing and short log files and creates the first one. Before the store is returned,
+all that consumers may see is synced, and what is left behind the log's end is cleared.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as changed
 
-from cometmq.core.errors import StoreFull, StoreLocked
+from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.store.checkpoint import (
     Positions,
     abort_path,
@@ -19,6 +23,7 @@ from cometmq.store.checkpoint import (
     read_positions,
     write_positions,
 )
+from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles, make_durable_directory
 from cometmq.store.index.index import Index
 from cometmq.store.log.commitlog import NO_ROOM, CommitLog
@@ -27,10 +32,8 @@ from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.recovery.damage import Mender, Proof
-from cometmq.store.recovery.fsync import proven_end, secure_log
+from cometmq.store.recovery.damage import Mender, Proof, mend_file, ways_out
 from cometmq.store.recovery.indexcheck import check_index
-from cometmq.store.recovery.logloading import LogLoading
 from cometmq.store.recovery.mounts import warn_of_mounts
 from cometmq.store.recovery.quarantine import SetAside
 from cometmq.store.recovery.queuevalidation import Queues
@@ -47,8 +50,157 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
     from cometmq.store.log.scan import Scan
+    from cometmq.store.log.segments import FileFault
+
+_COPY_BYTES = 1 << 20
+
+
+def secure_log(
+    store: MessageStore,
+    positions: Positions | None,
+    end: int,
+    first: int,
+    *,
+    crashed: bool,
+    cut: bool,
+) -> None:
+    """Make the log durable up to ``end``, and remove everything after it, durably.
+
+    No later crash of the machine may take records that recovery has shown, and no record after the
+    end may come back. The log was read from ``first`` on. ``cut`` says that there was something
+    after the end. Raises OSError.
+    """
+    segments = store.log.segments
+    proven = min(first, proven_end(segments, positions))
+    if crashed:
+        _write_again(segments, first if positions is None else proven_end(segments, positions), end)
+    segments.keep_seals(store.seals, end)
+    if crashed or cut:
+        segments.drop_after(end)
+        file = segments.find(end)
+        if file is not None:
+            file.clear_from(end)
+    for file in segments.files:
+        if file.end > proven:
+            file.sync()
+    # The names too: the run that created the last file may have ended before it synced its name.
+    store.files.sync_directory(segments.directory)
+
+
+def proven_end(segments: Segments, positions: Positions | None) -> int:
+    """Return the offset up to which the log is known to be durable."""
+    if positions is None:
+        return segments.start
+    return max(segments.start, positions.durable or positions.synced)
+
+
+def _write_again(segments: Segments, at: int, end: int) -> None:
+    """Write again the bytes that were never proven durable, from ``at`` on.
+
+    After a failed sync, the kernel may mark pages as clean that never reached the device. Another
+    sync of them succeeds and does nothing, until a power cut loses what recovery has shown. After a
+    restart of the machine all bytes were read from the device, but a restart cannot be detected for
+    certain: the last process may have ended before it wrote a note.
+    """
+    while at < end:
+        file = segments.find(at)
+        if file is None:
+            return
+        chunk = bytearray(min(_COPY_BYTES, file.end - at, end - at))
+        file.read_into(chunk, at)
+        file.write(at, chunk)
+        at += len(chunk)
+
 
 logger = logging.getLogger(__name__)
+
+
+class LogLoading:
+    """Loads the log files of one store; ``positions`` are the notes of its last run."""
+
+    def __init__(
+        self, store: MessageStore, aside: SetAside, queues: Queues, positions: Positions | None
+    ) -> None:
+        self._store = store
+        self._config = store.config
+        self._segments = store.log.segments
+        self._aside = aside
+        self._queues = queues
+        self._positions = positions
+        self._short: list[FileFault] = []
+
+    def load(self) -> None:
+        """Open all files, or create the first one.
+
+        Raises StoreCorrupt for files that are missing or have another size, unless they can be
+        repaired and the damage policy permits it; StoreFull if there is no room for the first file.
+        """
+        store, segments = self._store, self._segments
+        noted = self._positions
+        size = noted.file_bytes if noted is not None else 0
+        if size not in (0, segments.file_bytes):
+            raise StoreCorrupt(
+                segments.directory, -1,
+                f"mappedFileSizeCommitLog is {segments.file_bytes}, the store was written with "
+                f"{size}: start with that",
+            )  # fmt: skip
+        segments.load(self._mend_file, size_is_sure=size > 0)
+        segments.attach(store.seals)
+        if not segments.files:
+            self._create_first(self._first_base())
+
+    def _mend_file(self, fault: FileFault) -> None:
+        self._store.seals.forget([fault.base])
+        mend_file(
+            fault, self._segments, self._store.files, self._config, self._aside, self._queues.punch
+        )
+        if 0 <= fault.size_bytes < self._segments.file_bytes:
+            self._short.append(fault)
+
+    def _first_base(self) -> int:
+        """Return the first offset of a store without log files: 0 for a new one.
+
+        Raises StoreCorrupt if there must have been files, unless the damage policy gives them up.
+        """
+        noted = self._positions
+        end = max(noted.written, noted.durable) if noted is not None else self._queues.reach()
+        if not end:
+            return 0
+        directory, size = self._segments.directory, self._segments.file_bytes
+        if self._config.damage_policy is not DamagePolicy.TRUNCATE:
+            ways = ways_out(self._config, "changes nothing here", "begins with an empty log")
+            raise StoreCorrupt(
+                directory, -1,
+                f"there is no log file, but the log reached up to {end}: is this the right "
+                "directory (storePathCommitLog), and is its device mounted?",
+                ways_out=(ways[0], ways[2]),
+            )  # fmt: skip
+        logger.error("log_lost directory=%s reached=%d", directory, end)
+        return -(-end // size) * size
+
+    def _create_first(self, base: int) -> None:
+        segments = self._segments
+        try:
+            segments.add(segments.create_file(base))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(
+                f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
+                f"{segments.free_bytes()} are free: free space there, choose another directory, or "
+                "set a smaller mappedFileSizeCommitLog"
+            ) from error
+
+    @property
+    def unread(self) -> list[int]:
+        """Base offsets of files that must be read because part of them is lost."""
+        return [fault.base for fault in self._short]
+
+    def prove_short_files(self, start: StartingPoint) -> StartingPoint:
+        """Extend the proof to short files that have a successor: they were durable to their end."""
+        ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
+        proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
+        return replace(start, proof=proof)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,286 @@
-"""The valid queues at a start, and the treatment of the bad ones (queuecheck.py)."""
+"""Checks of queue files at a start, against the log from which they are derived.
+
+A bad file is set aside and its entries are dispatched again, so that it never keeps a store from
+starting. The checks cover what would mislead a start: names, sizes and ends. ``cometmq store
+verify`` checks every single entry.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import os.path
+from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import MAX_TOPIC_BYTES
-from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name
+from cometmq.message.record import MAGIC_V1, MAGIC_V2, MAX_TOPIC_BYTES, head_part
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.log.scan import log_bytes
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.table import CHECKED_QUEUES
 from cometmq.store.recovery.damage import hole_for
-from cometmq.store.recovery.queuecheck import (
-    QueueCheck,
-    QueueFault,
-    filled_end,
-    punch,
-    reach,
-)
 
 if TYPE_CHECKING:
+    from cometmq.store.files import Files
+    from cometmq.store.log.segments import Segments
     from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.queuefiles import QueueFiles
     from cometmq.store.recovery.quarantine import SetAside
+
+_HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
+_HOLES_A_WRITE = 4096
+_HEAD_ENTRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFault:
+    """A fault in a queue's files, from byte position ``base`` on.
+
+    ``end`` is the offset up to which they seem to have reached. ``is_size`` says that a length is
+    wrong, ``is_begin`` that files before them seem to be missing.
+    """
+
+    base: int
+    end: int
+    problem: str
+    is_size: bool = False
+    is_begin: bool = False
+
+
+class QueueCheck:
+    """Checks the files of queues before they are loaded.
+
+    Files are trusted for records before the physical offset ``below``. ``exact`` says that there
+    are no entries for other records, as after a clean stop. ``torn`` says that anything may follow
+    the trusted entries, as after a crash of the machine. ``begins`` has the topic, queue id and
+    first byte position of queues that are known to lack nothing before that position.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        pool: QueueFiles,
+        segments: Segments,
+        below: int,
+        *,
+        exact: bool,
+        torn: bool = False,
+        begins: frozenset[tuple[str, int, int]] = frozenset(),
+    ) -> None:
+        self._begins = begins
+        self._files = files
+        self._pool = pool
+        self._segments = segments
+        self._below = below
+        self._exact = exact
+        self._torn = torn
+        #: Offset up to which the files of valid queues have any entries; empty with ``torn``.
+        self.filled: dict[tuple[str, int], int] = {}
+
+    def fault(self, queue: ConsumeQueue) -> QueueFault | None:
+        """Return the fault in the files of a queue that is not loaded, or None."""
+        bases: list[int] = []
+        try:
+            bases = self._pool.bases(queue.directory)
+            bases = self._without_remains(queue, bases)
+            return (
+                self._fault_of_files(queue, bases)
+                or self.fault_of_begin(queue, bases)
+                or self._fault_of_entries(queue, bases)
+            )
+        except OSError as error:
+            base = bases[0] if bases else 0
+            end = (bases[-1] if bases else 0) // QUEUE_ENTRY_BYTES
+            return QueueFault(base, end, f"it cannot be read: {error}")
+
+    def fault_of_begin(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
+        """Return a fault if the first files of a queue are missing. Raises OSError.
+
+        A file is removed once the log has none of the records of its entries. Nearly always the
+        next file then also begins with entries whose records are gone. So a first entry whose
+        record is still in the log means that files are missing.
+        """
+        if not bases:
+            # A power cut may leave a directory without the file that it was created for.
+            return None if self._torn else QueueFault(0, 0, "its folder is empty", is_begin=True)
+        base = bases[0]
+        if not base or (queue.topic, queue.queue_id, base) in self._begins:
+            return None
+        place = _place(self._pool, queue.directory, base // QUEUE_ENTRY_BYTES)
+        if place is None or not self._segments.start <= place < self._below:
+            return None
+        end = max(queue.find_end(bases, self._below), 0)
+        problem = f"files before it are missing, the log still has the record at {place}"
+        return QueueFault(base, end, problem, is_begin=True)
+
+    def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
+        """Remove files that a crash may leave around the valid ones; return the others.
+
+        These are new files without a trusted entry, and old files before a gap: their removal was
+        lost, while that of a later file was not.
+        """
+        last = len(bases)
+        if self._torn:
+            last = bisect_left(bases, queue.find_end(bases, self._below) * QUEUE_ENTRY_BYTES) or 1
+        remains, bases = bases[last:], bases[:last]
+        while (at := _gap(bases, self._pool.file_bytes)) and self._is_expired(queue, bases[:at]):
+            remains, bases = remains + bases[:at], bases[at:]
+        for base in remains:
+            self._pool.drop(queue.directory, base)
+        return bases
+
+    def _is_expired(self, queue: ConsumeQueue, bases: list[int]) -> bool:
+        end = queue.find_end(bases, self._below)
+        place = None if end < 0 else _place(self._pool, queue.directory, end - 1)
+        return place is not None and place < self._segments.start
+
+    def _fault_of_files(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
+        file_bytes = self._pool.file_bytes
+        for number, base in enumerate(bases):
+            end = base // QUEUE_ENTRY_BYTES
+            if number and base != bases[number - 1] + file_bytes:
+                return QueueFault(base, end, "the file before it is missing")
+            size = self._size(os.path.join(queue.directory, file_name(base)))
+            if size != file_bytes:
+                is_last = number == len(bases) - 1
+                if is_last and size < file_bytes and not self._exact:
+                    # A crash came before the length of a new file was durable.
+                    self._pool.complete(queue.directory, base)
+                    continue
+                problem = f"it is {size} bytes long, mappedFileSizeConsumeQueue is {file_bytes}"
+                return QueueFault(base, end, problem, is_size=size > 0)
+        return None
+
+    def _size(self, path: str) -> int:
+        handle = self._files.open(path)
+        try:
+            return self._files.size(handle)
+        finally:
+            self._files.close(handle)
+
+    def _fault_of_entries(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
+        if not bases:
+            return None
+        end = queue.find_end(bases, self._below)
+        last = max(bases[0], (end - 1) * QUEUE_ENTRY_BYTES)
+        base = bases[bisect_left(bases, last + 1) - 1]
+        if not self._torn:
+            filled = filled_end(self._pool, queue.directory, bases)
+            self.filled[queue.topic, queue.queue_id] = filled
+            if self._exact and filled > max(end, bases[0] // QUEUE_ENTRY_BYTES):
+                return QueueFault(base, filled, f"its entry {max(end, 0)} contradicts the log")
+        if end >= 0 and not (self._torn or self._exact) and not self._is_beyond(queue, end):
+            return QueueFault(base, end, f"its entry {end} contradicts the log")
+        if end >= 0 and not self._is_right(queue, end - 1):
+            return QueueFault(base, end, f"its entry {end - 1} contradicts the log")
+        return None
+
+    def _is_beyond(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return whether an entry is empty or for a record that is not trusted yet."""
+        raw = self._pool.read(queue.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+        if not any(raw):
+            return True
+        physical_offset, size, _ = QUEUE_ENTRY.unpack(raw)
+        return bool(size > 0 and physical_offset >= self._below)
+
+    def _is_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return whether an entry's record, if the log has it, is of this queue and offset."""
+        raw = self._pool.read(queue.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+        physical_offset, size, _ = QUEUE_ENTRY.unpack(raw)
+        if size == HOLE_SIZE or physical_offset < self._segments.start:
+            return True
+        head = log_bytes(self._segments, physical_offset, _HEAD.size)
+        if head is None:
+            return False
+        found_size, magic, *places = _HEAD.unpack(head)
+        is_record = magic in (MAGIC_V1, MAGIC_V2) and found_size == size
+        return is_record and places == [queue.queue_id, offset, physical_offset]
+
+
+def _gap(bases: list[int], file_bytes: int) -> int:
+    """Return the index of the first file that does not follow its predecessor; 0 if none."""
+    pairs = enumerate(pairwise(bases), 1)
+    return next((at for at, (one, next_one) in pairs if next_one != one + file_bytes), 0)
+
+
+def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
+    """Return the offset after the last nonzero entry of a queue's files, valid or not."""
+    per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
+    for base in reversed(bases):
+        first = base // QUEUE_ENTRY_BYTES
+        # Most queues are short, and reading the holes of a sparse file is slow.
+        head = pool.read(directory, base, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES)
+        low, high = first, first + len(head) // QUEUE_ENTRY_BYTES
+        if any(head[-QUEUE_ENTRY_BYTES:]):
+            low, high = high, first + per_file
+        while low < high:
+            middle = (low + high) // 2
+            if any(pool.read(directory, middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)):
+                low = middle + 1
+            else:
+                high = middle
+        if low > first:
+            return low
+    return bases[0] // QUEUE_ENTRY_BYTES
+
+
+def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) -> tuple[int, int]:
+    """Replace a queue's entries for records between two physical offsets by holes.
+
+    Returns the first offset and the offset after the last one. Raises OSError.
+    """
+    bases = pool.bases(directory)
+    if not bases:
+        return 0, 0
+    low, high = bases[0] // QUEUE_ENTRY_BYTES, filled_end(pool, directory, bases)
+    first = _first_from(pool, directory, low, high, start)
+    last = _first_from(pool, directory, first, high, stop)
+    for offset in range(first, last, _HOLES_A_WRITE):
+        count = min(_HOLES_A_WRITE, last - offset)
+        pool.write(directory, offset * QUEUE_ENTRY_BYTES, hole * count)
+    return first, last
+
+
+def _first_from(pool: QueueFiles, directory: str, low: int, high: int, physical: int) -> int:
+    """Return the first offset of a range whose entry is for a record at or after ``physical``."""
+    while low < high:
+        middle = (low + high) // 2
+        found = middle
+        while found < high and (place := _place(pool, directory, found)) is None:
+            found += 1
+        if found < high and place is not None and place < physical:
+            low = found + 1
+        else:
+            high = middle
+    return low
+
+
+def _place(pool: QueueFiles, directory: str, offset: int) -> int | None:
+    """Return the physical offset in an entry; None for a hole, or if there is no file."""
+    raw = pool.read(directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+    if len(raw) < QUEUE_ENTRY_BYTES:
+        return None
+    physical_offset, size, _ = QUEUE_ENTRY.unpack(raw)
+    return None if size == HOLE_SIZE else int(physical_offset)
+
+
+def reach(pool: QueueFiles, directory: str) -> int:
+    """Return the end of the last record with an entry in a queue's files; 0 if there is none."""
+    try:
+        bases = pool.bases(directory)
+        end = filled_end(pool, directory, bases) if bases else 0
+        raw = pool.read(directory, (end - 1) * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES) if end else b""
+    except OSError:
+        return 0
+    physical_offset, size, _ = (
+        QUEUE_ENTRY.unpack(raw) if len(raw) == QUEUE_ENTRY_BYTES else (0, 0, 0)
+    )
+    return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
+
 
 logger = logging.getLogger(__name__)
 

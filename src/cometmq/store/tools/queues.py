@@ -9,19 +9,36 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.digest import Digest, add_parts, mix_entries
-from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.directory import QueueFact, StoreDirectory
     from cometmq.store.tools.findings import Findings
+
+_ALL: Final = (1 << 64) - 1
+_FACTOR: Final = 0x9E37_79B9_7F4A_7C15
+_STEP_BYTES: Final = 8
+
+
+@lru_cache(maxsize=4096)
+def text_code(text: str) -> int:
+    """Return a signed 64-bit number: the same for equal texts, nearly always another for others."""
+    raw = text.encode()
+    value = len(raw)
+    for at in range(0, len(raw), _STEP_BYTES):
+        value ^= int.from_bytes(raw[at : at + _STEP_BYTES], "little")
+        value = value * _FACTOR & _ALL
+        value ^= value >> 32
+    return value - (value >> 63 << 64)
+
 
 _ENTRY = np.dtype(QUEUE_ENTRY_COLUMNS)
 _PIECE_ENTRIES = 8_192

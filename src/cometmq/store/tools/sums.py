@@ -22,7 +22,7 @@ from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.log.checksums import FileSums, Summary
 from cometmq.store.tools.digest import Digest, mix_entries, mix_keys, of
 from cometmq.store.tools.logfile import Chunk, LogWalk
-from cometmq.store.tools.textcodes import text_code
+from cometmq.store.tools.queues import text_code
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints

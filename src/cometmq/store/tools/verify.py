@@ -5,7 +5,7 @@ Three steps; processes share the work of the first two:
 1. Read all queues and index files once, and group their entries by the log files that they point to
    (queues.py, indexes.py).
 2. Compare each log file with its entries (logcheck.py).
-3. Evaluate what depends on all files together (judging.py).
+3. Evaluate what depends on all files together (crosscheck.py).
 
 No process holds more than the data of one log file.
 """
@@ -20,12 +20,12 @@ import numpy as np
 
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.tools.crosscheck import judge
 from cometmq.store.tools.digest import Digest, join
 from cometmq.store.tools.directory import StoreDirectory, StoreInUse, find_queues, look_into
 from cometmq.store.tools.findings import Finding, Findings, Severity
 from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
 from cometmq.store.tools.jobs import Jobs, Pool, PoolMaker, process_count
-from cometmq.store.tools.judging import judge
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
 from cometmq.store.tools.queues import QueueSpan, Run, survey
 
