@@ -243,7 +243,7 @@ async def test_a_bad_record_is_never_reported_and_comes_again(
             await until_copied(master, slave)
             assert relay.connections == 2
             assert max(relay.reports) <= bad
-            assert f"what came for offset {bad} is no log" in caplog.text
+            assert f"bytes received for offset {bad} are not a log" in caplog.text
             assert_same(master.store, slave.store)
             await made.close(slave)
             await made.close(master)

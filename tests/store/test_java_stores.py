@@ -83,7 +83,7 @@ def test_every_message_is_served_as_the_java_broker_served_it(tmp_path: Path, na
 def test_a_clean_stop_is_believed(tmp_path: Path) -> None:
     store = opened("clean", library.unpack_store("clean", tmp_path))
     assert store.report is not None
-    assert (store.report.reason, store.report.records) == ("clean stop of another broker", 0)
+    assert (store.report.reason, store.report.records) == ("clean stop by another broker", 0)
     store.close()
 
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_stored_is_refused_and_burns_nothing(tmp_path: Path) -> N
     with pytest.raises(MessageIllegal, match="limit is 32767"):
         put(big, more={"k": "x" * 33_000})
     big.close()
-    with pytest.raises(MessageIllegal, match="does not fit"):
+    with pytest.raises(MessageIllegal, match="out of range"):
         store.append(
             store.queue("t", 0), b"", b"", flag=1 << 40, sys_flag=0, born_ms=0, born_host=BORN
         )

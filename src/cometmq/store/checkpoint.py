@@ -160,7 +160,7 @@ def _read(files: Files, path: str) -> Positions | None:
             return None
         found = msgspec.json.decode(raw, type=Positions)
         if not _is_as_written(raw, found.crc):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
     except (ValueError, RecursionError, OSError) as error:
         # ValueError: msgspec raises it for any text that does not decode to Positions.
         logger.warning("positions_ignored path=%s reason=%r", path, str(error))

@@ -79,13 +79,15 @@ class StoreConfig:
         if self.mapped_file_size_consume_queue < 20:
             raise SettingsError("mappedFileSizeConsumeQueue", "must be at least 20 bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
-            raise SettingsError("maxHashSlotNum", "needs a slot, and maxIndexNum at least 2")
+            raise SettingsError("maxHashSlotNum", "must be at least 1, and maxIndexNum at least 2")
         if self.transient_store_pool_size < 1:
             raise SettingsError("transientStorePoolSize", "must be at least 1")
         if self.commit_interval_commit_log < 1:
             raise SettingsError("commitIntervalCommitLog", "must be at least 1 ms")
         if min(self.scrub_bytes_per_second, self.scrub_interval_hours) < 0:
-            raise SettingsError("scrubBytesPerSecond", "it and scrubIntervalHours are not negative")
+            raise SettingsError(
+                "scrubBytesPerSecond", "it and scrubIntervalHours must not be negative"
+            )
         delay_levels_ms(self.message_delay_level)
 
     @property

@@ -57,8 +57,8 @@ class Deletions:
                 aside = store.pool.set_aside(topic)
             except OSError as error:
                 raise StoreError(
-                    f"the queues of topic {topic} cannot be moved aside: {error.strerror}; it is "
-                    "as it was, repeat the deletion"
+                    f"the queues of topic {topic} cannot be moved aside: {error.strerror}; the "
+                    "topic is unchanged, repeat the deletion"
                 ) from error
             self._forget(topic, list(store.queues.known[topic]))
         # A write that failed may have left whole records, which the next start takes for written.

@@ -255,7 +255,7 @@ class MessageStore:
             )  # fmt: skip
         except StructError as error:
             raise MessageIllegal(
-                f"a number of the message does not fit its field: {error}"
+                f"a number of the message is out of range for its field: {error}"
             ) from None
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise MessageIllegal(

@@ -28,7 +28,7 @@ class BadCopy(StoreError):
     def __init__(self, offset: int, problem: str) -> None:
         self.offset = offset
         self.problem = problem
-        super().__init__(f"what came for offset {offset} is no log: {problem}")
+        super().__init__(f"the bytes received for offset {offset} are not a log: {problem}")
 
 
 def kept_offset(store: MessageStore) -> int:
@@ -209,7 +209,7 @@ class Replica:
             return 0
         size, magic = PREFIX.unpack_from(view, at)
         if not 0 < size <= room or (magic == MAGIC_BLANK and size != room):
-            problem = f"a record of {size} bytes, the file has room for {room}"
+            problem = f"a record of {size} bytes; the file has room for {room}"
             raise BadCopy(base + at, problem)
         if left < size:
             return 0

@@ -192,14 +192,14 @@ class TimerFiles:
         if not size:
             return b""
         if not self._files.exists(path):
-            raise StoreCorrupt(path, -1, "the file of waiting messages is gone")
+            raise StoreCorrupt(path, -1, "the file of waiting messages is missing")
         handle = self._files.open(path)
         try:
             rows = self._files.pread(handle, size, 0)
         finally:
             self._files.close(handle)
         if len(rows) != size or crc32(rows) != crc:
-            raise StoreCorrupt(path, -1, "the waiting messages in it are not what they were")
+            raise StoreCorrupt(path, -1, "the waiting messages in it were changed")
         return rows
 
     def drop_before(self, bucket: int) -> None:

@@ -145,7 +145,7 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:
     assert main(["store", command, str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"cometmq store: {tmp_path} is no store directory")
+    assert line.startswith(f"cometmq store: {tmp_path} is not a store directory")
     assert main(["store", command, str(tmp_path), "-c", str(tmp_path / "none")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"cometmq store: {tmp_path / 'none'}: No such file or directory"

@@ -70,10 +70,10 @@ def test_damage_in_the_log(store: Path, capsys: Captured) -> None:
     assert repair(store, "--yes") == 2
     assert f"at offset {record.physical_offset}: body CRC differs" in capsys.readouterr().err
     assert repair(store, "--damage", "skip") == 1
-    assert "would leave out what is damaged in" in capsys.readouterr().out
+    assert "would omit what is damaged in" in capsys.readouterr().out
     assert repair(store, "--damage", "skip", "--yes") == 0
     shown = capsys.readouterr().out
-    assert f"left out {record.size_bytes} bytes of " in shown
+    assert f"omitted {record.size_bytes} bytes of " in shown
     assert "consumerOffset.json" in shown
     assert verify(store) == 0
 
@@ -94,4 +94,4 @@ def test_what_no_repair_mends(store: Path, capsys: Captured) -> None:
 
 def test_it_cannot_be_done(tmp_path: Path, capsys: Captured) -> None:
     assert repair(tmp_path / "none") == 2
-    assert "is no store directory" in capsys.readouterr().err
+    assert "is not a store directory" in capsys.readouterr().err

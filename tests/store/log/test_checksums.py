@@ -46,7 +46,7 @@ def test_every_flipped_byte_and_every_other_length_is_noticed() -> None:
             decode(raw[:at], "p", SEAL.base)
     with pytest.raises(StoreCorrupt):
         decode(raw + b"\0", "p", SEAL.base)
-    with pytest.raises(StoreCorrupt, match="of a file at"):
+    with pytest.raises(StoreCorrupt, match="to a file at"):
         decode(raw, "p", 0)
 
 

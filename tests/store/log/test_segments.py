@@ -55,7 +55,7 @@ def test_a_gap_is_reported(tmp_path: Path) -> None:
     made(tmp_path, 3).close()
     (tmp_path / f"{SIZE:020d}").unlink()
     with pytest.raises(
-        StoreCorrupt, match="this log file is missing, the next one begins at 8192"
+        StoreCorrupt, match="this log file is missing; the next one begins at 8192"
     ) as caught:
         Segments(PosixFiles(), str(tmp_path), SIZE).load()
     assert caught.value.offset == SIZE

@@ -53,7 +53,7 @@ def test_refusal_names_the_numbers() -> None:
     assert plan([], disk(89), NOW_MS, 5, CONFIG).refusal == ""
     refusal = plan([], disk(91), NOW_MS, 5, CONFIG).refusal
     assert "91.0 % full (9 MiB free)" in refusal
-    assert "from 90 % on" in refusal
+    assert "at 90 % and above" in refusal
     assert "resume by themselves" in refusal
     assert disk(100).used_ratio == 1.0
     assert DiskSpace(0, 0, 0).used_ratio == 1.0

@@ -125,7 +125,7 @@ async def test_a_restart_knows_the_damage(tmp_path: Path, caplog: pytest.LogCapt
     store = reopened(tmp_path)
     reader = with_reader(store)
     assert store.runtime()["damaged_blocks"] == 1
-    with pytest.raises(StoreCorrupt, match="not what they were"):
+    with pytest.raises(StoreCorrupt, match="changed"):
         await store.fetch_at(0)
     await store.upkeep.scrub.compare_files()
     assert store.runtime()["damaged_blocks"] == 1

@@ -115,7 +115,7 @@ def test_a_truncation_over_files_moves_the_later_ones(tmp_path: Path) -> None:
     (crashed.root / "cometmq-positions.json").unlink()
     write_checkpoint(PosixFiles(), str(crashed.root), Checkpoint(1 << 50, 0, 0), durable=False)
     crashed.damaged(20)
-    with pytest.raises(StoreCorrupt, match="this part of the log was safely on the device"):
+    with pytest.raises(StoreCorrupt, match="this part of the log had been synced"):
         crashed.open()
     store = crashed.open(TRUNCATE)
     assert numbers(store) == list(range(20))
@@ -152,7 +152,7 @@ def test_good_records_behind_a_torn_end_are_set_aside(
         crashed.records[195].body
     )
     assert len(raw) <= crashed.end - record.physical_offset
-    assert "good records behind it" in caplog.text
+    assert "valid records after it" in caplog.text
     store.close()
 
 
@@ -213,7 +213,7 @@ def test_damage_without_anything_behind_it_ends_the_log(
 ) -> None:
     offset = crashed.records[185].physical_offset
     crashed.damaged(185, 0, b"?" * (3 * FILE_BYTES - offset))
-    with pytest.raises(StoreCorrupt, match="No good record follows"):
+    with pytest.raises(StoreCorrupt, match="No valid record follows"):
         crashed.open()
     store = crashed.open(policy)
     assert numbers(store) == list(range(185))

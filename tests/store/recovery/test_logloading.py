@@ -110,7 +110,7 @@ def test_the_last_files_are_missing(crashed: Crashed) -> None:
 
 def test_all_files_are_missing(crashed: Crashed) -> None:
     shutil.rmtree(crashed.root / "commitlog")
-    with pytest.raises(StoreCorrupt, match="there is no log file, but the log reached up to"):
+    with pytest.raises(StoreCorrupt, match="there is no log file, but the log reached"):
         crashed.open()
     with pytest.raises(StoreCorrupt, match="is its device mounted"):
         crashed.open(SKIP)
@@ -126,7 +126,7 @@ def test_all_files_are_missing(crashed: Crashed) -> None:
 def test_all_files_of_a_java_store_are_missing(crashed: Crashed) -> None:
     shutil.rmtree(crashed.root / "commitlog")
     (crashed.root / "cometmq-positions.json").unlink()
-    with pytest.raises(StoreCorrupt, match="there is no log file, but the log reached up to"):
+    with pytest.raises(StoreCorrupt, match="there is no log file, but the log reached"):
         crashed.open()
 
 

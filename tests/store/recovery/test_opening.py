@@ -207,7 +207,7 @@ def test_positions_are_void_once_another_broker_wrote(tmp_path: Path) -> None:
     assert checkpoint.read_positions(files, str(tmp_path)) is None
     again = opened(tmp_path)
     assert again.report is not None
-    assert again.report.reason == "clean stop of another broker"
+    assert again.report.reason == "clean stop by another broker"
     assert len(assert_consistent(again)) == 10
     again.close()
 

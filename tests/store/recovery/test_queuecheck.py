@@ -94,7 +94,7 @@ def test_a_missing_file_in_the_middle(store: MessageStore) -> None:
     queue_path(store, number=1).unlink()
     fault = fault_of(store)
     assert fault is not None
-    assert (fault.base, fault.problem) == (2 * PER_FILE * 20, "the file before it is missing")
+    assert (fault.base, fault.problem) == (2 * PER_FILE * 20, "the previous file is missing")
 
 
 @pytest.mark.parametrize("exact", [True, False])

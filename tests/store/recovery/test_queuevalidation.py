@@ -65,7 +65,7 @@ def test_an_entry_that_would_end_its_queue_early_does_not(tmp_path: Path, entry:
 
 def test_all_files_of_another_size_are_a_wrong_setting(tmp_path: Path) -> None:
     root = closed(tmp_path)
-    with pytest.raises(StoreCorrupt, match="of every queue the file is of another size"):
+    with pytest.raises(StoreCorrupt, match="the files of all queues have another size"):
         opened(root, mapped_file_size_consume_queue=20 * 50)
     store = opened(root)
     assert remade(store) == []

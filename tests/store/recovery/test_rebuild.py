@@ -392,6 +392,6 @@ def test_after_another_broker_s_clean_stop_the_last_time_is_the_last_record_s(
     write_checkpoint(PosixFiles(), str(root), Checkpoint(1 << 60, 0, 0), durable=False)
     store = opened(root)
     assert store.report is not None
-    assert store.report.reason == "clean stop of another broker"
+    assert store.report.reason == "clean stop by another broker"
     assert store.last_ms == log_of(store)[-1].store_ms
     store.close()

@@ -87,7 +87,7 @@ def test_records_that_take_no_place_need_none(tmp_path: Path) -> None:
     assert checked(tmp_path) == ([], [])
     change(path, 1, QUEUE_ENTRY.pack(0, entry_at(path, 0)[1] - 1, 0))
     _, (found,) = checked(tmp_path)
-    assert "takes no place in a queue" in found.text
+    assert "has no queue entry" in found.text
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_entry_that_stands_twice(tmp_path: Path) -> None:
     other.mkdir()
     (other / path.name).write_bytes(path.read_bytes())
     _, findings = checked(tmp_path)
-    twice = [each for each in findings if "it stands there twice" in each.text]
+    twice = [each for each in findings if "it is there twice" in each.text]
     wrong = [each for each in findings if "queue 1 not 0" in each.text]
     assert (len(twice), len(wrong), len(findings)) == (6, 6, 12)
 

@@ -97,7 +97,7 @@ def test_damage_in_the_log_is_refused_skipped_or_ends_it(root: Path) -> None:
     (finding,) = work.lost
     assert finding.offset == record.physical_offset
     (line,) = work.lines(DamagePolicy.SKIP)
-    assert line == f"leave out what is damaged in {log} at offset {record.physical_offset}"
+    assert line == f"omit what is damaged in {log} at offset {record.physical_offset}"
     assert "choose --damage skip or truncate" in work.lines(DamagePolicy.REFUSE)[0]
     with pytest.raises(
         StoreCorrupt, match=r"cometmq store repair .* --damage skip --yes"

@@ -165,7 +165,7 @@ def test_files_that_a_running_broker_drops_meanwhile(
 def test_a_broker_that_has_noted_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     (tmp_path / "s" / "cometmq-positions.json").unlink(missing_ok=True)
-    with pytest.raises(StoreError, match="not noted yet"):
+    with pytest.raises(StoreError, match="not recorded yet"):
         taken(tmp_path / "s", tmp_path / "snap")
     assert not (tmp_path / "snap").exists()
     assert not (tmp_path / "snap.unfinished").exists()
@@ -208,7 +208,7 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(TargetTaken):
         taken(root, tmp_path / "taken" / "file")
     for inside in (root / "snap", root / "commitlog" / "snap"):
-        with pytest.raises(StoreError, match="in the store itself"):
+        with pytest.raises(StoreError, match="inside the store"):
             taken(root, inside)
     with pytest.raises(NoStore):
         taken(tmp_path / "none", tmp_path / "snap")

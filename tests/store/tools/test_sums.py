@@ -48,7 +48,7 @@ def test_where_the_late_records_begin(path: str, tmp_path: Path) -> None:
 def test_damage_is_a_problem(path: str, tmp_path: Path) -> None:
     flip(tmp_path, 90)
     assert (
-        "offset 0 has not the CRC"
+        "offset 0 does not match its CRC"
         in read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS).problem
     )
     flip(tmp_path, 4)
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_full_is_a_problem(path: str) -> None:
     blank = raw.rindex(b"\xcb\xd4\x31\x94") - 4
     Path(path).write_bytes(raw[:blank].ljust(FILE_BYTES, b"\0"))
     problem = read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS).problem
-    assert problem == f"the log ends in it, at offset {blank}"
+    assert problem == f"the log ends inside it, at offset {blank}"
 
 
 def test_the_process_prints_json(path: str) -> None:

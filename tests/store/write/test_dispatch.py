@@ -142,7 +142,7 @@ def test_failed_writes_keep_everything_in_memory(
     assert not store.dispatcher.write(0)
     assert caplog.text.count("dispatch_write_failed") == 1
     store.update_refusal()
-    assert "writes resume by themselves" in str(store.refusal)
+    assert "writes resume automatically" in str(store.refusal)
     assert len(entries_of(store.queue("t", 0))) == 10
     files.failing.clear()
     assert store.dispatcher.write(0)

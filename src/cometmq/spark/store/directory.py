@@ -32,7 +32,7 @@ class NoStore(CometError):
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
         self.problem = problem
-        super().__init__(f"{path} is no store directory: {problem}")
+        super().__init__(f"{path} is not a store directory: {problem}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,15 +139,15 @@ def decode(raw: bytes, path: str, base: int) -> Seal:
     """
     sums_at = _HEADER.size + _SUMMARY.size
     if len(raw) < sums_at + _CRC.size:
-        raise StoreCorrupt(path, -1, f"a seal of {len(raw)} bytes is cut off")
+        raise StoreCorrupt(path, -1, f"the seal is truncated: it has {len(raw)} bytes")
     if crc32(raw[: -_CRC.size]) != _CRC.unpack_from(raw, len(raw) - _CRC.size)[0]:
-        raise StoreCorrupt(path, -1, "the seal's own checksum does not fit")
+        raise StoreCorrupt(path, -1, "the seal's own checksum does not match")
     magic, version, algorithm, own_base, size, block, count, made_ms = _HEADER.unpack_from(raw)
     if (magic, version, algorithm, block) != (_MAGIC, _VERSION, _CRC32, BLOCK_BYTES):
-        raise StoreCorrupt(path, -1, "a seal of another kind or version")
+        raise StoreCorrupt(path, -1, "the seal has an unknown type or version")
     sums = raw[sums_at : -_CRC.size]
     if own_base != base or count != block_count(size) or len(sums) != count * _CRC.size:
-        raise StoreCorrupt(path, -1, f"the seal is of a file at {own_base} of {size} bytes")
+        raise StoreCorrupt(path, -1, f"the seal belongs to a file at {own_base} of {size} bytes")
     summary = Summary(*_SUMMARY.unpack_from(raw, _HEADER.size))
     return Seal(base, size, made_ms, summary, sums)
 

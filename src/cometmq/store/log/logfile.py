@@ -225,7 +225,7 @@ class LogFile:
         # The store itself may have replaced or released the file while the sync ran.
         if not (self.closed or self._is_moving) and handle == self.handle:
             raise FileNotFoundError(
-                errno.ENOENT, "it was deleted or replaced while the broker runs", self.path
+                errno.ENOENT, "it was deleted or replaced while the broker was running", self.path
             )
 
     def pin(self) -> None:

@@ -90,7 +90,7 @@ class Segments:
                 missing = os.path.join(self.directory, file_name(before))
                 return FileFault(
                     missing, before, -1, base, False,
-                    f"this log file is missing, the next one begins at {base}",
+                    f"this log file is missing; the next one begins at {base}",
                 )  # fmt: skip
             if sizes[number] != self.file_bytes:
                 problem = (
@@ -98,7 +98,7 @@ class Segments:
                     f"{self.file_bytes}"
                 )
                 if differ:
-                    problem += ": start with the size that the store was written with"
+                    problem += ": start with the size with which the store was written"
                 return FileFault(path, base, sizes[number], follows, differ, problem)
         return None
 

@@ -70,9 +70,9 @@ def _refusal(space: DiskSpace, config: StoreConfig) -> str:
         return ""
     return (
         f"the disk under {config.commit_log_directory} is {used:.1f} % full "
-        f"({space.free_bytes >> 20} MiB free), writes are refused from "
-        f"{config.disk_space_warning_level_ratio} % on (diskSpaceWarningLevelRatio): free space "
-        "there, writes resume by themselves"
+        f"({space.free_bytes >> 20} MiB free), writes are refused at "
+        f"{config.disk_space_warning_level_ratio} % and above (diskSpaceWarningLevelRatio): free "
+        "space there, writes resume by themselves"
     )
 
 

@@ -442,13 +442,13 @@ def refusal_of(store: MessageStore) -> StoreFull | None:
     if store.upkeep.mark_problem is not None:
         return StoreFull(
             f"no room in {store.config.store_path_root_dir} for an empty file "
-            f"({store.upkeep.mark_problem}): free space there, writes resume by themselves"
+            f"({store.upkeep.mark_problem}): free space there; writes resume automatically"
         )
     problem = store.dispatcher.problem
     if problem is not None:
         return StoreFull(
             f"writing queue or index files under {store.config.store_path_root_dir} failed: "
-            f"{problem}; writes resume by themselves once it succeeds"
+            f"{problem}; writes resume automatically when it succeeds"
         )
     return None
 

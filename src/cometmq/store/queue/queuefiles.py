@@ -261,7 +261,7 @@ class QueueFiles:
             logger.error("queue_file_lost path=%s", path)
         raise FileNotFoundError(
             errno.ENOENT,
-            "it was deleted while the broker runs; stop and start the broker, it makes it again",
+            "it was deleted while the broker was running; restart the broker to create it again",
             path,
         )
 
@@ -317,8 +317,8 @@ class QueueFiles:
             self._told.add(path)
             logger.error("queue_file_unreadable path=%s error=%r", path, str(error))
         return StoreCorrupt(
-            path, -1, f"this queue file cannot be read: {error.strerror}",
-            ways_out=("put it right, or stop and start the broker: it makes lost files again",),
+            path, -1, f"cannot read this queue file: {error.strerror}",
+            ways_out=("repair it, or restart the broker, which creates lost files again",),
         )  # fmt: skip
 
     def bases(self, directory: str) -> list[int]:

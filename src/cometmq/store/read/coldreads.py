@@ -63,9 +63,8 @@ class Piece(NamedTuple):
         return StoreCorrupt(
             self.path,
             self.damage,
-            f"the {BLOCK_BYTES} bytes there are not what they were when the file was full: bring "
-            "the file back from a snapshot or copy (cometmq store verify lists all damage), or "
-            "skip them",
+            f"the {BLOCK_BYTES} bytes there changed after the file was full: restore the file "
+            "from a snapshot or copy (cometmq store verify lists all damage), or skip them",
         )
 
 

@@ -447,7 +447,7 @@ async def load(
         if wrong >= 0:
             if wrong in repaired:
                 raise StoreCorrupt(
-                    query.queue.directory, -1, f"entry {wrong} of the queue stays wrong"
+                    query.queue.directory, -1, f"entry {wrong} of the queue is still wrong"
                 )
             repaired.add(wrong)
             if await repairs.repair(query.queue, wrong) is None:

@@ -140,8 +140,8 @@ class EntryRepairs:
                 raise StoreCorrupt(
                     queue.directory,
                     -1,
-                    f"entry {offset} of queue {queue.topic}/{queue.queue_id} points to place "
-                    f"{wrong[0]}, where its record is not, and the log has no other for it",
+                    f"entry {offset} of queue {queue.topic}/{queue.queue_id} points to offset "
+                    f"{wrong[0]}, which has another record, and the log has no record for it",
                 )
             _, _, place, size, code, _, _ = row_of(found, queue, self._delays_ms)
             if wrong[:2] == (place, size):

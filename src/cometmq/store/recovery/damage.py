@@ -130,7 +130,7 @@ class Mender:
         record = resumption(self._segments, offset, of_records=True)
         if not self.proof.covers(offset, record):
             if record is not None:
-                reason = f"torn end of the log ({scan.problem}) with good records behind it"
+                reason = f"torn end of the log ({scan.problem}) with valid records after it"
                 self._aside.keep_log_from(self._segments, offset, reason)
             elif scan.torn:
                 logger.warning("log_end_torn offset=%d problem=%r", offset, scan.problem)
@@ -161,21 +161,21 @@ class Mender:
         path = self._segments.directory if file is None else file.path
         return Damage(
             path, offset, -1 if following is None else following.offset,
-            problem or "zeros stand where a record was",
+            problem or "there are zeros in place of a record",
         )  # fmt: skip
 
     def _refusal(self, damage: Damage) -> StoreCorrupt:
-        problem = f"{damage.problem}; this part of the log was safely on the device"
+        problem = f"{damage.problem}; this part of the log had been synced"
         if self.proof.offset > damage.offset:
             problem += f" (up to offset {self.proof.offset})"
         if damage.next_offset >= 0:
             lost = damage.next_offset - damage.offset
-            problem += f". {lost} bytes further, at {damage.next_offset}, the log goes on"
-            first = f"gives up these {lost} bytes only"
+            problem += f". The log continues {lost} bytes further, at {damage.next_offset}"
+            first = f"gives up only these {lost} bytes"
         else:
-            problem += ". No good record follows"
-            first = f"gives up all from {damage.offset} on, as no good record follows"
-        ways = ways_out(self._config, first, f"gives up all from {damage.offset} on")
+            problem += ". No valid record follows"
+            first = f"gives up everything from {damage.offset}, because no valid record follows"
+        ways = ways_out(self._config, first, f"gives up everything from {damage.offset}")
         return StoreCorrupt(
             damage.path, damage.offset, problem, next_offset=damage.next_offset, ways_out=ways
         )
@@ -264,7 +264,7 @@ def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, 
         "put the file back from a copy and start again",
         f"'{command} skip --yes', or one start with damagePolicy=skip, {skipping}",
         f"'{command} truncate --yes', or one start with damagePolicy=truncate, {truncating}; "
-        "either sets what it takes away aside",
+        "either keeps a copy of what it removes",
     )
 
 
@@ -295,7 +295,7 @@ def mend_file(
         for name in files.names(segments.directory):
             if name.isdigit() and int(name) > fault.base:
                 path = os.path.join(segments.directory, name)
-                aside.move(path, f"{name}-whole", f"behind the missing {fault.path}")
+                aside.move(path, f"{name}-whole", f"after the missing {fault.path}")
 
 
 def _set_size(fault: FileFault, files: Files, size_bytes: int, aside: SetAside) -> None:
@@ -315,8 +315,8 @@ def _file_refusal(fault: FileFault, config: StoreConfig) -> StoreCorrupt:
     if fault.settings_differ:
         return StoreCorrupt(fault.path, fault.base, fault.problem)
     if fault.size_bytes < 0:
-        skipping = "leaves the messages of the missing file out"
+        skipping = "omits the messages of the missing file"
     else:
-        skipping = "leaves out what is damaged in this file"
-    ways = ways_out(config, skipping, "ends the log before what is damaged")
+        skipping = "omits what is damaged in this file"
+    ways = ways_out(config, skipping, "ends the log before the damage")
     return StoreCorrupt(fault.path, fault.base, fault.problem, ways_out=ways)

@@ -46,7 +46,7 @@ class IndexState:
         """Mark every file as bad, so that the whole index is rebuilt from ``start``."""
         directory = os.path.join(config.store_path_root_dir, "index")
         names = index_names(files, directory)
-        self.bad = [(os.path.join(directory, name), "it is to be made again") for name in names]
+        self.bad = [(os.path.join(directory, name), "it must be made again") for name in names]
         self.beyond = []
         self.start = start
 
@@ -72,9 +72,9 @@ def check_index(
             state.beyond.append(path)
             continue
         if state.bad:
-            state.bad.append((path, "a file before it has to be made again"))
+            state.bad.append((path, "a previous file must be made again"))
             continue
-        problem = "a file before it is missing" if lost and name > lost else ""
+        problem = "a previous file is missing" if lost and name > lost else ""
         if not problem:
             check = _IndexFileCheck(files, config, segments, below)
             problem = check.problem(path, reached)
@@ -160,7 +160,7 @@ class _IndexFileCheck:
         if count == 1:
             return ""
         if not reached <= begin_phys <= end_phys:
-            return "its header contradicts itself or the file before it"
+            return "its header contradicts itself or the previous file"
         if self._entry(handle, 1)[1] != begin_phys or not self._stored(begin_phys, begin_ms, 0):
             return "its first entry contradicts its header or the log"
         if end_phys < self._below:

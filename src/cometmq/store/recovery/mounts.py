@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NETWORK = "a network file system may acknowledge what no device has, and lock late or not at all"
-_OVERLAY = "the layer of a container copies a file whole on its first change, and ends with it"
+_NETWORK = (
+    "a network file system may acknowledge data that no device has, and may lock late or not at all"
+)
+_OVERLAY = (
+    "a container's layer copies a whole file on its first change and is deleted with the container"
+)
 _RISKS = {
     **dict.fromkeys(
         (

@@ -142,7 +142,7 @@ class LogLoading:
             raise StoreCorrupt(
                 segments.directory, -1,
                 f"mappedFileSizeCommitLog is {segments.file_bytes}, the store was written with "
-                f"{size}: start with that",
+                f"{size}: start with that value",
             )  # fmt: skip
         segments.load(self._mend_file, size_is_sure=size > 0)
         segments.attach(store.seals)
@@ -171,7 +171,7 @@ class LogLoading:
             ways = ways_out(self._config, "changes nothing here", "begins with an empty log")
             raise StoreCorrupt(
                 directory, -1,
-                f"there is no log file, but the log reached up to {end}: is this the right "
+                f"there is no log file, but the log reached {end}: is this the right "
                 "directory (storePathCommitLog), and is its device mounted?",
                 ways_out=(ways[0], ways[2]),
             )  # fmt: skip
@@ -243,7 +243,7 @@ def open_store(
         files.close(lock)
         if error.errno in NO_ROOM:
             raise StoreFull(
-                f"no room in {root} for what a start has to mend there ({error}): free some MiB"
+                f"no room in {root} for the repairs of a start ({error}): free some MiB"
             ) from error
         raise
     except BaseException:

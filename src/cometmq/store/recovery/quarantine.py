@@ -85,8 +85,8 @@ class SetAside:
             if error.errno not in NO_ROOM:
                 raise
             raise StoreFull(
-                f"no room in {self.directory} to set {end - start} bytes of the log aside, and "
-                "nothing is taken out of it before that: free space there"
+                f"no room in {self.directory} to set {end - start} bytes of the log aside; "
+                "nothing is removed from it before that: free space there"
             ) from error
         finally:
             self._files.close(handle)

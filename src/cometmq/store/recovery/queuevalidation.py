@@ -114,7 +114,7 @@ class QueueCheck:
         if place is None or not self._segments.start <= place < self._below:
             return None
         end = max(queue.find_end(bases, self._below), 0)
-        problem = f"files before it are missing, the log still has the record at {place}"
+        problem = f"previous files are missing, but the log still has the record at {place}"
         return QueueFault(base, end, problem, is_begin=True)
 
     def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
@@ -143,7 +143,7 @@ class QueueCheck:
         for number, base in enumerate(bases):
             end = base // QUEUE_ENTRY_BYTES
             if number and base != bases[number - 1] + file_bytes:
-                return QueueFault(base, end, "the file before it is missing")
+                return QueueFault(base, end, "the previous file is missing")
             size = self._size(os.path.join(queue.directory, file_name(base)))
             if size != file_bytes:
                 is_last = number == len(bases) - 1
@@ -347,8 +347,8 @@ class Queues:
             problem = next(iter(self.faults.values())).problem
             raise StoreCorrupt(
                 store.pool.directory, -1,
-                f"of every queue the file is of another size ({problem}): start with the "
-                "mappedFileSizeConsumeQueue that the store was written with",
+                f"the files of all queues have another size ({problem}): start with the "
+                "mappedFileSizeConsumeQueue with which the store was written",
             )  # fmt: skip
 
     def _check(self, below: int, *, exact: bool, torn: bool) -> QueueCheck:
@@ -390,7 +390,7 @@ class Queues:
             directory = self._bare(key).directory
             bases = pool.bases(directory)
             end = filled_end(pool, directory, bases) if bases else 0
-            self.faults[key] = QueueFault(0, end, "it is to be made again")
+            self.faults[key] = QueueFault(0, end, "it must be made again")
             self._store.queues.pop(key)
 
     def load_good(self) -> None:
@@ -449,7 +449,7 @@ class Queues:
             return
         store.queues.pop(key)
         store.queues.forget(topic, [queue_id])
-        logger.warning("queue_dropped topic=%s queue=%d reason='the log has nothing of it'", *key)
+        logger.warning("queue_dropped topic=%s queue=%d reason='the log has no record of it'", *key)
 
     def records_end(self) -> int:
         """Return the end of the last record that any queue has an entry for."""

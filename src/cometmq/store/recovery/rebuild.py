@@ -254,7 +254,7 @@ class CatchUp:
         # Records before the queue's last one belong to a deleted topic of the same name.
         behind = record.physical_offset - queue.last_record_end()
         if behind >= 0 and gap > behind // FIXED_BYTES:
-            return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
+            return f"its queue offset is {record.queue_offset}, expected {queue.next_offset}"
         return ""
 
     def _lost_tail(self, record: Record) -> bool:

@@ -67,7 +67,7 @@ def starting_point(
         return by_checkpoint(segments, checkpoint)
     end = segments.end
     is_new = all(first_record(file) is None for file in segments.files)
-    reason = "new store" if is_new else "clean stop of another broker"
+    reason = "new store" if is_new else "clean stop by another broker"
     return StartingPoint(end, True, False, reason, Proof(end), end, end, by_queues=True)
 
 
@@ -85,7 +85,7 @@ def _by_positions(
         offset, stale, reason = positions.synced, True, "crash of the machine"
     dispatch_from = offset
     if positions.rebuild >= 0:
-        reason, stale = f"{reason} while entries were made again", True
+        reason, stale = f"{reason} while entries were being made again", True
         dispatch_from = positions.rebuild
         if not same_boot:
             offset = min(offset, dispatch_from)

@@ -58,23 +58,23 @@ def judge(
 def _judge_directory(files: ReadOnlyFiles, directory: StoreDirectory, findings: Findings) -> None:
     root = directory.root
     if not directory.is_clean:
-        findings.note("crashed", root, -1, "its broker was not stopped; the next start recovers it")
+        findings.note(
+            "crashed", root, -1, "its broker was not stopped cleanly; the next start recovers it"
+        )
     for name in directory.others:
         findings.note(
             "stray-file", os.path.join(directory.log_directory, name), -1,
-            "it is no log file, and a Java broker does not start with it in there",
+            "it is not a log file; a Java broker does not start while it is there",
         )  # fmt: skip
     checkpoint = os.path.join(root, "checkpoint")
     if not files.exists(checkpoint):
-        findings.note(
-            "checkpoint", checkpoint, -1, "it is missing, so a start reads all of the log"
-        )
+        findings.note("checkpoint", checkpoint, -1, "it is missing, so a start reads the whole log")
     elif (size := size_of(files, checkpoint)) != CHECKPOINT_BYTES:
         findings.damage("checkpoint", checkpoint, -1, f"it is {size} bytes long, not 4096")
     seals = Seals(files, root)
     bases = {file.base for file in directory.log_files}
     for base in sorted((seals.bases | seals.doubted) - bases):
-        findings.note("seal", seals.path(base), -1, "the log file that it is for is gone")
+        findings.note("seal", seals.path(base), -1, "the log file that it belongs to is missing")
 
 
 def _judge_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: Findings) -> None:
@@ -89,7 +89,7 @@ def _judge_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: 
         if file.size_bytes != size:
             findings.damage(
                 "log-file-size", file.path, -1,
-                f"it is {file.size_bytes} bytes long, log files here have {size}",
+                f"it is {file.size_bytes} bytes long, the other log files have {size}",
             )  # fmt: skip
         expected = file.base + size
     used = [outcome for outcome in outcomes if outcome.records or outcome.closed or outcome.gaps]
@@ -110,16 +110,16 @@ def _judge_gaps(
     positions = directory.positions
     proven = positions.durable if positions is not None else -1
     for gap in outcome.gaps:
-        text = f"{gap.stop - gap.start} bytes are no record: {gap.problem}"
+        text = f"{gap.stop - gap.start} bytes are not a record: {gap.problem}"
         if directory.is_clean and gap.open and is_last and positions is None:
             findings.note("behind-end", path, gap.start, f"{text}; the log ends before them")
         elif not directory.is_clean and gap.start >= proven and is_last:
-            findings.note("torn-end", path, gap.start, f"{text}; the next start takes them out")
+            findings.note("torn-end", path, gap.start, f"{text}; the next start removes them")
         else:
             findings.damage("gap", path, gap.start, text)
     if not is_last and not outcome.closed and not any(gap.open for gap in outcome.gaps):
         findings.damage(
-            "gap", path, outcome.end, "the log breaks off here, and the next file has records"
+            "gap", path, outcome.end, "the log stops here, but the next file has records"
         )
 
 
@@ -131,12 +131,12 @@ def _judge_end(directory: StoreDirectory, end: int, findings: Findings) -> None:
     if end < noted:
         findings.damage(
             "log-short", directory.log_directory, end,
-            f"the log ends here, {noted - end} bytes before what was noted as stored",
+            f"the log ends here, {noted - end} bytes before the position recorded as stored",
         )  # fmt: skip
     elif end > noted and directory.is_clean:
         findings.damage(
             "log-long", directory.log_directory, noted,
-            f"records up to {end} stand behind the end that was noted at the last stop",
+            f"records up to {end} are after the end that was recorded at the last stop",
         )  # fmt: skip
 
 
@@ -179,12 +179,12 @@ def _tell_lonely(
     if lonely.why is Why.NEWER or is_gone or is_former:
         findings.note(
             "deleted-topic", path, lonely.physical_offset,
-            f"{which} are of a topic that was deleted", lonely.amount,
+            f"{which} belong to a deleted topic", lonely.amount,
         )  # fmt: skip
     elif behind and not directory.is_clean:
         findings.note(
             "queue-behind", path, lonely.physical_offset,
-            f"{which} have no entry yet; the next start makes them", lonely.amount,
+            f"{which} have no entry yet; the next start adds them", lonely.amount,
         )  # fmt: skip
     else:
         findings.damage(
@@ -285,10 +285,10 @@ def _checked(raw: bytes, key: str, value_type: Any) -> dict[str, Any]:
     """Return the contents of a table's file. Raises ValueError, TypeError or CometError."""
     table = parse_json(raw)
     if not isinstance(table, dict) or key not in table:
-        raise ValueError(f"it has no {key}")
+        raise ValueError(f"it lacks {key}")
     content = table[key] or {}
     if not isinstance(content, dict):
-        raise ValueError(f"{key} is no object")
+        raise ValueError(f"{key} is not an object")
     keys: Any = int if value_type is int else str
     for name, value in content.items():
         try:

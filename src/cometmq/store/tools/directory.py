@@ -35,7 +35,7 @@ class NoStore(StoreError):
     """The directory holds no store."""
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path} is no store directory: {problem}")
+        super().__init__(f"{path} is not a store directory: {problem}")
 
 
 class StoreInUse(StoreError):
@@ -122,7 +122,7 @@ def look_into(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     root = config.store_path_root_dir
     log_directory = config.commit_log_directory
     if not files.exists(root):
-        raise NoStore(root, "there is nothing of this name")
+        raise NoStore(root, "it does not exist")
     if not files.exists(log_directory):
         raise NoStore(root, f"{log_directory} is missing (storePathCommitLog in its settings?)")
     log_files = _numbered(files, log_directory)

@@ -145,7 +145,7 @@ def as_json(record: Record, form: BodyForm) -> dict[str, Any]:
     }
     body = record.body
     if not verify(body, record.body_crc):
-        value["problem"] = "the body has not the CRC that the record carries"
+        value["problem"] = "the body does not match the CRC of the record"
     try:
         message = from_record(record)
         body = message.body

@@ -37,9 +37,9 @@ class Why(Enum):
 
     NO_QUEUE = "its queue has no files"
     NO_ENTRY = "the queue has no entry there"
-    NEWER = "its queue begins with younger records: the topic was deleted and made anew"
-    OTHER = "the entry there is of another record"
-    UNKNOWN = "not looked at one by one"
+    NEWER = "its queue begins with later records: the topic was deleted and created again"
+    OTHER = "the entry there belongs to another record"
+    UNKNOWN = "not examined one by one"
 
 
 class Lonely(NamedTuple):
@@ -192,7 +192,7 @@ class EntryCheck:
             add = findings.damage if is_clean else findings.note
             add(
                 "queue-entry-beyond", self._file.path, first,
-                f"{np.count_nonzero(beyond)} queue entries are for records behind the end of the "
+                f"{np.count_nonzero(beyond)} queue entries are for records after the end of the "
                 f"log at {end}", int(np.count_nonzero(beyond)),
             )  # fmt: skip
         lost = np.zeros(len(rest), np.bool_)
@@ -237,8 +237,8 @@ class EntryCheck:
             ]
             wrong = [f"{name} {own} not {its}" for name, own, its in pairs if own != its]
             if not takes_queue_slot(record.sys_flag):
-                wrong.append("that record takes no place in a queue")
-            problem = f"for the record at {phys}: " + (", ".join(wrong) or "it stands there twice")
+                wrong.append("that record has no queue entry")
+            problem = f"for the record at {phys}: " + (", ".join(wrong) or "it is there twice")
         findings.damage("queue-entry-wrong", queue.directory, phys, f"entry {offset} {problem}")
 
 

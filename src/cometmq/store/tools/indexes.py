@@ -121,9 +121,9 @@ def read_fact(
         files.close(handle)
     room = (size - HEADER_BYTES - slots * SLOT_BYTES) // ENTRY_BYTES
     if slots < 0 or not 1 <= count <= room:
-        problem = f"its header counts {count} entries, room is for {room}"
+        problem = f"its header counts {count} entries; there is room for {room}"
         if slots < 0:
-            problem = "its first entry is nowhere: header or entry are damaged"
+            problem = "its first entry cannot be found: the header or the entry is damaged"
         findings.damage("index-header", path, -1, problem)
         return None
     return IndexFact(path, slots, count - 1, used, begin_ms, end_ms, begin_phys, end_phys)
@@ -232,7 +232,7 @@ def _add_runs(
     for at in np.flatnonzero(outside):
         findings.damage(
             "index-entry-outside", fact.path, int(phys[at]),
-            f"entry {entries.first + at} points outside of the log",
+            f"entry {entries.first + at} points outside the log",
         )  # fmt: skip
     live = np.flatnonzero(~outside & (phys >= directory.log_start))
     if not len(live):

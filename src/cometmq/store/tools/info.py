@@ -130,7 +130,7 @@ def _last_writer(files: ReadOnlyFiles, directory: StoreDirectory) -> str:
     if directory.positions is not None:
         return "CometMQ"
     if files.exists(os.path.join(directory.root, "cometmq-positions.json")):
-        return "a Java broker, or CometMQ in a crash that spoilt its positions"
+        return "a Java broker, or CometMQ after a crash that damaged its positions file"
     return "a Java broker"
 
 

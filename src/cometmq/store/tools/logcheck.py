@@ -107,8 +107,8 @@ class KeyCheck:
         for at in np.flatnonzero(wrong)[:_TOLD]:
             self._findings.damage(
                 "index-entry-time", self._owner(low + int(at)), int(places[at]),
-                f"an entry says {self._seconds[low + at]} s behind the file's first record, "
-                f"the record says {seconds[at]}",
+                f"an entry says {self._seconds[low + at]} s after the file's first record, the "
+                f"record says {seconds[at]}",
             )  # fmt: skip
 
     def _owner(self, entry: int) -> str:
@@ -126,7 +126,7 @@ class KeyCheck:
             if (place, key_hash) in expected:
                 self._findings.note(
                     "index-entry-twice", self._owner(entry), place,
-                    f"hash {key_hash} of that record stands there {amount} times more", amount,
+                    f"hash {key_hash} of that record is there {amount} more times", amount,
                 )  # fmt: skip
             else:
                 self._findings.damage(
@@ -155,7 +155,7 @@ class KeyCheck:
             add = self._findings.damage if is_clean else self._findings.note
             add(
                 "index-entry-nowhere", self._owner(int(entry)), int(self._phys[entry]),
-                "an entry is for a record that is not there",
+                "an entry is for a missing record",
             )  # fmt: skip
 
 
@@ -431,7 +431,9 @@ class _SealCheck:
             self._findings.damage("seal", path, -1, error.problem)
             return
         if seal is not None and seal.size_bytes != self._file.size_bytes:
-            self._findings.damage("seal", path, -1, f"it is for a file of {seal.size_bytes} bytes")
+            self._findings.damage(
+                "seal", path, -1, f"it belongs to a file of {seal.size_bytes} bytes"
+            )
         elif seal is not None:
             self.seal = seal
             self._late = LateRecords(seal.summary.last_ms)
@@ -447,7 +449,7 @@ class _SealCheck:
         for row in chunk.bad_bodies():
             self._findings.damage(
                 "body", self._file.path, int(chunk.places[row]),
-                "the body of the record there has not the CRC that it carries",
+                "the body of the record there does not match its CRC",
             )  # fmt: skip
 
     def finish(self, walk: LogWalk) -> None:
@@ -460,12 +462,12 @@ class _SealCheck:
         if not self._is_sure and is_stale(self.seal, differing, self._late.start):
             self._findings.note(
                 "seal-outdated", self._file.path, self._late.start,
-                "another broker cut the file there and wrote on, so its seal says nothing of it; "
-                "the next start of CometMQ makes another",
+                "another broker truncated the file there and appended to it, so its seal does "
+                "not apply; the next start of CometMQ makes a new one",
             )  # fmt: skip
             return
         for block in differing:
             self._findings.damage(
                 "block", self._file.path, self.seal.base + block * BLOCK_BYTES,
-                f"the {BLOCK_BYTES} bytes there are not what they were when the file was sealed",
+                f"the {BLOCK_BYTES} bytes there changed after the file was sealed",
             )  # fmt: skip

@@ -38,7 +38,7 @@ PIECE_BYTES = 256 * BLOCK_BYTES
 _READ_BYTES = 8 * BLOCK_BYTES
 #: Bytes that are read of a record before its size is known.
 _HEAD_BYTES = 1 << 16
-_CUT_OFF = "it is cut off by the end of the file"
+_CUT_OFF = "it is truncated by the end of the file"
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
 

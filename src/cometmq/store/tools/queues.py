@@ -189,13 +189,13 @@ class _Survey:
         if holes:
             self._findings.note(
                 "queue-hole", self._queue.directory, -1,
-                f"{holes} entries hold no record, other entries stand before them", holes,
+                f"{holes} entries without a record come after other entries", holes,
             )  # fmt: skip
         outside = live & ((phys < 0) | (phys >= self._stop) | (sizes <= 0))
         for at in np.flatnonzero(outside):
             self._findings.damage(
                 "queue-entry-outside", self._queue.directory, int(phys[at]),
-                f"entry {offsets[at]} ({sizes[at]} bytes at {phys[at]}) points outside of the log",
+                f"entry {offsets[at]} ({sizes[at]} bytes at {phys[at]}) points outside the log",
             )  # fmt: skip
         right = live & ~outside
         if not right.all():
@@ -213,7 +213,7 @@ class _Survey:
             count = int(offsets[at] - before[at])
             self._findings.damage(
                 "queue-entry-missing", self._queue.directory, -1,
-                f"entries {before[at]} to {offsets[at] - 1} are zeros, and others follow", count,
+                f"entries {before[at]} to {offsets[at] - 1} are zeros, but others follow", count,
             )  # fmt: skip
 
     def _add_runs(self, offsets: Ints, phys: Ints, mixed: Ints) -> None:
@@ -256,6 +256,6 @@ def _check_files(
         if size != file_bytes:
             findings.damage(
                 "queue-file-size", path, -1,
-                f"it is {size} bytes long, queue files here have {file_bytes}: a Java broker "
+                f"it is {size} bytes long, the other queue files have {file_bytes}; a Java broker "
                 "refuses it",
             )  # fmt: skip

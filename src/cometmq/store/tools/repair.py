@@ -63,7 +63,7 @@ class RepairPlan:
 
 _ANSWERS: Final = {
     DamagePolicy.REFUSE: "do nothing about the damage (choose --damage skip or truncate) in",
-    DamagePolicy.SKIP: "leave out what is damaged in",
+    DamagePolicy.SKIP: "omit what is damaged in",
     DamagePolicy.TRUNCATE: "end the log before the damage in",
 }
 
@@ -175,7 +175,7 @@ def repair(
 def told(report: RecoveryReport) -> list[str]:
     """Return lines for a person that describe what a repair did."""
     lines = [
-        f"left out {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"
+        f"omitted {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"
         for lost in report.damages
         if lost.offset != report.cut
     ]
@@ -185,11 +185,11 @@ def told(report: RecoveryReport) -> list[str]:
     lines += [f"set aside: {path}" for path in report.kept]
     lines.append(
         f"repaired: {report.records} records read in {report.duration_ms / 1000:.1f} s, the log "
-        f"reaches up to {report.end}"
+        f"ends at {report.end}"
     )
     if report.shrunk:
         lines.append(
-            "The next start of CometMQ sets offsets of consumers beyond their queue's end back; a "
-            "Java broker does not: look at consumerOffset.json."
+            "The next start of CometMQ resets consumer offsets that are beyond the end of their "
+            "queue; a Java broker does not: check consumerOffset.json."
         )
     return lines

@@ -151,7 +151,7 @@ class TargetTaken(StoreError):
     """The target directory is not empty."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is not empty: give a directory that does not exist yet")
+        super().__init__(f"{path} is not empty: choose a directory that does not exist yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _refuse_target(files: SnapshotFiles, directory: StoreDirectory, target: str)
     place = os.path.realpath(target)
     for path in map(os.path.realpath, (directory.root, directory.log_directory)):
         if place == path or place.startswith(path + os.sep):
-            raise StoreError(f"{target} lies in the store itself ({path}): go elsewhere")
+            raise StoreError(f"{target} is inside the store ({path}): choose another place")
 
 
 def _lock(files: SnapshotFiles, directory: StoreDirectory) -> int:
@@ -266,8 +266,8 @@ class _Taking:
         directory, noted = self._directory, self._directory.positions
         if noted is None:
             raise StoreError(
-                f"the broker on {directory.root} has not noted yet how far its files can be "
-                "trusted: try again in some seconds"
+                f"the broker on {directory.root} has not recorded yet up to where its files are "
+                "valid: try again in a few seconds"
             )
         reached = noted.written if noted.complete < 0 else noted.complete
         end = max(reached, noted.durable)
@@ -320,8 +320,8 @@ class _Taking:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
                 raise
             raise StoreError(
-                f"{file.path} cannot be linked to the snapshot ({error.strerror}): make it on the "
-                "same file system, or copy with --copy"
+                f"{file.path} cannot be linked to the snapshot ({error.strerror}): choose a place "
+                "on the same file system, or copy with --copy"
             ) from error
 
     def _take_rest(self, left_out: tuple[str, ...]) -> None:

@@ -102,11 +102,11 @@ def read_sums(
         summing.take(chunk)
         if not bad and (rows := chunk.bad_bodies()):
             offset = int(chunk.places[rows[0]])
-            bad = f"the body of the record at offset {offset} has not the CRC that it carries"
+            bad = f"the body of the record at offset {offset} does not match its CRC"
     if walk.gaps:
         bad = f"no record at offset {walk.gaps[0].start}: {walk.gaps[0].problem}"
     elif not walk.closed and not bad:
-        bad = f"the log ends in it, at offset {walk.end}"
+        bad = f"the log ends inside it, at offset {walk.end}"
     return FileSums(bytes(walk.sums), summing.summary(), bad, late.start)
 
 
