@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import Broker
+from cometmq.broker.hooks import Hooks
 from cometmq.broker.replication.rolefile import keep_role, role_to_begin_in
 from cometmq.core.errors import CometError, StoreError
 from cometmq.net.server import Reserve, reserve
@@ -49,6 +50,7 @@ class Lives:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store_config = store_config
         self._clock = clock
@@ -58,18 +60,22 @@ class Lives:
         self._turning: asyncio.Task[None] | None = None
         self._stopping = False
         self._may_cut = True
+        self._hooks = Hooks()
         self.failure: Exception | None = None
-        self.on_failed: Callable[[], None] = lambda: None
+        self._on_failed = on_failed
         config = role_to_begin_in(config, store_config.store_path_root_dir, self._files)
         self.broker = self._make(config)
 
     def _make(self, config: BrokerConfig) -> Broker:
-        broker = Broker(
-            config, self._store_config, self._clock, files=self._files, reserve=self._reserve
+        return Broker(
+            config,
+            self._store_config,
+            self._clock,
+            files=self._files,
+            reserve=self._reserve,
+            restarts=self,
+            hooks=self._hooks,
         )
-        broker.rejoin = self._rejoin
-        broker.promote = self._promote
-        return broker
 
     async def start(self) -> int:
         """Start the broker, as :meth:`Broker.start` does."""
@@ -91,11 +97,13 @@ class Lives:
 
     # ------------------------------------------------------------------------------------ changes
 
-    def _rejoin(self, problem: LogsDiffer) -> None:
+    def rejoin(self, problem: LogsDiffer) -> None:
+        """Restart with the log cut where it differs from the master's."""
         if self._may_cut:
             self._turn(lambda config: self._cut(config, problem), "cut")
 
-    def _promote(self, role: BrokerRole) -> None:
+    def promote(self, role: BrokerRole) -> None:
+        """Restart as a master with this role."""
         self._turn(lambda config: self._raise_to(config, role), "promote")
 
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
@@ -109,12 +117,11 @@ class Lives:
             await before.stop()
             config = change(replace(before.config, listen_port=before.port))
             broker = self.broker = self._make(config)
-            broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
             await broker.start()
         except (CometError, OSError) as error:
             log.critical("broker_not_begun_anew reason=%r", str(error))
             self.failure = error
-            self.on_failed()
+            self._on_failed()
         finally:
             self._turning = None
         duration_ms = self._clock.monotonic_ms() - begun_ms
