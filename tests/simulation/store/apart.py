@@ -1,0 +1,11 @@
+"""Seeds in a process of their own."""
+
+from tests.apart import run_apart
+
+LIMIT_S = 240
+
+
+def run_seeds(first: int, stop: int) -> None:
+    """Run the seeds ``first <= seed < stop``. Raises AssertionError with what was found."""
+    said = run_apart("tests.simulation.store.seeded", f"{first}:{stop}", limit_s=LIMIT_S)
+    assert f"{stop - first} of {stop - first} runs done, 0 failed" in said
