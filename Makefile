@@ -1,5 +1,5 @@
 # One door for users and for continuous integration. Everything lands in .venv.
-#   make demo    the main job on real data          make setup   only the environment
+#   make demo    a job on real data, checked        make setup   only the environment
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
 #   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
 #   make core    only the compiled core             make docs    the documentation, strictly
@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requi
 	@touch $@
 
 demo: $(CORE)
-	@$(BIN)/cometmq demo
+	@$(BIN)/python -m examples.demo $(DEMO)
 
 flights: $(CORE)
 	@$(BIN)/python -m examples.flights $(FLIGHTS)

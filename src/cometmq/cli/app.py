@@ -13,7 +13,6 @@ from cometmq.cli import logs, servers
 from cometmq.cli.commands import (
     bench,
     broker,
-    demo,
     group,
     message,
     migrate,
@@ -53,7 +52,6 @@ app.add_typer(spark.app, name="spark")
 app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)
-app.command("demo")(demo.demo)
 for _words, _command in BROKER_COMMANDS.items():
     app.command(_words)(_command)
 

@@ -9,10 +9,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from cometmq.core.clock import SystemClock
-from cometmq.demo.board import Board, Party
-from cometmq.demo.compare import Comparison, Difference
-from cometmq.demo.result import PartyResult, Report, Result
-from cometmq.demo.screen import follow, line, progress, render
+from examples.demo.compare import Comparison, Difference
+from examples.demo.progress import Board, Party, PartyResult, Report, Result
+from examples.demo.screen import follow, line, progress, render
 
 
 def text(renderable: RenderableType, width: int = 140) -> str:

@@ -2,9 +2,8 @@
 
 from random import Random
 
-from cometmq.demo.script import Script
-from cometmq.demo.tables import Row
-from cometmq.demo.world import region
+from examples.demo.script import Script, region
+from examples.demo.tables import Row
 
 
 def small_world() -> list[Row]:

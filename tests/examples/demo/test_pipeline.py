@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from cometmq.demo import pipeline
-from cometmq.demo.board import Board
-from cometmq.demo.pipeline import PipelineFailed, SparkPipeline, read_tables
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
-from tests.demo.worlds import small_world
+from examples.demo import pipeline
+from examples.demo.pipeline import PipelineFailed, SparkPipeline, read_tables
+from examples.demo.progress import Board
+from tests.examples.demo.worlds import small_world
 
 DONE = (
     '{"state": "done", "batches": 2, "applied": 9, "rejected": 0, "report": {"changes": 9, '
@@ -78,7 +78,7 @@ async def test_closing_what_never_started_does_nothing(tmp_path: Path) -> None:
 
 def test_the_command_names_topic_and_place(tmp_path: Path) -> None:
     words = SparkPipeline(tmp_path).command("a:1", "t")
-    assert words[1:] == ["-m", "cometmq.demo.follower", "a:1", "t", str(tmp_path)]
+    assert words[1:] == ["-m", "examples.demo.follower", "a:1", "t", str(tmp_path)]
 
 
 def test_tables_are_read_from_the_newest_version_without_deleted_rows(tmp_path: Path) -> None:

@@ -1,7 +1,18 @@
-"""The two tables that every party of the demo keeps, and their form in SQLite.
+"""The two tables that every party of the demo keeps: their form in SQLite, and their changes as
+messages.
 
-regions   countries and their subdivisions (ISO 3166-1 and 3166-2), key ``code`` users     persons
-who live in a region, key ``id``
+    regions   countries and their subdivisions (ISO 3166-1 and 3166-2), key ``code``
+    users     persons who live in a region, key ``id``
+
+The body of a message is one change of one row:
+
+    {"table": "regions", "op": "update", "key": "AD-02", "change": 4711,
+     "at_ms": 1772600767089, "row": {"code": "AD-02", ...}}
+
+``change`` grows with every change of a row, even across its deletion and return. So a copy that
+stores the highest number of each row can distinguish a late message from a new one. ``row`` is the
+whole row after the change, null for a deletion. The message has the operation as its tag and the
+key as its key.
 """
 
 from __future__ import annotations
@@ -10,6 +21,9 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 Value = str | int | None
 Row = dict[str, Value]
@@ -102,3 +116,46 @@ def read_table(path: Path, table: Table) -> list[Row]:
         return list(read_rows(connection, table))
     finally:
         connection.close()
+
+
+Operation = Literal["insert", "update", "delete"]
+
+
+class BadChange(ValueError):
+    """A message body is not a change of a known table."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One committed change; ``at_ms`` is the wall time of its commit."""
+
+    table: str
+    op: Operation
+    key: str
+    change: int
+    at_ms: int
+    row: Row | None
+
+    def encode(self) -> bytes:
+        """Return the message body."""
+        return msgspec.json.encode(self)
+
+
+_decoder = msgspec.json.Decoder(Change)
+
+
+def decode(body: bytes) -> Change:
+    """Parse a message body. Raise BadChange if it is malformed or contradicts itself."""
+    try:
+        change = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadChange(f"not a change: {error}") from None
+    table = TABLES.get(change.table)
+    if table is None:
+        raise BadChange(f"no table {change.table!r}")
+    if (change.row is None) != (change.op == "delete"):
+        raise BadChange(f"{change.op} of {change.key} with row {change.row!r}")
+    if change.row is not None and tuple(change.row) != table.names:
+        raise BadChange(f"{change.table} has columns {table.names}, not {tuple(change.row)}")
+    if change.row is not None and change.row[table.key] != change.key:
+        raise BadChange(f"key {change.key!r} over a row of {change.row[table.key]!r}")
+    return change

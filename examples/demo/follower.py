@@ -1,4 +1,4 @@
-"""The demo's Spark pipeline, run as a child process: ``python -m cometmq.demo.follower``.
+"""The demo's Spark pipeline, run as a child process: ``python -m examples.demo.follower``.
 
 It prints one JSON object a line: ``{"state": "reading", "batches": 3, "applied": 5295}`` while it
 follows the topic, ``{"state": "done", ...}`` with the report at the end. The line ``finish`` on
@@ -28,7 +28,7 @@ POLL_S = 0.5
 
 def main(words: Sequence[str] | None = None) -> int:
     """Follow the topic until the order to finish; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m cometmq.demo.follower")
+    parser = argparse.ArgumentParser(prog="python -m examples.demo.follower")
     parser.add_argument("namesrv")
     parser.add_argument("topic")
     parser.add_argument("directory", type=Path)

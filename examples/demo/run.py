@@ -20,20 +20,18 @@ from cometmq.admin.api import Admin
 from cometmq.admin.node import NodeFailed, NodeProcess
 from cometmq.client.client import Client
 from cometmq.core.errors import CometError
-from cometmq.demo import world
-from cometmq.demo.board import Board, Party
-from cometmq.demo.compare import compare, digest
-from cometmq.demo.folder import Folder, empty_folder
-from cometmq.demo.platform import Platform, fails_at_first
-from cometmq.demo.result import PartyResult, Report, Result
-from cometmq.demo.script import Script
-from cometmq.demo.source import Source
-from cometmq.demo.tables import TABLES, Row, read_table
+from examples.demo.base import Source
+from examples.demo.compare import compare, digest
+from examples.demo.folder import Folder, empty_folder
+from examples.demo.platform import Platform, fails_at_first
+from examples.demo.progress import Board, Party, PartyResult, Report, Result
+from examples.demo.script import Script, iso_regions
+from examples.demo.tables import TABLES, Row, read_table
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.demo.compare import Comparison
-    from cometmq.demo.script import Edit
+    from examples.demo.compare import Comparison
+    from examples.demo.script import Edit
 
 TOPIC: Final = "base-data-changes"
 QUEUES: Final = 8
@@ -284,7 +282,7 @@ def prepare(options: Options, clock: Clock, pipeline: Pipeline | None = None) ->
     folder = empty_folder(options.directory)
     regions = options.regions
     if regions is None:
-        regions = world.regions(Random(options.seed))
+        regions = iso_regions(Random(options.seed))
     script = Script(regions, options.users, options.seed)
     expected = len(regions) + options.users + options.changes
     parties = {name: Party(name) for name in ("social", "order")}

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from cometmq.core.clock import SystemClock
-from cometmq.demo import world
-from cometmq.demo.change import Change
-from cometmq.demo.copy import Applied, Copy
-from cometmq.demo.run import Demo, Options, prepare
+from examples.demo.platform import Applied, Copy
+from examples.demo.run import Demo, Options, prepare
+from examples.demo.script import iso_regions
+from examples.demo.tables import Change
 
-REGIONS = world.regions(Random(1))[:500]
+REGIONS = iso_regions(Random(1))[:500]
 
 
 def small_demo(tmp_path: Path) -> Demo:
@@ -66,8 +66,8 @@ async def test_a_copy_that_ignores_change_numbers_is_caught(
 
     monkeypatch.setattr(Copy, "apply", forgetful)
     demo = small_demo(tmp_path)
-    monkeypatch.setattr("cometmq.demo.run.FAILING_SHARE", 0.3)
-    monkeypatch.setattr("cometmq.demo.run.CATCH_UP_MS", 4_000)
+    monkeypatch.setattr("examples.demo.run.FAILING_SHARE", 0.3)
+    monkeypatch.setattr("examples.demo.run.CATCH_UP_MS", 4_000)
     result = await demo.run()
     assert all("order did not catch up" in problem for problem in result.problems)
     _, order = result.parties

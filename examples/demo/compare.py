@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cometmq.demo.tables import TABLES, Row, Table
+from examples.demo.tables import TABLES, Row, Table
 
 DIFFERENCES_KEPT = 20
 

@@ -5,10 +5,10 @@ from itertools import chain
 
 import pytest
 
-from cometmq.demo.compare import DIFFERENCES_KEPT, compare, digest
-from cometmq.demo.tables import TABLES, Row
-from tests.demo.test_script import replay
-from tests.demo.worlds import small_script
+from examples.demo.compare import DIFFERENCES_KEPT, compare, digest
+from examples.demo.tables import TABLES, Row
+from tests.examples.demo.test_script import replay
+from tests.examples.demo.worlds import small_script
 
 Tables = dict[str, list[Row]]
 

@@ -1,8 +1,9 @@
 """The script of changes that the base-data platform makes, generated from a seed.
 
-The script keeps its own copy of the tables, so that every step is consistent with those before: no
-user lives in a deleted region, and a key is inserted only while it is absent. The same seed
-produces the same steps.
+It begins with the administrative regions of the ISO 3166 tables; their populations, and users, are
+invented from the seed. The script keeps its own copy of the tables, so that every step is
+consistent with those before: no user lives in a deleted region, and a key is inserted only while it
+is absent. The same seed produces the same steps.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from cometmq.demo.world import POPULATION_MAX, region
-
 if TYPE_CHECKING:
-    from cometmq.demo.change import Operation
-    from cometmq.demo.tables import Row
+    from examples.demo.tables import Operation, Row
 
 FIRST_NAMES: Final = (
     *("Aino", "Amara", "Ana", "Bilal", "Chidi", "Dương", "Elif", "Esi", "Fatima", "Goran"),
@@ -167,3 +165,40 @@ class Script:
         at = self._random.randrange(len(keys))
         keys[at], keys[-1] = keys[-1], keys[at]
         return keys.pop()
+
+
+POPULATION_MAX = 3_000_000
+
+
+def iso_regions(random: Random) -> list[Row]:
+    """Return countries, then their subdivisions: about 5 300 rows of the table ``regions``.
+
+    Raise ModuleNotFoundError if pycountry is not installed.
+    """
+    import pycountry
+
+    rows = [
+        region(country.alpha_2, country.alpha_2, country.name, "Country", None, random)
+        for country in pycountry.countries
+    ]
+    rows += [
+        region(part.code, part.country_code, part.name, part.type, part.parent_code, random)
+        for part in pycountry.subdivisions
+    ]
+    return rows
+
+
+def region(
+    code: str, country: str, name: str, kind: str, parent: str | None, random: Random
+) -> Row:
+    """Return one row; a subdivision without a parent belongs to its country."""
+    if parent is None and code != country:
+        parent = country
+    return {
+        "code": code,
+        "country": country,
+        "name": name,
+        "kind": kind,
+        "parent": parent,
+        "population": random.randrange(100, POPULATION_MAX),
+    }

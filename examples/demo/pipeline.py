@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.core.errors import CometError
-from cometmq.demo.result import Report
-from cometmq.demo.tables import TABLES, Row
 from cometmq.net.tasks import Tasks
 from cometmq.spark.tables.snapshots import SnapshotTable
+from examples.demo.progress import Report
+from examples.demo.tables import TABLES, Row
 
 if TYPE_CHECKING:
-    from cometmq.demo.board import Board
+    from examples.demo.progress import Board
 
 FINISH_TIMEOUT_S: Final = 120
 CLOSE_TIMEOUT_S: Final = 20
 BUSIEST_SHOWN: Final = 3
 _LOG_TAIL_BYTES: Final = 2_000
 _LINE_MAX_BYTES: Final = 1024 * 1024
+#: Lets the child, which runs in another folder, import the examples.
+_PYTHON_PATH: Final = os.pathsep.join(
+    filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")))
+)
 
 
 class PipelineFailed(CometError):
@@ -69,7 +73,7 @@ class SparkPipeline:
 
     def command(self, namesrv: str, topic: str) -> list[str]:
         """Return the command line of the child."""
-        words = ["-m", "cometmq.demo.follower", namesrv, topic, str(self.directory)]
+        words = ["-m", "examples.demo.follower", namesrv, topic, str(self.directory)]
         return [sys.executable, *words]
 
     async def start(self, namesrv: str, topic: str, board: Board) -> None:
@@ -83,6 +87,7 @@ class SparkPipeline:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=self.directory,  # Spark creates folders in it
+                env=os.environ | {"PYTHONPATH": _PYTHON_PATH},
                 limit=_LINE_MAX_BYTES,
                 start_new_session=True,
             )

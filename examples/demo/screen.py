@@ -17,8 +17,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.demo.board import Board
-    from cometmq.demo.result import PartyResult, Report, Result
+    from examples.demo.progress import Board, PartyResult, Report, Result
 
 DRAW_INTERVAL_MS: Final = 200
 LINE_INTERVAL_MS: Final = 5_000
@@ -95,7 +94,7 @@ def render(result: Result) -> RenderableType:
     """Return the result as one screen."""
     rate = result.loaded / result.load_seconds if result.load_seconds > 0 else 0
     head = Text.assemble(
-        ("CometMQ, the main job: ", "bold"),
+        ("CometMQ demo: ", "bold"),
         f"{result.published:,} changes published, {result.published_again:,} of them twice, the "
         f"first {result.loaded:,} in {result.load_seconds:.1f} s ({rate:,.0f}/s); "
         f"{result.seconds:.0f} s in all",

@@ -1,15 +1,16 @@
-"""The script of changes always fits the tables it changes."""
+"""The regions are rows, and the script of changes always fits the tables that it changes."""
 
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.demo.script import Edit
-from cometmq.demo.tables import TABLES, Row
-from tests.demo.worlds import small_script
+from examples.demo.script import Edit, iso_regions, region
+from examples.demo.tables import REGIONS, TABLES, Row
+from tests.examples.demo.worlds import small_script
 
 
 def replay(edits: Iterable[Edit]) -> dict[str, dict[str, Row]]:
@@ -62,3 +63,26 @@ def test_a_step_makes_at_least_the_changes_asked_for() -> None:
     list(script.initial())
     made = sum(len(step) for step in script.steps(100))
     assert 100 <= made < 150
+
+
+def test_the_world_has_every_country_and_subdivision() -> None:
+    rows = iso_regions(Random(1))
+    assert 5_000 < len(rows) < 6_000
+    by_code = {row["code"]: row for row in rows}
+    assert len(by_code) == len(rows)
+    assert by_code["AD"]["name"] == "Andorra"
+    assert by_code["AD-02"]["name"] == "Canillo"
+    assert {tuple(row) for row in rows} == {REGIONS.names}
+    assert all(row["country"] in by_code for row in rows)
+
+
+def test_the_same_seed_gives_the_same_world() -> None:
+    assert iso_regions(Random(5)) == iso_regions(Random(5))
+    assert iso_regions(Random(5)) != iso_regions(Random(6))
+
+
+def test_a_subdivision_without_a_parent_belongs_to_its_country() -> None:
+    random = Random(1)
+    assert region("AD", "AD", "Andorra", "Country", None, random)["parent"] is None
+    assert region("AD-02", "AD", "Canillo", "Parish", None, random)["parent"] == "AD"
+    assert region("FR-01", "FR", "Ain", "Department", "FR-ARA", random)["parent"] == "FR-ARA"

@@ -1,27 +1,26 @@
-"""`cometmq demo` from outside: exit codes, and what it prints without a terminal."""
+"""The command of the demo: exit codes, and what it prints without a terminal."""
 
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from cometmq.cli.commands import demo
-from cometmq.cli.main import main
-from cometmq.demo import world
-from cometmq.demo.change import Change
-from cometmq.demo.copy import Applied, Copy
-from cometmq.demo.tables import Row
+from examples.demo import __main__ as demo
+from examples.demo.__main__ import main
+from examples.demo.platform import Applied, Copy
+from examples.demo.script import iso_regions
+from examples.demo.tables import Change, Row
 
-WORDS = ["demo", "--no-spark", "--changes", "200", "--rate", "2000"]
-REGIONS = world.regions(Random(1))[:300]
+WORDS = ["--no-spark", "--changes", "200", "--rate", "2000"]
+REGIONS = iso_regions(Random(1))[:300]
 
 
 @pytest.fixture
 def _small_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    def regions(random: Random) -> list[Row]:
+    def iso_regions(random: Random) -> list[Row]:
         return REGIONS
 
-    monkeypatch.setattr(world, "regions", regions)
+    monkeypatch.setattr("examples.demo.run.iso_regions", iso_regions)
 
 
 @pytest.mark.usefixtures("_small_world")
@@ -68,11 +67,11 @@ def test_a_folder_of_somebody_else_is_refused(
 def test_a_broker_that_cannot_start_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.demo.run.BROKER_SETTINGS", {"brokerNam": "a"})
+    monkeypatch.setattr("examples.demo.run.BROKER_SETTINGS", {"brokerNam": "a"})
     assert main([*WORDS, "--directory", str(tmp_path / "out")]) == 1
     complaint = capsys.readouterr().err
     # Other lines may be of a broker that another test runs in this process.
-    assert sum("cometmq demo: ended with code 2" in line for line in complaint.splitlines()) == 1
+    assert sum("demo: ended with code 2" in line for line in complaint.splitlines()) == 1
     assert "Traceback" not in complaint
 
 
@@ -80,10 +79,10 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert demo.what_is_missing(spark=False) == ""
-    monkeypatch.setattr("cometmq.cli.commands.demo.shutil.which", lambda _: None)
+    monkeypatch.setattr("examples.demo.__main__.shutil.which", lambda _: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "openjdk-17-jre-headless" in demo.what_is_missing(spark=True)
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
-    assert "cometmq[demo]" in demo.what_is_missing(spark=True)
+    assert "make setup" in demo.what_is_missing(spark=True)
     assert main([*WORDS, "--directory", str(tmp_path / "out")]) == 2
     assert "pycountry" in capsys.readouterr().err

@@ -11,12 +11,12 @@ from typing import TextIO
 
 import pytest
 
-from cometmq.demo import follower
-from cometmq.demo.base import BaseData
-from cometmq.demo.compare import compare
-from cometmq.demo.pipeline import read_tables
-from cometmq.demo.tables import TABLES, read_table
 from cometmq.spark.jobs.sync import SyncOptions
+from examples.demo import follower
+from examples.demo.base import BaseData
+from examples.demo.compare import compare
+from examples.demo.pipeline import read_tables
+from examples.demo.tables import TABLES, read_table
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +25,7 @@ LIMIT_S = 180
 
 def test_the_whole_demo_ends_equal_within_three_minutes(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["-m", "cometmq.cli", "demo", "--directory", str(out), "--changes", "2000"]
+    words = ["-m", "examples.demo", "--directory", str(out), "--changes", "2000"]
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )

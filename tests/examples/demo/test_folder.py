@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import SettingsError
-from cometmq.demo.folder import MARKER, empty_folder
+from examples.demo.folder import MARKER, empty_folder
 
 
 def test_a_new_folder_is_made_and_an_old_run_removed(tmp_path: Path) -> None:
