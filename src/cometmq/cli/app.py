@@ -70,14 +70,16 @@ def _options(
     show_version: bool = typer.Option(
         False,
         "--version",
-        help="Print the version and which core runs, and exit.",
+        help="Print the version and the core in use, and exit.",
         is_eager=True,
         callback=_print_version,
     ),
-    log_level: str = typer.Option("warning", help="What to log: debug, info, warning, error."),
+    log_level: str = typer.Option(
+        "warning", help="Least level to log: debug, info, warning, error."
+    ),
 ) -> None:
     if log_level not in logs.LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(logs.LEVELS)}")
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(logs.LEVELS)}")
     logs.configure(log_level)
 
 

@@ -96,14 +96,16 @@ def _command(
         default=[],
         dest="settings",
         metavar="KEY=VALUE",
-        help="a setting by RocketMQ's name; may be given several times",
+        help="a setting with its name in RocketMQ; may be given several times",
     )
     command.add_argument(
         "--stop-with-input",
         action="store_true",
-        help="stop when standard input ends, so with the program that holds its other side",
+        help="stop when standard input is closed, for example with the parent process",
     )
-    command.add_argument("--log-level", choices=logs.LEVELS, default="info", help="how much to log")
+    command.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="least level to log"
+    )
     return command
 
 
@@ -111,7 +113,7 @@ def _port(text: str) -> int:
     """Parse a port number; 0 picks a free port."""
     if text.isdecimal() and int(text) <= 65_535:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535, 0 picks a free one)")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 chooses a free one)")
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -197,7 +199,7 @@ async def _until_registered(
     log.warning(
         "waits_for_name_server name_servers=%s text=%r",
         ";".join(name_servers),
-        "none has this broker yet; it serves, goes on trying, and is ready once one has it",
+        "the broker is not registered yet; it serves, and keeps trying until it is registered",
     )
     clock = SystemClock()
     while not lifetime.is_ending and not is_registered():

@@ -75,7 +75,9 @@ class KvTables:
             except ProtocolError as error:
                 log.warning("kv file unreadable path=%s reason=%s", path, error)
                 problem = problem or StoreCorrupt(
-                    str(path), -1, f"{error}; repair it, or move it away to start without its keys"
+                    str(path),
+                    -1,
+                    f"{error}; repair the file, or move it away to start without its keys",
                 )
             else:
                 self._content = data
@@ -160,8 +162,9 @@ class KvTables:
                 await asyncio.to_thread(self._replace, data)
             except OSError as error:
                 raise CometError(
-                    f"{self._path} cannot be written ({error.strerror or error}): the change holds "
-                    "until this name server stops; free space or fix its permissions, then repeat"
+                    f"{self._path} cannot be written ({error.strerror or error}): the change is "
+                    "lost when this name server stops; free space or fix the permissions of the "
+                    "file, then repeat the change"
                 ) from error
             self._written = covers
 

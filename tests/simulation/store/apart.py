@@ -1,4 +1,4 @@
-"""Seeds in a process of their own."""
+"""Runs seeds in a child process."""
 
 from tests.apart import run_apart
 
@@ -6,6 +6,6 @@ LIMIT_S = 240
 
 
 def run_seeds(first: int, stop: int) -> None:
-    """Run the seeds ``first <= seed < stop``. Raises AssertionError with what was found."""
+    """Run the seeds ``first <= seed < stop``. Raise AssertionError with the failures."""
     said = run_apart("tests.simulation.store.seeded", f"{first}:{stop}", limit_s=LIMIT_S)
     assert f"{stop - first} of {stop - first} runs done, 0 failed" in said

@@ -1,4 +1,4 @@
-"""What must hold after a start, whatever happened before: each function checks one promise."""
+"""Checks of a store after a start, whatever happened before; each function checks one promise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.simulation.store.history import Entry, Fate, History, Message, QueueK
 
 _KEYS_LOOKED_UP = 8
 
-#: What was decoded before, by physical offset: the bytes and the record.
+#: Records decoded before, by physical offset: the bytes and the record.
 Decoded = dict[int, tuple[bytes, Record]]
 Places = list[tuple[int, Entry]]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the log of a started store holds: in order, and by the names of the messages."""
+    """Records of the log of a started store: in order, and by the names of the messages."""
 
     store: MessageStore
     records: list[Record]
@@ -29,12 +29,12 @@ class Held:
 
 
 def name_of(body: bytes) -> bytes:
-    """The name that a message's body begins with."""
+    """Return the name at the beginning of a message's body."""
     return body.partition(b":")[0]
 
 
 def look(store: MessageStore, decoded: Decoded) -> Held:
-    """Read the log: whole records up to its end, in the order of time, none of them twice."""
+    """Read the log; check that its records are whole, ordered by time, and stored once."""
     records: list[Record] = []
     names: dict[bytes, Record] = {}
     last_ms = 0
@@ -47,14 +47,14 @@ def look(store: MessageStore, decoded: Decoded) -> Held:
                 break
             record = _record(at, bytes(rest[:size]), decoded)
             assert record.physical_offset == at
-            assert record.store_ms >= last_ms, f"{at} was stored before the one in front of it"
+            assert record.store_ms >= last_ms, f"{at} was stored earlier than the record before it"
             name = name_of(record.body)
             assert name not in names, f"{name!r} is stored twice"
             names[name] = record
             records.append(record)
             last_ms = record.store_ms
             at += size
-    assert store.last_ms >= last_ms, f"the store goes on at {store.last_ms}, before {last_ms}"
+    assert store.last_ms >= last_ms, f"the store continues at {store.last_ms}, before {last_ms}"
     return Held(store, records, names)
 
 
@@ -66,9 +66,9 @@ def _record(at: int, raw: bytes, decoded: Decoded) -> Record:
 
 
 def check_messages(held: Held, history: History, *, lossy: bool) -> None:
-    """What was acknowledged is there, once, as it was sent; what was lost stays lost.
+    """Check that acknowledged messages are there, as sent, and that lost ones stay lost.
 
-    ``lossy`` allows that the end of the log is gone, as far as it was never said to be durable.
+    ``lossy`` allows the loss of the end of the log that was never reported as durable.
     """
     start, end = held.store.log.segments.start, held.store.log.written
     assert start <= history.log_start, f"the log begins at {start}, above {history.log_start}"
@@ -80,11 +80,11 @@ def check_messages(held: Held, history: History, *, lossy: bool) -> None:
             continue
         if message.fate is Fate.ACKNOWLEDGED and message.phys >= start:
             assert lossy, f"{name!r} was acknowledged at {message.phys} and is lost"
-            assert message.phys >= end, f"{name!r} is lost, what came behind it is not"
+            assert message.phys >= end, f"{name!r} is lost, but later records are not"
         if message.phys < 0 or message.phys >= start:
             message.fate = Fate.LOST
     unknown = held.names.keys() - history.messages.keys()
-    assert not unknown, f"nobody sent {unknown}"
+    assert not unknown, f"messages were never sent: {unknown}"
 
 
 def _compare(message: Message, record: Record) -> None:
@@ -100,7 +100,7 @@ def _compare(message: Message, record: Record) -> None:
 
 
 def check_queues(held: Held, history: History) -> dict[QueueKey, list[tuple[int, bytes]]]:
-    """Queues hold exactly what the log holds, without a gap; gives offsets and names of each."""
+    """Check that queues match the log, without gaps; return the offsets and names of each."""
     expected: dict[QueueKey, list[tuple[int, Entry, bytes]]] = {
         (topic, queue_id): []
         for topic, queue_ids in held.store.topics().items()
@@ -120,7 +120,7 @@ def check_queues(held: Held, history: History) -> dict[QueueKey, list[tuple[int,
     for topic in {topic for topic, _ in expected}:
         queues = {key: each for key, each in expected.items() if key[0] == topic}
         found = {key: entries_of(held.store, key) for key in queues}
-        # A topic that was deleted is gone as a whole, or there as a whole.
+        # A deleted topic must be gone or present as a whole.
         possible = [
             end
             for end in history.ends.get(topic, [0])
@@ -137,14 +137,14 @@ def _since(end: int, entries: list[tuple[int, Entry, bytes]]) -> Places:
 def _holds(found: Places, wanted: Places, history: History) -> bool:
     if found == wanted:
         return True
-    # Files of the log may be back whose removal was lost, not so the entries for them.
+    # Log files whose removal was lost may be back, without the entries of their records.
     skipped = max(len(wanted) - len(found), 0)
     old = wanted[:skipped]
     return found == wanted[skipped:] and all(entry[0] < history.log_start for _, entry in old)
 
 
 def entries_of(store: MessageStore, key: QueueKey) -> Places:
-    """All entries of a queue, with their offsets; none of them may be a hole."""
+    """Return all entries of a queue with their offsets; check that none is a hole."""
     queue = store.find_queue(*key)
     if queue is None:
         return []
@@ -164,15 +164,15 @@ def entries_of(store: MessageStore, key: QueueKey) -> Places:
 
 
 def check_index(held: Held, history: History) -> None:
-    """Every key leads to its records, each once.
+    """Check that the index finds every record by its keys, once.
 
-    Those may be missing that were there, or on their way, when the topic was deleted, even if it
-    was not in the end; and those in files of the log that came back, whose removal had been lost.
+    It may lack records from before the deletion of their topic, even if a crash undid the deletion,
+    and records in log files that came back because their removal was lost.
     """
     store = held.store
     store.dispatcher.write_index(store.clock.wall_ms())
     if store.dispatcher.problem is not None:
-        return  # entries wait in memory until the disk takes them
+        return  # entries stay in memory until the disk accepts them
     by_key: dict[tuple[str, str], list[int]] = {}
     for name, record in held.names.items():
         message = history.messages[name]
@@ -182,7 +182,7 @@ def check_index(held: Held, history: History) -> None:
     for (topic, key), wanted in by_key.items():
         found = indexed.get(index_hash(topic_prefix(topic), key), [])
         if history.faults:
-            # An entry whose write failed half-way is written once more.
+            # An entry whose write failed half-way is written again.
             found = sorted(set(found))
         sure = max(history.remade.get(topic, 0), history.log_start)
         wanted = [place for place in wanted if place >= sure or place in found]
@@ -196,7 +196,7 @@ def check_index(held: Held, history: History) -> None:
 
 
 def _indexed(store: MessageStore) -> dict[int, list[int]]:
-    """The places that the index has for each hash, oldest first, as far as the log has them."""
+    """Return the physical offsets of each hash in the index, oldest first, within the log."""
     found: dict[int, list[int]] = {}
     slots, most = store.config.max_hash_slot_num, store.config.max_index_num
     low = store.log.segments.start
@@ -219,7 +219,7 @@ def check_seen(
     *,
     lossy: bool,
 ) -> None:
-    """What a consumer has read stands where it stood."""
+    """Check that messages that a consumer has read are still at their offsets."""
     for key, seen in history.seen.items():
         there = dict(queues.get(key, ()))
         queue = held.store.find_queue(*key)
@@ -227,7 +227,7 @@ def check_seen(
         for offset, name in list(seen.items()):
             message = history.messages[name]
             if lossy and message.fate is Fate.LOST and there.get(offset) != name:
-                # Also below the queue's first message, which may begin anew at the next start.
+                # Also below the queue's first message: the queue may restart at the next start.
                 del seen[offset]
                 continue
             if offset < low or there.get(offset) == name:
@@ -238,7 +238,7 @@ def check_seen(
 
 
 def check_commits(held: Held, history: History, loaded: Mapping[QueueKey, int]) -> None:
-    """Offsets are those that were saved last or later ones, and never beyond the queue's end."""
+    """Check that offsets are not older than the saved ones, nor beyond the queue's end."""
     for key in loaded.keys() | history.commits.keys():
         offset = loaded.get(key, -1)
         commits = history.commits[key]

@@ -1,4 +1,4 @@
-"""Who uses a store in its lives: producers, a consumer group, an administrator."""
+"""Clients of a simulated store: producers, a consumer group, an administrator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Clients:
-    """What they ask of the process that serves, and what they are told."""
+    """Sends the requests of all clients, and records the answers in the history."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -72,7 +72,7 @@ class Clients:
         return message
 
     def send_delayed(self, level: int) -> None:
-        """Append one that waits for its time."""
+        """Append a delayed message."""
         self.world.note(f"send delayed {level}")
         message = self._message(SCHEDULE_TOPIC, level - 1, 60, "", ())
         message.properties = props.encode({props.DELAY: str(level)})
@@ -80,7 +80,7 @@ class Clients:
         self._append(message, sys_flag=0)
 
     def send_prepared(self) -> None:
-        """Append one that takes no place in its queue."""
+        """Append a half message, which has no entry in its queue."""
         self.world.note("send prepared")
         self._append(self._message("half", 0, 60, "", ()), sys_flag=_PREPARED)
 
@@ -141,7 +141,7 @@ class Clients:
                     self.history.fail(message)
 
     def probe(self) -> None:
-        """A store that is well takes a message and says so soon."""
+        """Check that a healthy store acknowledges a message soon."""
         message = self.send(PROBE_TOPIC, 0, 10)
         process = self.world.process
         for _ in range(_PROBE_TURNS):
@@ -155,7 +155,7 @@ class Clients:
     # --- consumers ---------------------------------------------------------------------------
 
     def pull(self, topic: str, queue_id: int, count: int = 16) -> None:
-        """The group reads on in a queue and commits how far it got."""
+        """Read the next messages of a queue for the group, and commit the offset."""
         self.world.note(f"pull {topic}/{queue_id} {count}")
         process, history = self.world.process, self.history
         offset = max(process.offsets.query(GROUP, topic, queue_id), 0)
@@ -186,12 +186,12 @@ class Clients:
         return result.status, result.next_offset, records
 
     def save_offsets(self) -> None:
-        """The group's progress is written."""
+        """Write the group's offsets."""
         self.world.note("save offsets")
         self._guarded(self.world.process.offsets.saved())
 
     def find(self, number: int) -> None:
-        """Look an acknowledged message up by its key."""
+        """Look up an acknowledged message by its key."""
         self.world.note("find")
         history, store = self.history, self.world.process.store
         known = [
@@ -214,7 +214,7 @@ class Clients:
     # --- an administrator --------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its progress."""
+        """Delete a topic with its offsets."""
         self.world.note(f"delete {topic}")
         self._guarded(self._delete(topic))
 
@@ -222,7 +222,7 @@ class Clients:
         process, history = self.world.process, self.history
         end = process.store.log.position
         deletion = await process.delete_topic(topic)
-        # From here on a crash may leave the topic or take it.
+        # From here on a crash may keep or undo the deletion.
         places = history.delete(topic, max(end, deletion.end))
         await process.settle(deletion)
         if not process.files.ended:
@@ -231,7 +231,7 @@ class Clients:
                 history.commits[key].note_saved(place)
 
     def _guarded(self, coro: Coroutine[Any, Any, T]) -> T | None:
-        """What a request gives; None when it failed as the disk did, or with the process."""
+        """Return the result of a request; None if the disk failed or the process ended."""
         world = self.world
         try:
             return world.process.complete(coro)

@@ -1,4 +1,4 @@
-"""The model: every message that was ever sent, and what anybody was told about it."""
+"""The model: every message that was ever sent, and the answers about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Entry = tuple[int, int, int]
 
 
 class Fate(Enum):
-    """What the sender of a message, or a start, knows of it."""
+    """What is known about a message, from its answer or from a start."""
 
     SENT = "sent"
     ACKNOWLEDGED = "acknowledged"
@@ -23,9 +23,10 @@ class Fate(Enum):
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message. ``offset`` is -1 for one that takes no place in its queue.
+    """One message. ``offset`` is -1 if it has no entry in its queue.
 
-    ``code`` is its tag's, ``delay_ms`` what comes on top of its store time in place of that.
+    ``code`` is the code of its tag. A delayed message has the due time instead: its store time plus
+    ``delay_ms``.
     """
 
     name: bytes
@@ -41,34 +42,36 @@ class Message:
     fate: Fate = Fate.SENT
 
     def entry(self, record: Record) -> Entry:
-        """The queue entry of its record."""
+        """Return the queue entry of its record."""
         code = record.store_ms + self.delay_ms if self.delay_ms else self.code
         return record.physical_offset, record.size_bytes, code
 
 
 @dataclass(slots=True)
 class Commits:
-    """What a group committed for one queue, in order, -1 for nothing; ``saved`` is the place of
-    the last one that is surely in the file."""
+    """Offsets that a group committed for one queue, in order; -1 is no offset.
+
+    ``saved`` is the position of the last one that is surely in the file.
+    """
 
     values: list[int] = field(default_factory=lambda: [-1])
     saved: int = 0
 
     def note_saved(self, place: int) -> None:
-        """The value at a place is on the device."""
+        """Record that the value at ``place`` is on the device."""
         self.saved = max(self.saved, place)
 
 
 @dataclass(slots=True)
 class History:
-    """Everything the outside world was told.
+    """Everything that clients were told, and what follows from it.
 
-    ``durable`` is how far the log was ever said to be on the device, ``log_start`` the highest
-    start that a running store had. ``seen`` are the messages that consumers read. ``ends`` gives
-    for each topic that was ever deleted the log's ends at those deletions that may hold: the last
-    one that surely does, 0 for none, then those nobody was told of, of which a crash may undo some.
-    ``remade`` are the ends of the last ones. ``faults`` says that the disk ever failed,
-    ``shortened`` that the end of the log was ever lost, which only ASYNC_FLUSH allows.
+    ``durable`` is the highest offset that was reported to be on the device, ``log_start`` the
+    highest start of the log. ``seen`` are the messages that consumers read. For each topic that was
+    deleted, ``ends`` has the ends of the log at the deletions that may be in effect: the last
+    acknowledged one (0 for none), then those that were not acknowledged, which a crash may undo.
+    ``remade`` are the ends at the last deletions. ``faults`` is true if the disk ever failed,
+    ``shortened`` if the end of the log was ever lost, which only ASYNC_FLUSH allows.
     """
 
     messages: dict[bytes, Message] = field(default_factory=dict)
@@ -83,19 +86,21 @@ class History:
     shortened: bool = False
 
     def acknowledge(self, message: Message) -> None:
-        """The answer that a message is stored has left."""
+        """Record the answer that a message is stored."""
         assert message.fate is Fate.SENT, message
         message.fate = Fate.ACKNOWLEDGED
         self.acknowledged += 1
 
     def fail(self, message: Message) -> None:
-        """The answer that a message is not stored has left; a crash may still bring it."""
+        """Record the answer that a message is not stored; it may still appear after a crash."""
         message.fate = Fate.FAILED
         message.phys = message.offset = -1
 
     def delete(self, topic: str, log_end: int) -> dict[QueueKey, int]:
-        """A topic was deleted, and the progress of its group with it, which is the last change for
-        the queues that are returned."""
+        """Record the deletion of a topic with its group's offsets.
+
+        Return the positions of that change in the commits of each queue.
+        """
         self.ends.setdefault(topic, [0]).append(log_end)
         self.remade[topic] = log_end
         for key in [key for key in self.seen if key[0] == topic]:
@@ -108,10 +113,10 @@ class History:
         return places
 
     def settle(self, topic: str) -> None:
-        """Somebody was told of the last deletion of a topic."""
+        """Record that the last deletion of a topic was acknowledged."""
         del self.ends[topic][:-1]
 
     def keep(self, message: Message, record: Record) -> None:
-        """A start shows a message, and has synced it: from now on it must not be lost."""
+        """Record that a start found a message and synced it: it must not be lost any more."""
         message.phys = record.physical_offset
         message.fate = Fate.ACKNOWLEDGED

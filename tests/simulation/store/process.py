@@ -41,8 +41,10 @@ FilesMaker = Callable[..., MemoryFiles]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process runs on. ``split`` is the share of thread jobs that stop in the middle,
-    ``seals`` whether full log files are sealed."""
+    """Environment of a process. ``split`` is the share of thread jobs that stop in the middle.
+
+    With ``seals`` full log files get checksums.
+    """
 
     disk: Disk
     clock: VirtualClock
@@ -56,7 +58,7 @@ class Machine:
 
 
 class Process:
-    """From the open to the end. ``problems`` are failures that nobody was told of."""
+    """One process, from its open to its end. ``problems`` are failures that no caller received."""
 
     def __init__(self, machine: Machine, config: StoreConfig) -> None:
         self.machine = machine
@@ -78,7 +80,7 @@ class Process:
     # --- the loop ----------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """One turn of the loop."""
+        """Run one turn of the loop."""
         loop = self.machine.loop
         loop.call_soon(loop.stop)
         loop.run_forever()
@@ -93,7 +95,7 @@ class Process:
     def keep(
         self, make: Callable[[], Coroutine[Any, Any, None]], *, name: str, clock: object
     ) -> None:
-        """Start what never ends."""
+        """Start a task that never ends."""
         self.spawn(make(), name=name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -102,14 +104,14 @@ class Process:
             self.note(error)
 
     def note(self, error: BaseException) -> None:
-        """Keep an error that no caller saw, unless it is the end of the process."""
+        """Record an error that no caller received, unless the end of the process caused it."""
         if not isinstance(error, ProcessEnded | JobAbandoned) and not self.files.ended:
             self.problems.append(error)
 
     def complete(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; threads and time go on meanwhile.
+        """Run a coroutine to its end, while threads work and time passes.
 
-        Raises what it raises, ProcessEnded when the process ended before.
+        Raise its error, or ProcessEnded if the process ended before.
         """
         task = self.machine.loop.create_task(coro)
         idle = 0
@@ -133,7 +135,7 @@ class Process:
     # --- beginning and end -------------------------------------------------------------------
 
     def open(self, answered: Callable[[list[WaitingSend], int, str | None], None]) -> None:
-        """Recover the store and serve. Raises OSError and StoreError, and ProcessEnded."""
+        """Recover the store and serve. Raise OSError, StoreError or ProcessEnded."""
         loop, clock = self.machine.loop, self.machine.clock
         loop.set_default_executor(self.threads.executor(4))
         loop.set_exception_handler(lambda _, context: self._failed(context))
@@ -176,7 +178,7 @@ class Process:
         self.keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
 
     async def delete_topic(self, topic: str) -> Deletion:
-        """Delete a topic up to where its deletion has to be durable (broker/admin/topics.py)."""
+        """Delete a topic, up to the step that makes this durable (broker/admin/topics.py)."""
         made: list[Deletion] = []
         await self.appender.between_turns(lambda: made.append(self._forget(topic)))
         return made[0]
@@ -192,7 +194,7 @@ class Process:
         return deletion
 
     async def settle(self, deletion: Deletion) -> None:
-        """The rest of it."""
+        """Make a deletion durable, and remove the files."""
         await self.topics.saved()
         await self.offsets.saved()
         await self.store.deletions.settle(deletion)
@@ -214,7 +216,7 @@ class Process:
 
     def _failed(self, context: dict[str, Any]) -> None:
         if "never retrieved" in context["message"]:
-            return  # a wait that was cancelled; said whenever the garbage is collected
+            return  # a cancelled wait, reported when the garbage is collected
         error = context.get("exception")
         self.note(error if error is not None else AssertionError(str(context)))
 
@@ -232,14 +234,14 @@ class Process:
             self.store.close()
 
     def stop(self) -> None:
-        """A clean stop. Raises OSError and StoreError when it is not clean after all."""
+        """Stop cleanly. Raise OSError or StoreError if that fails."""
         try:
             self.complete(self._stop())
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """The process is gone: whatever still runs in it comes to nothing."""
+        """End the process: drop everything that still runs in it."""
         self.files.end()
         self.threads.abandon()
         for task in list(self._tasks):

@@ -48,7 +48,7 @@ MOMENTS = tuple(Moment)
 
 
 def settings_of(chance: Random) -> StoreConfig:
-    """Small files of many sizes."""
+    """Choose settings: small files of various sizes."""
     return StoreConfig(
         flush_disk_type=chance.choice((FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH)),
         mapped_file_size_commit_log=chance.choice((4096, 6000, 8192, 16_384)),
@@ -64,7 +64,7 @@ def settings_of(chance: Random) -> StoreConfig:
 
 
 class Run:
-    """One seed's run."""
+    """Run of one seed."""
 
     def __init__(self, seed: int, make_files: FilesMaker = MemoryFiles) -> None:
         self.chance = chance = Random(seed)
@@ -101,7 +101,7 @@ class Run:
         self._weights = [weight for weight, _ in work]
 
     def run(self) -> None:
-        """All lives, then a last one in which everything has to get well again."""
+        """Run all lives, then a last one without faults, in which the store must recover."""
         world = self.world
         for life in range(_LIVES_LIMIT):
             enough = life >= LIVES and world.operations >= OPERATIONS
@@ -115,7 +115,7 @@ class Run:
         self._get_well()
 
     def _start(self) -> None:
-        """Start until it serves; what is not told to end early or kept by a full disk, does."""
+        """Start until the process serves; only an early end or a full disk may prevent that."""
         world, chance = self.world, self.chance
         if chance.random() < 0.5:
             world.fill_disk(0.5, full=False)
@@ -133,7 +133,7 @@ class Run:
         return int(self.chance.random() ** 2 * 40), self.chance.choice(MOMENTS)
 
     def _work(self) -> bool:
-        """Live on; gives whether the process lives still."""
+        """Run operations; return whether the process still runs."""
         world, chance = self.world, self.chance
         if chance.random() < 0.3:
             world.end_soon(chance.randrange(60), chance.choice(MOMENTS))
@@ -225,7 +225,7 @@ class Run:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What a store logs in its lives is not worth the time."""
+    """Switch the log off, because it takes too much time."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -235,7 +235,7 @@ def quiet() -> Iterator[None]:
 
 
 def run(seed: int, make_files: FilesMaker = MemoryFiles) -> None:
-    """Run one seed; raises what it finds, with the last operations as a note."""
+    """Run one seed. Raise its failure, with the last operations as a note."""
     with quiet():
         made = Run(seed, make_files)
         try:
@@ -249,10 +249,10 @@ def run(seed: int, make_files: FilesMaker = MemoryFiles) -> None:
 
 
 def search(seeds: range, state: Path | None = None, seconds: float = 1e9) -> tuple[int, int]:
-    """Run many seeds; gives how many of all that were ever noted failed, and how many are left.
+    """Run seeds; return the number that failed, in earlier searches too, and the number left.
 
-    ``state`` gets a line for each stretch that is done (``first stop``), and one for each failure
-    (``failed seed``).
+    ``state`` gets a line for each finished stretch (``first stop``) and each failure (``failed
+    seed``).
     """
     deadline = time.monotonic() + seconds
     noted = state.read_text().split("\n") if state is not None and state.exists() else []
@@ -285,7 +285,7 @@ def _is_well(seed: int) -> bool:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; gives its exit code."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.store.seeded")
     parser.add_argument("seeds", nargs="+", help="a seed, or FIRST:STOP")
     parser.add_argument("--state", type=Path)

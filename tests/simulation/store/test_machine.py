@@ -1,7 +1,7 @@
-"""The same world, driven by hypothesis: it looks for the shortest way to break a promise.
+"""The same simulation, driven by hypothesis, which looks for the shortest run that fails.
 
-A failure prints its steps with all values that were drawn, the seed of the small decisions among
-them; with `make deep` also a line that repeats it (`reproduce_failure`).
+A failure prints its steps with all drawn values, including the seed of the small decisions; with
+`make deep` also a line that repeats it (`reproduce_failure`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ moments = st.sampled_from(Moment)
 
 
 class Lives(RuleBasedStateMachine):
-    """Every operation of the world as a rule."""
+    """Every operation of the simulation as a rule."""
 
     world: World
     clients: Clients
@@ -49,7 +49,7 @@ class Lives(RuleBasedStateMachine):
         seals=st.booleans(),
     )
     def begin(self, seed: int, sync_ms: int, memory_bytes: int, split: float, seals: bool) -> None:
-        """A store that is open; ``seed`` also chooses its sizes."""
+        """Open a store; ``seed`` also chooses its sizes."""
         chance = Random(seed)
         self.world = World(
             chance,
@@ -71,7 +71,7 @@ class Lives(RuleBasedStateMachine):
 
     @property
     def serves(self) -> bool:
-        """Whether the process lives."""
+        """True if the process runs."""
         return self.world.is_heard
 
     # --- clients -----------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Lives(RuleBasedStateMachine):
         keys=st.integers(0, 2),
     )
     def send(self, topic: str, queue_id: int, size: int, count: int, tag: str, keys: int) -> None:
-        """Messages of one turn."""
+        """Send messages in one turn."""
         for _ in range(count):
             names = (f"u{len(self.world.history.messages)}", "all")[:keys]
             self.clients.send(topic, queue_id, size, tag=tag, keys=names)
@@ -96,13 +96,13 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.serves)
     @rule(topic=topics, queue_id=queues, count=st.integers(1, 9), size=st.integers(0, 60))
     def send_batch(self, topic: str, queue_id: int, count: int, size: int) -> None:
-        """A batch."""
+        """Send a batch."""
         self.clients.send_batch(topic, queue_id, count, size)
 
     @precondition(lambda self: self.serves)
     @rule(level=st.integers(0, 3))
     def send_special(self, level: int) -> None:
-        """A delayed message, or a prepared one."""
+        """Send a delayed message, or a half message."""
         if level:
             self.clients.send_delayed(level)
         else:
@@ -111,13 +111,13 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.serves)
     @rule(topic=topics, queue_id=queues, count=st.sampled_from((1, 8, 32)))
     def pull(self, topic: str, queue_id: int, count: int) -> None:
-        """The group reads on and commits."""
+        """Read the next messages for the group, and commit."""
         self.clients.pull(topic, queue_id, count)
 
     @precondition(lambda self: self.serves)
     @rule()
     def save_offsets(self) -> None:
-        """Its progress is written."""
+        """Write the group's offsets."""
         self.clients.save_offsets()
 
     @precondition(lambda self: self.serves)

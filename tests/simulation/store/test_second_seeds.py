@@ -1,6 +1,6 @@
-"""The second thousand seeds, in a file of their own for a worker of their own.
+"""The second thousand seeds, in a separate file, which another worker can run.
 
-`python -m tests.simulation.store.seeded 0:100000` runs as many as one likes.
+`python -m tests.simulation.store.seeded 0:100000` runs more.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What the seeds find, and how a search goes on; test_first_seeds.py and its like run them."""
+"""Seeds find planted faults, and a search continues; test_first_seeds.py and others run seeds."""
 
 from pathlib import Path
 
@@ -8,26 +8,26 @@ from tests.simulation.faults.disk import File
 from tests.simulation.faults.files import MemoryFiles
 from tests.simulation.store import seeded
 
-#: So many are enough to find any of the plants below.
+#: Number of seeds that is enough to find each of the planted faults.
 ENOUGH = 150
 
 
 class Forgetful(MemoryFiles):
-    """Its syncs do nothing."""
+    """Files whose syncs do nothing."""
 
     def datasync(self, handle: int) -> None:
         pass
 
 
 class Nameless(MemoryFiles):
-    """Its syncs of folders do nothing."""
+    """Files whose syncs of folders do nothing."""
 
     def sync_directory(self, path: str) -> None:
         pass
 
 
 class Torn(MemoryFiles):
-    """A rename is a copy that may be cut off."""
+    """Files that are renamed by a copy, which may be incomplete."""
 
     def rename(self, source: str, target: str) -> None:
         node = self.disk.find(source)

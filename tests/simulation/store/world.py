@@ -1,8 +1,8 @@
-"""The world of one store: a disk, a clock, one process at a time, and all that can befall them.
+"""One machine without a network: a disk, a clock, one process at a time, and their faults.
 
-Every start is checked against the model (history.py, checks.py). Every operation takes what it
-needs as arguments; small decisions (which sectors survive) come from ``chance``. Whoever drives
-chooses the operations: seeded.py at random, the state machine by hypothesis.
+Every start is checked against the model (history.py, checks.py). Operations take their parameters
+as arguments; ``chance`` makes small decisions, such as which sectors survive. seeded.py chooses
+operations from a seed, test_machine.py by hypothesis.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Answered = Callable[[list[WaitingSend], int, str | None], None]
 
 
 class World:
-    """One disk and one clock; one process at a time."""
+    """The simulated machine and the model of its store."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class World:
         self.starts = 0
         self.crashes = 0
         self.trace: list[str] = []
-        #: Whether the disk failed since the last start.
+        #: True if the disk failed since the last start.
         self.disk_failed = False
         self._process: Process | None = None
         self._decoded: checks.Decoded = {}
@@ -65,32 +65,32 @@ class World:
 
     @property
     def process(self) -> Process:
-        """The process that serves."""
+        """The running process."""
         assert self._process is not None
         return self._process
 
     @property
     def is_heard(self) -> bool:
-        """Whether what the process says now reaches anybody."""
+        """True if a process runs, so that its answers reach clients."""
         return self._process is not None and not self._process.files.ended
 
     def close(self) -> None:
-        """Give the loop back."""
+        """End the process and close the loop."""
         if self._process is not None:
             self._process.abandon()
         self.loop.close()
 
     def note(self, what: str) -> None:
-        """Count an operation."""
+        """Count an operation and add it to the trace."""
         self.operations += 1
         self.trace.append(what)
 
     # --- starts ------------------------------------------------------------------------------
 
     def start(self, ends_in: int = -1, moment: Moment = Moment.BEFORE) -> bool:
-        """Start a process and check everything; gives whether it serves.
+        """Start a process and check the store; return whether the process serves.
 
-        With ``ends_in`` the process ends at that changing file operation, if it comes so far.
+        With ``ends_in`` the process ends at the changing file operation of that number.
         """
         self.note(f"start ends_in={ends_in} {moment.value}")
         process = Process(self._machine, self.config)
@@ -142,7 +142,7 @@ class World:
         self._lossy = self._sync_failed = False
 
     def _check_agreed(self, process: Process, loaded: dict[QueueKey, int]) -> None:
-        """The group goes on within the queues."""
+        """Check that the group's offsets are within the queues."""
         progress = _progress(process)
         for key, commits in self.history.commits.items():
             offset = progress.get(key, -1)
@@ -152,7 +152,7 @@ class World:
             commits.values += loaded.get(key, -1), offset
 
     def _names_synced(self, process: Process, path: str) -> None:
-        """Progress that is on the device is what a start must find."""
+        """Record which offsets are on the device: the next start must find these or later ones."""
         raw = read_file(process.files, f"{CONFIG}/consumerOffset.json") if path == CONFIG else None
         table = parse_json(raw) if raw is not None else {"offsetTable": {}}
         assert isinstance(table, dict)
@@ -166,7 +166,7 @@ class World:
     # --- ends --------------------------------------------------------------------------------
 
     def stop(self, ends_in: int = -1, moment: Moment = Moment.BEFORE) -> None:
-        """A clean stop, which the process may not live to see the end of."""
+        """Stop the process cleanly; with ``ends_in`` it ends at that file operation of the stop."""
         self.note(f"stop ends_in={ends_in} {moment.value}")
         process = self.process
         if ends_in >= 0:
@@ -187,13 +187,13 @@ class World:
         process, self._process = self.process, None
         self._listen(process)
         process.abandon()
-        # A thread may have met it whose word reached nobody any more.
+        # A failure in a thread may not have been reported before the end.
         self._sync_failed |= process.store.log.failure is not None
         if process.problems:
             raise process.problems[0]
 
     def _listen(self, process: Process) -> None:
-        """Take note of what a process says; what it says once it has ended does not count."""
+        """Record what a process reported; reports after its end do not count."""
         log = process.store.log
         if not process.files.ended:
             self.history.durable = max(self.history.durable, log.durable)
@@ -206,14 +206,14 @@ class World:
             self.history.log_start = max(self.history.log_start, start)
 
     def kill(self) -> None:
-        """The process ends, the machine stays up."""
+        """Kill the process; the machine stays up."""
         self.note("kill")
         self._end()
         self.disk.kill(self.chance)
         self._lossy |= self._sync_failed and not self.sync
 
     def cut_power(self) -> None:
-        """The machine goes down and comes up again."""
+        """Cut the power of the machine, and restart it."""
         self.note("cut power")
         self._end()
         self.disk.lose_power(self.chance)
@@ -226,7 +226,7 @@ class World:
             self._gone()
 
     def end_soon(self, steps: int, moment: Moment) -> None:
-        """The process will end at that changing file operation from now."""
+        """End the process at a changing file operation, ``steps`` from now."""
         self.note(f"end in {steps} {moment.value}")
         files = self.process.files
         files.end_at(files.steps + steps, moment)
@@ -234,7 +234,7 @@ class World:
     # --- time, and the disk ------------------------------------------------------------------
 
     def turn(self, count: int = 1) -> None:
-        """Turns of the loop, with some of the threads' work in between."""
+        """Run turns of the loop; threads run some of their jobs in between."""
         process = self.process
         for _ in range(count):
             process.turn()
@@ -243,39 +243,39 @@ class World:
         self._listen(process)
 
     def sleep(self, duration_ms: int) -> None:
-        """Let time pass, and whoever waited for it work."""
+        """Let time pass, and run what waited for it."""
         self.note(f"sleep {duration_ms}")
         self.clock.advance(duration_ms)
         self.turn(2)
 
     def jump_clock(self, offset_ms: int) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock ahead or back."""
         self.note(f"jump {offset_ms}")
         self.clock.jump_wall(offset_ms)
 
     def write_back(self) -> None:
-        """The device takes what it likes."""
+        """Write some unsynced data to the device."""
         self.note("write back")
         self.disk.write_back(self.chance)
 
     def fill_disk(self, used_ratio: float, *, full: bool) -> None:
-        """The disk gets fuller or emptier."""
+        """Set how full the disk is."""
         self.note(f"disk {used_ratio} full={full}")
         self.disk.used_ratio, self.disk.full = used_ratio, full
         self.disk_failed |= full
         self.history.faults |= full
 
     def fail(self, operation: str, code: int, times: int, where: str = "") -> None:
-        """Operations of a kind will fail."""
+        """Make the next ``times`` file operations of a kind fail."""
         self.note(f"fail {operation} {code} {times} {where}")
         self.process.files.faults.append(Fault(operation, code, times, where))
         self.disk_failed = self.history.faults = True
 
     def heal(self) -> None:
-        """The disk is well again and has room; whoever waits for that notices."""
+        """Repair the disk, make room, and let the store notice both."""
         self.fill_disk(0.5, full=False)
         self.process.files.faults.clear()
-        # Files that have to go are removed one by one before the disk is looked at again.
+        # The store removes expired files one by one before it checks the disk again.
         for round_ in range(12):
             self.sleep(11_000)
             self.turn(20)
