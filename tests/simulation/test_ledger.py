@@ -1,4 +1,4 @@
-"""What a deep run remembers."""
+"""The ledger of a deep run."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from tests.simulation.cluster.run import Report
 
 
 def fake(seed: int) -> Report:
-    """A run that finds something in every third seed."""
+    """Return a report, or raise a violation in every third seed."""
     if seed % 3 == 2:
         error = Violated("order", f"of seed {seed}")
         error.add_note(f"the trace of {seed}")
@@ -20,7 +20,7 @@ def fake(seed: int) -> Report:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The seeds that were run."""
+    """Seeds that were run."""
     seeds: list[int] = []
 
     def run(seed: int) -> Report:

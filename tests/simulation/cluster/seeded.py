@@ -1,4 +1,4 @@
-"""Runs seeds and looks at each: ``python -m tests.simulation.cluster.seeded FIRST STOP``."""
+"""Runs seeds and checks each: ``python -m tests.simulation.cluster.seeded FIRST STOP``."""
 
 import gc
 import sys
@@ -10,8 +10,8 @@ MEDIAN_OPERATIONS = 200
 
 
 def main(first: int, stop: int) -> None:
-    """Raises Violated, and AssertionError for a seed in which too little happened."""
-    # Looking for garbage all the time would take a third of it.
+    """Run the seeds. Raise Violated, or AssertionError if too little happened in a seed."""
+    # Automatic garbage collection would take a third of the time.
     gc.disable()
     operations = []
     for seed in range(first, stop):

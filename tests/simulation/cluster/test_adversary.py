@@ -1,4 +1,4 @@
-"""Faults, each of them."""
+"""Every fault happens and is repaired."""
 
 from collections import Counter
 

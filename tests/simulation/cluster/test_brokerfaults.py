@@ -1,4 +1,4 @@
-"""What befalls brokers, and that it passes."""
+"""Faults of brokers, and their repair."""
 
 from collections import Counter
 from random import Random

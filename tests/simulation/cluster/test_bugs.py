@@ -1,4 +1,4 @@
-"""Bugs put in on purpose: each is found, as a breach of the right invariant, within SEEDS seeds."""
+"""Bugs put in on purpose: each violates the right invariant within SEEDS seeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,14 +24,14 @@ from tests.simulation.cluster.run import run
 #: Minutes of simulated clusters: more than the unit tests have.
 pytestmark = pytest.mark.operation
 
-#: In how many seeds every one of these bugs is found.
+#: Number of seeds within which each of these bugs is found.
 SEEDS = 100
 
 Patch = pytest.MonkeyPatch
 
 
 def offset_before_work(patch: Patch) -> None:
-    """A consumer commits what it has read, not what is done."""
+    """A consumer commits the messages that it has read, before they are processed."""
     patch.setattr(InFlight, "committable", property(lambda self: self.next_offset))
 
 
@@ -59,7 +59,7 @@ def acknowledged_before_flush(patch: Patch) -> None:
 
 
 def retry_without_delay(patch: Patch) -> None:
-    """A message that failed waits for the shortest delay there is."""
+    """A failed message waits for the shortest delay level."""
     park = DelayLevels.park
 
     def park_shortly(
@@ -71,7 +71,7 @@ def retry_without_delay(patch: Patch) -> None:
 
 
 def locks_for_everybody(patch: Patch) -> None:
-    """The broker gives every queue to whoever asks."""
+    """The broker grants every lock."""
 
     def lock(
         self: Leases, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
@@ -92,12 +92,12 @@ def locks_not_looked_at(patch: Patch) -> None:
 
 
 def locks_forgotten(patch: Patch) -> None:
-    """A restart of the broker forgets who holds what."""
+    """A restart of the broker forgets the queue locks."""
     patch.setattr(QueueLockHandler, "load", lambda self: None)
 
 
 def failure_settled(patch: Patch) -> None:
-    """A message that could not be sent back counts as done."""
+    """A message that could not be sent back counts as processed."""
     sent_away = ConsumerSettler._sent_away
 
     async def always(self: ConsumerSettler, *what: Any) -> bool:
@@ -113,7 +113,7 @@ def rolled_back_is_committed(patch: Patch) -> None:
 
 
 def nobody_is_asked(patch: Patch) -> None:
-    """The broker forgets transactions that nobody ended."""
+    """The broker never checks open transactions."""
     patch.setattr(CheckBack, "_ask", lambda *_: None)
 
 
@@ -130,7 +130,7 @@ def dead_twice(patch: Patch) -> None:
 
 
 def failed_in_order_is_skipped(patch: Patch) -> None:
-    """An ordered consumer goes on behind a message that failed."""
+    """An ordered consumer continues after a failed message."""
 
     async def skip(self: ConsumerSettler, inflight: InFlight, message: Any, *_: Any) -> None:
         inflight.settle(message)
@@ -156,7 +156,7 @@ BUGS: list[tuple[Callable[[Patch], None], set[str]]] = [
 
 
 def first_violation() -> Iterator[Violated]:
-    """What the seeds find, and nothing when they find nothing."""
+    """Yield the violation of each seed that fails."""
     for seed in range(SEEDS):
         try:
             run(seed)

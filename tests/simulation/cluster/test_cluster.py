@@ -1,4 +1,4 @@
-"""A cluster that is struck gets well."""
+"""A cluster recovers from each fault."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""A slave that is not what its master is, is found."""
+"""Differences between a slave and its master are found."""
 
 from collections.abc import Iterator
 

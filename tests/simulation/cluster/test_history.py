@@ -1,4 +1,4 @@
-"""What is owed to whom."""
+"""The history knows which messages each group must still process."""
 
 from tests.simulation.cluster.history import POISON, Attempt, Group, History, Local, Outcome, Sent
 

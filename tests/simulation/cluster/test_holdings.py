@@ -1,4 +1,4 @@
-"""What a broker holds is found."""
+"""Queries of a broker's messages, offsets and transactions."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Each invariant notices its breach, and nothing else."""
+"""Each invariant detects its violation, and nothing else."""
 
 import pytest
 
@@ -23,7 +23,7 @@ DELAYS_MS = (1_000, 2_000, 3_000, 4_000)
 
 
 class Stage:
-    """A watch, and short ways to tell it what happens."""
+    """A watch, with short methods that report events to it."""
 
     def __init__(self) -> None:
         loop = SimLoop()
@@ -38,7 +38,7 @@ class Stage:
         self.stops += 1
 
     def send(self, name: str, topic: str = "orders", **fields: object) -> Sent:
-        """An acknowledged message."""
+        """Return an acknowledged message."""
         sent = Sent(name, topic, "p", **fields)  # type: ignore[arg-type]
         self.history.send(sent, self.now_ms)
         self.history.acknowledge(sent, self.now_ms)
@@ -47,24 +47,24 @@ class Stage:
     def begin(
         self, group: Group, sent: Sent, place: Place, member: str = "a", times: int = 0
     ) -> Attempt:
-        """Somebody begins to work."""
+        """Begin an attempt to process a message."""
         attempt = Attempt(group.name, member, sent, place, times, self.now_ms)
         self.watch.begun(attempt)
         return attempt
 
     def end(self, attempt: Attempt, outcome: Outcome = Outcome.DONE) -> None:
-        """And ends."""
+        """End an attempt."""
         attempt.outcome = outcome
         attempt.ended_ms = self.now_ms
         self.watch.ended(attempt)
 
     def work(self, group: Group, sent: Sent, place: Place, **more: object) -> None:
-        """Both."""
+        """Begin and end an attempt."""
         self.end(self.begin(group, sent, place, **more))  # type: ignore[arg-type]
 
     @property
     def violated(self) -> str:
-        """The name of what was violated first."""
+        """Return the name of the first violated invariant."""
         return self.watch.violation.name if self.watch.violation is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""What logs lose, and what must not come back."""
+"""Records that logs lose must not appear again, and slaves report them."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def name_of(violation: Violated | None) -> str:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    # What was not flushed is lost in a power cut.
+    # A power cut loses everything that was not flushed.
     monkeypatch.setattr(disk, "SURVIVAL", (0.0,))
     made = World(
         slaves=1, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_commit_log_least_pages=4

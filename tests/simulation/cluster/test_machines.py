@@ -98,7 +98,7 @@ def test_what_keeps_a_broker_from_starting_is_noted(world: World) -> None:
     world.broker.disk.root.names.clear()
     world.broker.disk.root.device.clear()
     world.broker.start()
-    # Nobody told the machine.
+    # The machine was not notified.
     world.broker.disk.full = True
     assert not world.wait(serving=True)
     assert len(world.broker.failures) == 1

@@ -17,7 +17,7 @@ ADDRESS = THERE, 10911
 
 
 class Recorder(asyncio.Protocol):
-    """Notes what it gets; ``on_data`` may answer."""
+    """Records the bytes that it receives; ``on_data`` may answer."""
 
     def __init__(self, on_data: Callable[["Recorder", bytes], None] | None = None) -> None:
         self.got = b""
@@ -75,7 +75,7 @@ class World:
         self.loop.run_until_complete(self.loop.launch(self.client, main))
 
     async def connect(self) -> Recorder:
-        """A connection of the client."""
+        """Open a connection of the client."""
         _, protocol = await self.loop.create_connection(Recorder, *ADDRESS)
         assert isinstance(protocol, Recorder)
         return protocol
@@ -201,7 +201,7 @@ def test_who_is_cut_off_connects_once_that_is_over(world: World) -> None:
 
 
 async def ended_behind_a_cut(world: World) -> Recorder:
-    """A client whose server said farewell, was not heard, and ended."""
+    """A client that was cut off from its server when that sent its last bytes and ended."""
     made = await world.connect()
     world.network.cut(THERE, HERE)
     world.served[0].end.write(b"farewell")

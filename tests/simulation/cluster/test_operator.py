@@ -1,4 +1,4 @@
-"""A master that is gone with its disk gets a successor."""
+"""A slave replaces a master that was lost with its disk."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is done a while later."""
+"""Repairs happen after a pause."""
 
 from random import Random
 

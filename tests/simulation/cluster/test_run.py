@@ -22,7 +22,7 @@ LIMIT_S = 120
 
 @pytest.fixture(autouse=True)
 def collected_at_the_end() -> Iterator[None]:
-    """Looking for garbage all the time would take a third of it."""
+    """Collect garbage once at the end, because automatic collection takes a third of the time."""
     gc.disable()
     yield
     gc.enable()

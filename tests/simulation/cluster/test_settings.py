@@ -1,4 +1,4 @@
-"""What seeds choose."""
+"""Settings that seeds choose."""
 
 from random import Random
 

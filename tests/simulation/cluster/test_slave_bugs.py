@@ -1,4 +1,4 @@
-"""Bugs of what is to survive a machine, put in on purpose: each is found within SEEDS seeds."""
+"""Bugs of replication and recovery, put in on purpose: each is found within SEEDS seeds."""
 
 from collections.abc import Callable, Iterable
 
@@ -18,7 +18,7 @@ from tests.simulation.faults.files import MemoryFiles
 #: Minutes of simulated clusters: more than the unit tests have.
 pytestmark = pytest.mark.operation
 
-#: In how many seeds every one of these bugs is found; most take a few dozen.
+#: Number of seeds within which each of these bugs is found; a few dozen are mostly enough.
 SEEDS = 300
 
 Patch = pytest.MonkeyPatch
@@ -34,7 +34,7 @@ def acknowledged_before_replication(patch: Patch) -> None:
 
 
 def offsets_ahead(patch: Patch) -> None:
-    """Offsets behind the end of their queue stay there."""
+    """Offsets after the end of their queue are not corrected."""
     patch.setattr(ConsumerOffsets, "clamp", lambda self, store: None)
 
 
@@ -50,7 +50,7 @@ def entry_not_synced(patch: Patch) -> None:
 
 
 def stale_tail(patch: Patch) -> None:
-    """Where a log is cut, the next record has no head any more; those behind it stay."""
+    """A cut of the log overwrites only the head of the next record; later records stay."""
 
     def clear_from(self: LogFile, offset: int) -> None:
         at = offset - self.base
@@ -62,7 +62,7 @@ def stale_tail(patch: Patch) -> None:
 
 
 def transfer_at_the_wrong_offset(patch: Patch) -> None:
-    """A slave puts what comes behind what it has, whatever offset it is for."""
+    """A slave appends what it receives to its log, whatever the offset."""
 
     def take(self: Connection, offset: int, piece: memoryview) -> None:
         self._slave.replica.take(piece)
@@ -76,13 +76,13 @@ BUGS: list[tuple[Callable[[Patch], None], set[str]]] = [
     (stale_tail, {"gone", "same log", "place", "consumed", "kept", "copied"}),
     (offsets_ahead, {"offsets", "settled", "consumed"}),
     (entry_not_synced, {"consumed", "place", "no surprise", "kept"}),
-    # Without a slave that holds, a SYNC_MASTER takes nothing back: retries are late.
+    # Without a slave that confirms, a SYNC_MASTER refuses messages that are sent back.
     (transfer_at_the_wrong_offset, {"copied", "same log", "kept", "settled", "retry delay"}),
 ]
 
 
 def first_violation(seeds: Iterable[int]) -> tuple[int, Violated] | None:
-    """What the seeds find, and which of them did."""
+    """Return the first failing seed and its violation; None if all pass."""
     for seed in seeds:
         try:
             run(seed)

@@ -1,4 +1,4 @@
-"""Errors that nobody expects."""
+"""Unexpected errors."""
 
 import logging
 import random

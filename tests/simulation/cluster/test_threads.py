@@ -10,7 +10,7 @@ from tests.simulation.cluster.threads import LoopThreads
 
 
 def order_of(seed: int) -> list[int]:
-    """In which order ten jobs of two executors run."""
+    """Return the order in which ten jobs of two executors run."""
     loop, process = SimLoop(), Process("p", "127.0.0.1")
     threads = LoopThreads(loop, process, Random(seed))
     executors = threads.executor(1), threads.executor(2)

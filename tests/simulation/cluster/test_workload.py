@@ -1,4 +1,4 @@
-"""What producers send."""
+"""Messages that producers send."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""A cluster with one group, for tests to tell what to do."""
+"""A cluster with one group, which tests control."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,13 +19,12 @@ from tests.simulation.cluster.operator import Operator
 from tests.simulation.cluster.trace import Trace
 from tests.simulation.cluster.workload import WORKERS
 
-#: How long anything may take here.
+#: Longest wait for a condition.
 LONG_MS = 200_000
 
 
 class World:
-    """A cluster with a group, and what its producers are to send; ``store`` are settings of the
-    master's."""
+    """A cluster with a group. ``store`` are settings of the master's store."""
 
     def __init__(self, group: Group = WORKERS, *, slaves: int = 0, **store: Any) -> None:
         self.loop = SimLoop()
@@ -43,7 +42,7 @@ class World:
         self.outbox: list[Sent] = []
 
     def produce(self, *messages: Sent) -> None:
-        """Send messages by a new producer, which ends then."""
+        """Send messages by a new producer, which ends afterwards."""
         left = list(messages)
         self.cluster.add_producer().start(lambda: (left.pop(0), None) if left else None, (1,))
 
@@ -56,17 +55,17 @@ class World:
         self.loop.run_until_complete(self.cluster.clock.sleep_ms(duration_ms))
 
     def dead(self) -> list[str]:
-        """The dead letters."""
+        """Return the bodies of the dead letters."""
         return self.loop.run_until_complete(bodies(self.master, self.group.dead_topic))
 
     @property
     def master(self) -> Broker:
-        """The master's process."""
+        """The broker of the master."""
         assert self.cluster.broker.broker is not None
         return self.cluster.broker.broker
 
     def is_through(self) -> bool:
-        """Whether all that was sent is acknowledged and done."""
+        """Return whether all messages are acknowledged and processed."""
         everything = all(sent.is_acknowledged for sent in self.history.sent.values())
         return everything and not any(self.history.owed())
 

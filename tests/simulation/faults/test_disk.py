@@ -1,4 +1,4 @@
-"""What a power cut leaves: every mixture of what was not synced, and never less than was."""
+"""A power cut leaves any mixture of unsynced changes, and all synced ones."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Files in memory do what files do, and end and fail where they are told to."""
+"""Files in memory behave like real files, and fail or end their process on command."""
 
 import errno
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Jobs run when they are told to, in the order of the seed, and stop where they may."""
+"""Jobs run on command, in the order of the seed, and stop at file operations."""
 
 import threading
 from concurrent.futures import CancelledError, Future

@@ -123,13 +123,13 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.serves)
     @rule(number=st.integers(0, 49))
     def find(self, number: int) -> None:
-        """A query by key."""
+        """Look up a message by its key."""
         self.clients.find(number)
 
     @precondition(lambda self: self.serves)
     @rule(topic=topics)
     def delete_topic(self, topic: str) -> None:
-        """An administrator deletes a topic."""
+        """Delete a topic."""
         self.clients.delete_topic(topic)
 
     # --- time, and the disk ------------------------------------------------------------------
@@ -137,26 +137,26 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.serves)
     @rule(count=st.integers(1, 8))
     def turn(self, count: int) -> None:
-        """Turns of the loop."""
+        """Run turns of the loop."""
         self.world.operations += 1
         self.world.turn(count)
 
     @precondition(lambda self: self.serves)
     @rule(duration_ms=st.sampled_from(sorted(set(PAUSES_MS))))
     def sleep(self, duration_ms: int) -> None:
-        """Time passes, flushes come due."""
+        """Let time pass, so that flushes become due."""
         self.world.sleep(duration_ms)
 
     @precondition(lambda self: self.serves)
     @rule(offset_ms=st.sampled_from(JUMPS_MS))
     def jump_clock(self, offset_ms: int) -> None:
-        """Somebody sets the clock."""
+        """Set the wall clock."""
         self.world.jump_clock(offset_ms)
 
     @precondition(lambda self: self.serves)
     @rule()
     def write_back(self) -> None:
-        """The device takes what it likes."""
+        """Write some unsynced data to the device."""
         self.world.write_back()
 
     @precondition(lambda self: self.serves)
@@ -167,13 +167,13 @@ class Lives(RuleBasedStateMachine):
         where=st.sampled_from(sorted(set(PLACES))),
     )
     def fail(self, operation: str, code: int, times: int, where: str) -> None:
-        """Operations of a kind will fail."""
+        """Make file operations of a kind fail."""
         self.world.fail(operation, code, times, where)
 
     @precondition(lambda self: self.serves)
     @rule(used_ratio=st.sampled_from(LEVELS), full=st.booleans())
     def fill_disk(self, used_ratio: float, full: bool) -> None:
-        """The disk gets fuller or emptier."""
+        """Set how full the disk is."""
         self.world.fill_disk(used_ratio, full=full)
 
     # --- ends and starts ---------------------------------------------------------------------
@@ -181,13 +181,13 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.serves)
     @rule(steps=st.integers(0, 60), moment=moments)
     def end_soon(self, steps: int, moment: Moment) -> None:
-        """The process will end at a file operation."""
+        """End the process at a file operation."""
         self.world.end_soon(steps, moment)
 
     @precondition(lambda self: self.serves)
     @rule(ends_in=st.integers(-1, 40), moment=moments)
     def stop(self, ends_in: int, moment: Moment) -> None:
-        """A stop, of which the process may not see the end; then a start."""
+        """Stop, perhaps with an end in between; then start."""
         self.world.stop(ends_in, moment)
         if ends_in >= 0:
             self.world.kill()
@@ -195,7 +195,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(power=st.booleans(), ends_in=st.lists(st.integers(0, 40), max_size=2), moment=moments)
     def crash(self, power: bool, ends_in: list[int], moment: Moment) -> None:
-        """A crash, starts that crash too, and one that does not."""
+        """Crash, then start until a start does not crash."""
         self._crash(power)
         for steps in ends_in:
             self.world.start(steps, moment)
@@ -211,7 +211,7 @@ class Lives(RuleBasedStateMachine):
     # --- the end -----------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Bring it to a full run with an acknowledged message and a crash; all gets well again."""
+        """Complete the run, with an acknowledged message and a crash; the store recovers."""
         if not hasattr(self, "world"):
             return
         world = self.world
