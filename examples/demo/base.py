@@ -156,8 +156,8 @@ class Source:
                 await self._relay.run()
             except RelayDied:
                 self._board.say(
-                    f"the relay dies after sending {len(self._unnoted)} changes and before noting "
-                    "it; another one sends them a second time"
+                    f"the relay is killed after it sent {len(self._unnoted)} changes and before it "
+                    "recorded that; another relay sends them again"
                 )
 
     def count(self, published: Collection[int]) -> None:

@@ -52,10 +52,10 @@ def empty_folder(root: Path) -> Folder:
     Raise SettingsError if it holds any other files.
     """
     if root.exists() and not root.is_dir():
-        raise SettingsError("directory", f"{root} is no folder: give another one")
+        raise SettingsError("directory", f"{root} is not a directory: choose another one")
     if root.exists() and any(root.iterdir()) and not (root / MARKER).exists():
         raise SettingsError(
-            "directory", f"{root} holds files that are not the demo's: give another one"
+            "directory", f"{root} holds files that are not the demo's: choose another directory"
         )
     if root.exists():
         for path in root.iterdir():

@@ -1,8 +1,8 @@
 """The run, in order: load, change, disturb, catch up, compare.
 
-The disturbances: in the first load the relay dies once between sending messages and noting that.
-The social platform stops at half of the changes and starts again later. The order platform fails on
-some rows at first. None of these may show in the copies.
+The disturbances: in the first load the relay is killed once, after it sent messages and before it
+recorded that. The social platform stops at half of the changes and starts again later. The order
+platform fails on some rows at first. None of these may show in the copies.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Demo:
         if self.pipeline is not None:
             self.board.phase = "waiting for the pipeline"
             if not await self.pipeline.started(PIPELINE_START_MS):
-                self.board.say("the pipeline takes its time; the changes go on without it")
+                self.board.say("the pipeline is not ready yet; the changes continue without it")
 
     async def _change(self, source: Source, social: Platform) -> None:
         """Run the script at its rate, with the disturbances at their times."""

@@ -107,7 +107,7 @@ def test_booleans(text: str, value: bool) -> None:
         ("mappedFileSizeCommitLog", "1G", "'1G' is not a number"),
         ("diskRatio", "much", "'much' is not a number"),
         ("maxBytes", "x", "'x' is not a number"),
-        ("flushDiskType", "SOMETIMES", "'SOMETIMES' is not one of SYNC_FLUSH, ASYNC_FLUSH"),
+        ("flushDiskType", "SOMETIMES", "'SOMETIMES' is none of SYNC_FLUSH, ASYNC_FLUSH"),
     ],
 )
 def test_a_value_that_cannot_be_read_is_refused(key: str, text: str, problem: str) -> None:

@@ -133,7 +133,7 @@ def _convert(key: str, text: str, hint: Any) -> Any:
             return hint[text.upper()]
         except KeyError:
             names = ", ".join(hint.__members__)
-            raise SettingsError(key, f"{_shown(text)} is not one of {names}") from None
+            raise SettingsError(key, f"{_shown(text)} is none of {names}") from None
     return text
 
 
@@ -148,14 +148,14 @@ def _convert_bool(key: str, text: str) -> bool:
 
 def _convert_number(key: str, text: str, kind: type[int | float]) -> int | float:
     if len(text) > _NUMBER_MAX_CHARACTERS:
-        raise SettingsError(key, f"{_shown(text)} is too long to be a number")
+        raise SettingsError(key, f"{_shown(text)} is too long for a number")
     try:
         number = kind(text)
     except ValueError:
         raise SettingsError(key, f"{_shown(text)} is not a number") from None
     # Infinity and NaN fail the comparison too.
     if not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
-        raise SettingsError(key, f"{_shown(text)} does not fit in 64 bits")
+        raise SettingsError(key, f"{_shown(text)} does not fit 64 bits")
     return number
 
 

@@ -129,7 +129,7 @@ async def test_what_is_committed_is_published(tmp_path: Path, client: Client, cr
     assert board.published == board.committed
     assert len(found) == board.published + board.published_again
     assert (board.published_again > 0) == crash
-    assert any("dies" in event for event in board.events) == crash
+    assert any("killed" in event for event in board.events) == crash
     first: dict[tuple[str, str], list[int]] = defaultdict(list)
     for change in found:
         if change.change not in first[change.table, change.key]:

@@ -24,7 +24,7 @@ def test_nothing_foreign_is_removed(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not the demo's"):
         empty_folder(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(SettingsError, match="no folder"):
+    with pytest.raises(SettingsError, match="is not a directory"):
         empty_folder(tmp_path / "thesis.txt")
 
 

@@ -30,7 +30,7 @@ def test_a_good_run_exits_with_zero_and_shows_one_screen(
     assert main([*WORDS, "--directory", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "All copies are equal to the base, row by row." in shown
-    assert "the relay dies" in shown
+    assert "the relay is killed" in shown
     assert "\x1b" not in shown
 
 
