@@ -162,9 +162,8 @@ class KvTables:
                 await asyncio.to_thread(self._replace, data)
             except OSError as error:
                 raise CometError(
-                    f"{self._path} cannot be written ({error.strerror or error}): the change is "
-                    "lost when this name server stops; free space or fix the permissions of the "
-                    "file, then repeat the change"
+                    f"{self._path} cannot be written ({error.strerror or error}): the change holds "
+                    "until this name server stops; free space or fix its permissions, then repeat"
                 ) from error
             self._written = covers
 
