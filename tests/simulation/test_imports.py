@@ -19,7 +19,7 @@ LAYERS = {
         "clock copies holdings threads trace workload",
         "history loop",
     ),
-    f"{PACKAGE}.store": ("seeded", "clients", "world", "checks", "history process"),
+    f"{PACKAGE}.store": ("__main__", "seeded", "clients", "world", "checks", "history process"),
     f"{PACKAGE}.faults": ("files", "disk threads"),
 }
 

@@ -1,6 +1,6 @@
 """The first thousand seeds.
 
-`python -m tests.simulation.store.seeded 0:100000` runs more.
+`python -m tests.simulation.store 0:100000` runs more.
 """
 
 import pytest

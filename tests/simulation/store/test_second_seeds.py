@@ -1,6 +1,6 @@
 """The second thousand seeds, in a separate file, which another worker can run.
 
-`python -m tests.simulation.store.seeded 0:100000` runs more.
+`python -m tests.simulation.store 0:100000` runs more.
 """
 
 import pytest

@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.faults.disk import File
 from tests.simulation.faults.files import MemoryFiles
+from tests.simulation.store import __main__ as command
 from tests.simulation.store import seeded
 
 #: Number of seeds that is enough to find each of the planted faults.
@@ -89,14 +90,14 @@ def test_a_search_goes_on_where_it_stopped(
         if seed == 142:
             raise AssertionError("found")
 
-    monkeypatch.setattr(seeded, "run", run)
+    monkeypatch.setattr(command, "run", run)
     state = tmp_path / "state"
-    assert seeded.main(["0:150", "--state", str(state), "--seconds", "0"]) == 3
+    assert command.main(["0:150", "--state", str(state), "--seconds", "0"]) == 3
     assert ran == []
-    assert seeded.main(["0:100", "--state", str(state)]) == 0
-    assert seeded.main(["0:150", "--state", str(state)]) == 1
+    assert command.main(["0:100", "--state", str(state)]) == 0
+    assert command.main(["0:150", "--state", str(state)]) == 1
     assert ran == list(range(150))
     assert state.read_text().split("\n")[:-1] == ["0 100", "failed 142", "100 150"]
-    assert seeded.main(["0:150", "--state", str(state)]) == 1
+    assert command.main(["0:150", "--state", str(state)]) == 1
     assert ran == list(range(150))
     assert "150 of 150 runs done, 1 failed" in capsys.readouterr().out
