@@ -59,17 +59,40 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     start = _command(commands, "start", "a name server and a broker in one process")
-    start.add_argument("--store", type=Path, default=Path("cometmq-store"), metavar="DIR")
-    start.add_argument("--namesrv-port", type=_port, default=NAMESRV_PORT, metavar="N")
-    start.add_argument("--broker-port", type=_port, default=BROKER_PORT, metavar="N")
+    start.add_argument(
+        "--store", type=Path, default=Path("cometmq-store"), metavar="DIR", help="store directory"
+    )
+    start.add_argument(
+        "--namesrv-port",
+        type=_port,
+        default=NAMESRV_PORT,
+        metavar="N",
+        help="port of the name server; 0: a free one",
+    )
+    start.add_argument(
+        "--broker-port",
+        type=_port,
+        default=BROKER_PORT,
+        metavar="N",
+        help="port of the broker; 0: a free one",
+    )
     start.set_defaults(prepare=_prepare_start)
 
     namesrv = _command(commands, "namesrv", "a name server")
-    namesrv.add_argument("-p", "--port", type=_port, default=None, metavar="N")
+    namesrv.add_argument(
+        "-p",
+        "--port",
+        type=_port,
+        default=None,
+        metavar="N",
+        help="port to listen on; 0: a free one",
+    )
     namesrv.set_defaults(prepare=_prepare_namesrv)
 
     broker = _command(commands, "broker", "a broker")
-    broker.add_argument("-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]")
+    broker.add_argument(
+        "-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]", help="name servers"
+    )
     broker.set_defaults(prepare=_prepare_broker)
 
     for command in (namesrv, broker):

@@ -122,7 +122,7 @@ def info(
     while_running: WhileRunning = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a store holds: files, ranges, topics, ages, and who wrote it last."""
+    """Print what a store holds: files, ranges, topics, ages, and the last writer."""
     from cometmq.store.tools.info import look_at
 
     with refusing():
