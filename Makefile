@@ -1,5 +1,5 @@
 # One door for users and for continuous integration. Everything lands in .venv.
-#   make demo    the main job on real data          make setup   only the environment
+#   make demo    a job on real data, checked        make setup   only the environment
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
 #   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
 #   make core    only the compiled core             make docs    the documentation, strictly
@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requi
 	@touch $@
 
 demo: $(CORE)
-	@$(BIN)/cometmq demo
+	@$(BIN)/python -m examples.demo $(DEMO)
 
 flights: $(CORE)
 	@$(BIN)/python -m examples.flights $(FLIGHTS)
@@ -92,8 +92,8 @@ deep: $(CORE)
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
 	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt
 	$(BIN)/python -m tests.cluster.long_pairs 1000000 --kills 12
-	$(BIN)/python -m cometmq.testing.sim 0:20000 --ledger build/sim.txt
-	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
+	$(BIN)/python -m tests.simulation 0:20000 --ledger build/sim.txt
+	$(BIN)/python -m tests.simulation.store 0:100000 --state build/lives.txt
 	$(BIN)/python -m tests.hostile.fuzz core --seconds 200 --corpus build/fuzz-core
 	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 300 --corpus build/fuzz-handlers
 	$(BIN)/python -m tests.hostile.fuzz queues --seconds 100 --corpus build/fuzz-queues

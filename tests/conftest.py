@@ -16,11 +16,12 @@ TESTS_DIR = Path(__file__).parent
 
 pytest_plugins = ["pytester"]
 
-# A folder whose tests belong to one part of `make test` as a whole.
+# Folders whose tests belong to one part of `make test` as a whole.
 FOLDER_MARKERS = {
     "cluster": "cluster",
     "compat": "compat",
     "operation": "operation",
+    "simulation/store": "store",
     "store": "store",
 }
 
@@ -49,13 +50,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by the top folder they lie in, so that no file can forget it."""
+    """Mark tests by the folder they are in, so that no file can forget it."""
     for item in items:
-        if not item.path.is_relative_to(TESTS_DIR):
-            continue
-        folder = item.path.relative_to(TESTS_DIR).parts[0]
-        if marker := FOLDER_MARKERS.get(folder):
-            item.add_marker(marker)
+        for folder, marker in FOLDER_MARKERS.items():
+            if item.path.is_relative_to(TESTS_DIR / folder):
+                item.add_marker(marker)
 
 
 def functions_of(core_name: str) -> SimpleNamespace:

@@ -10,13 +10,12 @@ from pathlib import Path
 from random import Random
 
 from cometmq.admin.node import NodeProcess
-from cometmq.demo import world
-from cometmq.demo.script import Script
 from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
 from examples.datasync.copies import Places
 from examples.datasync.pipeline import catch_up
 from examples.datasync.run import run
+from examples.demo.script import Script, iso_regions
 
 USERS = 2_000
 SEED = 7
@@ -30,7 +29,7 @@ def main(changes: int, folder: Path) -> bool:
     try:
         with running_postgres() as server:
             places = Places(server, folder)
-            script = Script(world.regions(Random(SEED)), USERS, SEED)
+            script = Script(iso_regions(Random(SEED)), USERS, SEED)
             outcome = run(
                 places, node.namesrv, script, changes,
                 lambda: catch_up(local_session("datasync"), node.namesrv, places),

@@ -6,9 +6,8 @@ from typing import Any
 import psycopg
 
 import cometmq
-from cometmq.demo.change import Change
-from cometmq.demo.script import Edit
-from cometmq.demo.tables import TABLES
+from examples.demo.script import Edit
+from examples.demo.tables import TABLES, Change
 
 TOPIC = "base-data-changes"
 OUTBOX = "outbox"

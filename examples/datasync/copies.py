@@ -9,8 +9,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
-from cometmq.demo.compare import Comparison, compare
-from cometmq.demo.tables import TABLES, Row
+from examples.demo.compare import Comparison, compare
+from examples.demo.tables import TABLES, Row
 
 #: The platforms that have their own database.
 PLATFORMS = ("social", "orders")

@@ -11,13 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cometmq.demo.tables import TABLES, Table
 from cometmq.spark.jobs.changes import COLUMNS, parsed
 from cometmq.spark.session import local_session
 from cometmq.spark.tables.delta import DeltaLakeTable
 from cometmq.spark.tables.postgres import PostgresTable
 from examples.datasync.base import TOPIC
 from examples.datasync.copies import PLATFORMS, Places
+from examples.demo.tables import TABLES, Table
 
 #: Maximum number of changes in a micro-batch.
 BATCH = 4_000

@@ -9,11 +9,11 @@ from itertools import islice
 from deltalake import DeltaTable
 
 import cometmq
-from cometmq.demo.compare import Comparison
-from cometmq.demo.script import Edit, Script
 from examples.datasync.base import TOPIC, BaseData
 from examples.datasync.copies import Places, compared
 from examples.datasync.running import Running, relay
+from examples.demo.compare import Comparison
+from examples.demo.script import Edit, Script
 
 LOAD_STEPS = 200
 PATIENCE_S = 120

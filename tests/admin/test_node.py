@@ -63,7 +63,7 @@ def test_a_taken_port_is_refused(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path / "first") as first:
         port = int(first.broker.rpartition(":")[2])
         second = NodeProcess(tmp_path / "second", broker_port=port, settings=first.settings)
-        with pytest.raises(NodeFailed, match="give another port") as failed:
+        with pytest.raises(NodeFailed, match="choose another port") as failed:
             second.start()
     assert failed.value.exit_code == 2
     assert second.process is None

@@ -10,7 +10,6 @@ from tests.architecture import rules
 ALLOWED = {
     ("broker/supervisor.py", "self.failure"),
     ("protocol/connection.py", "self.broken"),
-    ("testing/sim/run.py", "self.watch.violation"),
 }
 
 

@@ -18,10 +18,10 @@ from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.store.config import FlushDiskType
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import MemoryFiles, Moment
-from cometmq.testing.faults.threads import SteppedThreads
 from tests.broker.world import SMALL_STORE, Parts, open_parts
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import MemoryFiles, Moment
+from tests.simulation.faults.threads import SteppedThreads
 
 ROOT = Path("/store")
 SYNCED = replace(SMALL_STORE, flush_disk_type=FlushDiskType.SYNC_FLUSH)

@@ -14,14 +14,14 @@ from cometmq.speedups import DESCRIPTION
 #: Modules that a server has no use for before it serves.
 HEAVY = (
     *("typer", "rich", "click", "yaml", "numpy"),
-    *("cometmq.client", "cometmq.demo", "cometmq.spark"),
+    *("cometmq.client", "cometmq.spark"),
 )
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for command in (*SERVERS, "topic", "send", "consume", "bench", "demo"):
+    for command in (*SERVERS, "topic", "send", "consume", "bench"):
         assert command in shown
 
 

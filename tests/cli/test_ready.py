@@ -70,7 +70,7 @@ async def test_a_broker_that_waits_stops_in_order(tmp_path: Path) -> None:
     with started(broker):
         await until_it_waits(broker)
         assert await asyncio.to_thread(broker.terminate) == 0
-    assert "stopped before the end" not in broker.log_tail()
+    assert "stopped before its start" not in broker.log_tail()
     assert not (broker.store / "abort").exists()
 
 

@@ -45,7 +45,7 @@ def test_a_start_or_a_stop_that_hangs_is_given_up(
             await asyncio.Event().wait()
 
     assert serve.run("start", main) == 0
-    assert "stopped before the end" in caplog.text
+    assert "stopped before its start" in caplog.text
 
 
 def failing(error: Exception) -> serve.Main:
@@ -58,12 +58,18 @@ def failing(error: Exception) -> serve.Main:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (StoreLocked("/data/store"), "stop that broker, or give another --store"),
+        (StoreLocked("/data/store"), "stop that broker, or choose another --store"),
         (SettingsError("x", "no such setting"), "no such setting"),
-        (OSError(errno.EADDRINUSE, "Address already in use"), "give another port (0 = free)"),
-        (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), "give another --bind"),
-        (OSError(errno.EACCES, "Permission denied", "/x"), "/x: Permission denied: give a place"),
-        (OSError(errno.ENOSPC, "No space left", "/x"), "free some, or give another --store"),
+        (
+            OSError(errno.EADDRINUSE, "Address already in use"),
+            "choose another port (0: a free one)",
+        ),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), "choose another --bind"),
+        (
+            OSError(errno.EACCES, "Permission denied", "/x"),
+            "/x: Permission denied: choose a directory",
+        ),
+        (OSError(errno.ENOSPC, "No space left", "/x"), "free some, or choose another --store"),
         (OSError(errno.EIO, "Input/output error", "/x"), "/x: Input/output error"),
     ],
 )

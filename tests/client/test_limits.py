@@ -49,10 +49,10 @@ from cometmq.message.names import FORBIDDEN_TO_SEND
         (Message("t", None), "the body is NoneType"),  # type: ignore[arg-type]
         (Message("t", memoryview(b"abcd")[::2]), "the body is memoryview"),  # type: ignore[arg-type]
         (Message("t", b"", properties={"x": "a\ud800b"}), "half of a surrogate pair"),
-        (Message("t", b"", tag="a||b"), r"the tag 'a\|\|b' holds '\|\|'.*give one word"),
-        (Message("t", b"", tag=" a"), "begins or ends with a blank"),
-        (Message("t", b"", tag="a\t"), "begins or ends with a blank"),
-        (Message("t", b"", tag=" "), "is empty, or begins or ends with a blank"),
+        (Message("t", b"", tag="a||b"), r"the tag 'a\|\|b' contains '\|\|'.*give one word"),
+        (Message("t", b"", tag=" a"), "begins or ends with a space"),
+        (Message("t", b"", tag="a\t"), "begins or ends with a space"),
+        (Message("t", b"", tag=" "), "is empty, or begins or ends with a space"),
         (Message("t", b"", tag="\ud800"), "half of a surrogate pair"),
         (Message("t", b"", keys=("ü\udfff",)), "half of a surrogate pair"),
         (Message("t", b"", properties={"x": "y" * 33_000}), "limit is 32767"),

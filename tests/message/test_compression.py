@@ -48,9 +48,9 @@ def test_what_is_not_packed_stays() -> None:
 @pytest.mark.parametrize("sys_flag", KINDS)
 def test_what_cannot_be_unpacked_says_so(sys_flag: int) -> None:
     whole = KINDS[sys_flag](b"x" * 100)
-    with pytest.raises(BadRecord, match="does not inflate"):
+    with pytest.raises(BadRecord, match="cannot be decompressed"):
         compression.decompress(b"junk that is no frame", sys_flag)
-    with pytest.raises(BadRecord, match="cut off"):
+    with pytest.raises(BadRecord, match="incomplete"):
         compression.decompress(whole[:-5], sys_flag)
 
 

@@ -105,7 +105,7 @@ def topic_of(value: Any) -> Topic:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"body": "text"}, "its body is str; give bytes"),
+        ({"body": "text"}, "its body is str; use bytes"),
         ({"body": 5}, "its body is int"),
         ({"body": None}, "its body is NoneType"),
         ({"body": ["a", "b"]}, "its body is list"),
@@ -119,8 +119,8 @@ def topic_of(value: Any) -> Topic:
         ({"header": Topic(topic="t" * (17 << 20))}, "the limit for both is 16777216"),
         ({"header": Topic(topic="\udfff"), "codec": BINARY}, "surrogates not allowed"),
         ({"code": 40_000, "codec": BINARY}, "does not fit the binary header"),
-        ({"code": "105"}, "a code is a whole number of 32 bits"),
-        ({"code": 1 << 31}, "a code is a whole number of 32 bits"),
+        ({"code": "105"}, "a code is a 32-bit integer"),
+        ({"code": 1 << 31}, "a code is a 32-bit integer"),
     ],
 )
 async def test_what_cannot_be_encoded_fails_alone_and_at_once(
@@ -268,7 +268,7 @@ async def test_bytes_that_are_no_frame_cost_the_connection(
         peer.connections[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     peer.on(CODE, garbage)
-    with caplog.at_level(logging.WARNING), pytest.raises(NotConnected, match="no frame"):
+    with caplog.at_level(logging.WARNING), pytest.raises(NotConnected, match="not a frame"):
         await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
     assert "bad_frame" in caplog.text
 
@@ -360,7 +360,7 @@ async def test_a_connection_without_a_sign_of_life_is_given_up(peer: ScriptedPee
     assert remoting.is_connected(peer.address)  # one slow answer is no reason
     with pytest.raises(RequestTimedOut):
         await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=420)
-    with pytest.raises(NotConnected, match="nothing came from it"):
+    with pytest.raises(NotConnected, match="it sent nothing"):
         await waiting
     assert not remoting.is_connected(peer.address)
     await remoting.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-WORDS = ("-m", "cometmq.cli", "demo", "--no-spark", "--changes", "100000", "--directory")
+WORDS = ("-m", "examples.demo", "--no-spark", "--changes", "100000", "--directory")
 
 
 def processes_with(word: str) -> list[str]:
@@ -44,5 +44,5 @@ def test_an_interrupted_demo_takes_its_broker_along(tmp_path: Path, number: sign
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert complaint == "cometmq demo: interrupted\n"
+    assert complaint == "demo: interrupted\n"
     assert processes_with(str(out)) == []

@@ -135,7 +135,9 @@ def test_what_cannot_start_says_so_on_one_line(tmp_path: Path) -> None:
         port = ready["broker"].rpartition(":")[2]
         assert "in use by another process" in refused(*start_words(tmp_path / "store"))
         taken = ["start", "--store", str(tmp_path / "other"), "--namesrv-port", "0"]
-        assert "give another port" in refused(*taken, "--broker-port", port, *SMALL)
-        assert "give another port" in refused("namesrv", "-p", ready["namesrv"].rpartition(":")[2])
+        assert "choose another port" in refused(*taken, "--broker-port", port, *SMALL)
+        assert "choose another port" in refused(
+            "namesrv", "-p", ready["namesrv"].rpartition(":")[2]
+        )
     if os.geteuid() != 0:
         assert "may use" in refused("namesrv", "-p", "1")

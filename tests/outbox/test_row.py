@@ -47,10 +47,10 @@ def test_plain_messages_have_no_headers() -> None:
 @pytest.mark.parametrize(
     ("headers", "problem"),
     [
-        ("{", "bad headers"),
+        ("{", "invalid headers"),
         ('{"tga": "x"}', r"\['tga'\]"),
         ('{"topic": "other"}', r"\['topic'\]"),
-        ('{"keys": "k"}', "bad headers: Expected `array`"),
+        ('{"keys": "k"}', "invalid headers: Expected `array`"),
     ],
 )
 def test_headers_that_are_none_are_refused(headers: str, problem: str) -> None:

@@ -57,7 +57,7 @@ def test_what_no_broker_takes_is_refused_at_once(shop: Shop) -> None:
 
 
 def test_table_names_are_plain() -> None:
-    with pytest.raises(SettingsError, match="no plain name"):
+    with pytest.raises(SettingsError, match="not a plain name"):
         SqliteOutbox("x.sqlite", "out box; DROP")
     with pytest.raises(SettingsError, match="no schemas"):
         SqliteOutbox("x.sqlite", "shop.outbox")

@@ -1,17 +1,12 @@
 """Numbers and their names."""
 
 from cometmq.protocol.codes import (
-    EXPLANATIONS,
     OUR_VERSION,
     Language,
     RequestCode,
     ResponseCode,
     version_name,
 )
-
-
-def test_every_response_code_is_explained() -> None:
-    assert set(EXPLANATIONS) == set(ResponseCode)
 
 
 def test_versions_have_names() -> None:

@@ -1,4 +1,4 @@
-"""What random lives (tests/store/lives) once found, each reduced to the few steps that it takes."""
+"""Faults that the random lives of stores (tests/simulation/store) found, each in a few steps."""
 
 import asyncio
 import errno
@@ -14,10 +14,10 @@ from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.store.files import read_file, write_file_atomically
 from cometmq.store.messagestore import MessageStore
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
-from cometmq.testing.faults.threads import SteppedThreads
-from tests.store.lives import seeded
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
+from tests.simulation.faults.threads import SteppedThreads
+from tests.simulation.store import seeded
 from tests.store.stores import assert_consistent, entries_of, fill, log_of, opened, put
 
 ROOT = Path("/s")

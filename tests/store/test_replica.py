@@ -148,7 +148,7 @@ def test_a_transfer_for_another_place_is_refused(tmp_path: Path) -> None:
     fill(master, 20)
     first = put(master, body=b"more")[0]
     master.commit()
-    with pytest.raises(BadCopy, match=f"carries physical offset {first}"):
+    with pytest.raises(BadCopy, match=f"physical offset field is {first}"):
         Replica(slave).take(log_bytes(master, first, master.written_offset))
 
 

@@ -13,7 +13,6 @@ from cometmq.cli import logs, servers
 from cometmq.cli.commands import (
     bench,
     broker,
-    demo,
     group,
     message,
     migrate,
@@ -53,7 +52,6 @@ app.add_typer(spark.app, name="spark")
 app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)
-app.command("demo")(demo.demo)
 for _words, _command in BROKER_COMMANDS.items():
     app.command(_words)(_command)
 
@@ -72,14 +70,16 @@ def _options(
     show_version: bool = typer.Option(
         False,
         "--version",
-        help="Print the version and which core runs, and exit.",
+        help="Print the version and the core in use, and exit.",
         is_eager=True,
         callback=_print_version,
     ),
-    log_level: str = typer.Option("warning", help="What to log: debug, info, warning, error."),
+    log_level: str = typer.Option(
+        "warning", help="Least level to log: debug, info, warning, error."
+    ),
 ) -> None:
     if log_level not in logs.LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(logs.LEVELS)}")
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(logs.LEVELS)}")
     logs.configure(log_level)
 
 

@@ -21,11 +21,11 @@ Namesrv = Annotated[
         "-n",
         envvar="NAMESRV_ADDR",
         metavar="HOST:PORT",
-        help="Name servers, several parted by ';'.",
+        help="Name servers, separated by ';'.",
         show_default=DEFAULT_NAMESRV,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 def client(namesrv: str) -> Client:

@@ -113,13 +113,18 @@ def explain(error: OSError) -> str:
     """Return the meaning of an operating system error at the start, and how to fix it."""
     named = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.EADDRINUSE:
-        return f"{error}: another process listens there; stop it, or give another port (0 = free)"
+        return (
+            f"{error}: another process listens there; stop it, or choose another port "
+            "(0: a free one)"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{error}: this machine has no such address; give another --bind"
+        return f"{error}: this machine has no such address; choose another --bind"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{named}{error.strerror or error}: give a place or port this user may use"
+        return (
+            f"{named}{error.strerror or error}: choose a directory or port that this user may use"
+        )
     if error.errno == errno.ENOSPC:
-        return f"{named}no space left on the device: free some, or give another --store"
+        return f"{named}no space left on the device: free some, or choose another --store"
     return f"{named}{error.strerror or error}"
 
 
@@ -158,7 +163,7 @@ async def _until_signal(main: Main, *, watch_input: bool) -> None:
     try:
         await main(lifetime)
     except asyncio.CancelledError:
-        log.warning("stopped before the end of its start or stop")
+        log.warning("stopped before its start or stop was complete")
     finally:
         collector.stop()
         await tasks.close()

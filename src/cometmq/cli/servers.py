@@ -59,17 +59,40 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     start = _command(commands, "start", "a name server and a broker in one process")
-    start.add_argument("--store", type=Path, default=Path("cometmq-store"), metavar="DIR")
-    start.add_argument("--namesrv-port", type=_port, default=NAMESRV_PORT, metavar="N")
-    start.add_argument("--broker-port", type=_port, default=BROKER_PORT, metavar="N")
+    start.add_argument(
+        "--store", type=Path, default=Path("cometmq-store"), metavar="DIR", help="store directory"
+    )
+    start.add_argument(
+        "--namesrv-port",
+        type=_port,
+        default=NAMESRV_PORT,
+        metavar="N",
+        help="port of the name server; 0: a free one",
+    )
+    start.add_argument(
+        "--broker-port",
+        type=_port,
+        default=BROKER_PORT,
+        metavar="N",
+        help="port of the broker; 0: a free one",
+    )
     start.set_defaults(prepare=_prepare_start)
 
     namesrv = _command(commands, "namesrv", "a name server")
-    namesrv.add_argument("-p", "--port", type=_port, default=None, metavar="N")
+    namesrv.add_argument(
+        "-p",
+        "--port",
+        type=_port,
+        default=None,
+        metavar="N",
+        help="port to listen on; 0: a free one",
+    )
     namesrv.set_defaults(prepare=_prepare_namesrv)
 
     broker = _command(commands, "broker", "a broker")
-    broker.add_argument("-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]")
+    broker.add_argument(
+        "-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]", help="name servers"
+    )
     broker.set_defaults(prepare=_prepare_broker)
 
     for command in (namesrv, broker):
@@ -96,14 +119,16 @@ def _command(
         default=[],
         dest="settings",
         metavar="KEY=VALUE",
-        help="a setting by RocketMQ's name; may be given several times",
+        help="a setting with its name in RocketMQ; may be given several times",
     )
     command.add_argument(
         "--stop-with-input",
         action="store_true",
-        help="stop when standard input ends, so with the program that holds its other side",
+        help="stop when standard input is closed, for example with the parent process",
     )
-    command.add_argument("--log-level", choices=logs.LEVELS, default="info", help="how much to log")
+    command.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="least level to log"
+    )
     return command
 
 
@@ -111,7 +136,7 @@ def _port(text: str) -> int:
     """Parse a port number; 0 picks a free port."""
     if text.isdecimal() and int(text) <= 65_535:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535, 0 picks a free one)")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 chooses a free one)")
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -197,7 +222,7 @@ async def _until_registered(
     log.warning(
         "waits_for_name_server name_servers=%s text=%r",
         ";".join(name_servers),
-        "none has this broker yet; it serves, goes on trying, and is ready once one has it",
+        "the broker is not registered yet; it serves, and keeps trying until it is registered",
     )
     clock = SystemClock()
     while not lifetime.is_ending and not is_registered():

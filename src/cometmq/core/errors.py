@@ -107,7 +107,7 @@ class StoreCorrupt(StoreError):
         self.ways_out = ways_out
         place = path if offset < 0 else f"{path} at offset {offset}"
         choices = "".join(f" ({number}) {way}." for number, way in enumerate(ways_out, 1))
-        super().__init__(f"{place}: {problem}" + (f". Ways out:{choices}" if choices else ""))
+        super().__init__(f"{place}: {problem}" + (f". What to do:{choices}" if choices else ""))
 
 
 class StoreFull(StoreError):
@@ -128,7 +128,8 @@ class StoreLocked(StoreError):
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
-            f"store {path} is in use by another process: stop that broker, or give another --store"
+            f"store {path} is in use by another process: stop that broker, or choose another "
+            "--store"
         )
 
 

@@ -180,7 +180,7 @@ def indented_traceback(text: str) -> str:
     if len(text) > TRACEBACK_CHARACTERS:
         head, tail = text[: TRACEBACK_CHARACTERS // 4], text[-TRACEBACK_CHARACTERS * 3 // 4 :]
         cut = len(text) - TRACEBACK_CHARACTERS
-        text = f"{head}\n... ({cut} characters cut)\n{tail}"
+        text = f"{head}\n... ({cut} characters left out)\n{tail}"
     return "\n".join("    " + one_line(line) for line in text.splitlines())
 
 

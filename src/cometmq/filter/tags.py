@@ -86,9 +86,9 @@ def parse(expression: str | None) -> TagFilter:
 def problem_of(tag: str) -> str:
     """Return why no expression can name a message's tag, on any broker; empty if one can."""
     if tag.strip() != tag or not tag:
-        return "is empty, or begins or ends with a blank"
+        return "is empty, or begins or ends with a space"
     if _SEPARATOR in tag:
-        return f"holds {_SEPARATOR!r}, which parts tags"
+        return f"contains {_SEPARATOR!r}, which separates tags"
     return ""
 
 
@@ -101,10 +101,10 @@ def parse_exactly(expression: str | None) -> TagFilter:
     for tag in sorted(wanted.tags):
         signs = [sign for sign in _PARTING if sign in tag]
         if signs or tag == ALL:
-            problem = f"the sign {signs[0]!r}" if signs else "what stands for every message"
+            problem = f"contains {signs[0]!r}" if signs else "means every message"
             raise ValueError(
-                f"tag expression {expression!r}: the tag {tag!r} holds {problem}. Write a || b for "
-                "messages tagged a or b, and * alone for every message; a tag of such signs can "
-                "be asked for with SQL92 only: TAGS = '...'"
+                f"tag expression {expression!r}: the tag {tag!r} {problem}. Write a || b for "
+                "messages tagged a or b, and * alone for every message. To select a tag with such "
+                "characters, use SQL92: TAGS = '...'"
             )
     return wanted

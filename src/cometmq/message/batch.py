@@ -43,7 +43,7 @@ def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     parts: list[bytes] = []
     for flag, body, properties in entries:
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"properties are {len(properties)} bytes long, the limit is 32767")
+            raise ValueError(f"properties have {len(properties)} bytes; the limit is 32767")
         size = _FIXED_BYTES + len(body) + len(properties)
         parts += (
             _ENTRY.pack(size, 0, 0, flag, len(body)),

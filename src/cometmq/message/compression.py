@@ -32,15 +32,17 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     try:
         kind = compression(sys_flag)
     except ValueError:
-        raise BadRecord(0, f"compression type of sysFlag {sys_flag:#x} is unknown") from None
+        raise BadRecord(0, f"sysFlag {sys_flag:#x} has an unknown compression type") from None
     try:
         inflated, is_whole = _UNPACK[kind](body)
     except ImportError:
         raise BadRecord(
-            0, f"body is packed with {kind.name}: pip install 'cometmq[compression]'"
+            0, f"body is compressed with {kind.name}: pip install 'cometmq[compression]'"
         ) from None
     if not is_whole:
-        raise BadRecord(0, f"body is cut off, or inflates to over {MAX_INFLATED_BYTES} bytes")
+        raise BadRecord(
+            0, f"body is incomplete, or has over {MAX_INFLATED_BYTES} bytes uncompressed"
+        )
     return inflated
 
 
@@ -54,7 +56,7 @@ def _inflate_zlib(body: bytes) -> tuple[bytes, bool]:
     try:
         return inflater.decompress(body, MAX_INFLATED_BYTES), inflater.eof
     except zlib.error as error:
-        raise BadRecord(0, f"body does not inflate: {error}") from None
+        raise BadRecord(0, f"body cannot be decompressed: {error}") from None
 
 
 def _inflate_lz4(body: bytes) -> tuple[bytes, bool]:
@@ -64,7 +66,7 @@ def _inflate_lz4(body: bytes) -> tuple[bytes, bool]:
     try:
         return inflater.decompress(body, max_length=MAX_INFLATED_BYTES), inflater.eof
     except RuntimeError as error:
-        raise BadRecord(0, f"body does not inflate: {error}") from None
+        raise BadRecord(0, f"body cannot be decompressed: {error}") from None
 
 
 def _inflate_zstd(body: bytes) -> tuple[bytes, bool]:
@@ -80,7 +82,7 @@ def _inflate_zstd(body: bytes) -> tuple[bytes, bool]:
             if inflater.eof or size_bytes > MAX_INFLATED_BYTES:
                 break
     except ZstdError as error:
-        raise BadRecord(0, f"body does not inflate: {error}") from None
+        raise BadRecord(0, f"body cannot be decompressed: {error}") from None
     return b"".join(parts), inflater.eof and size_bytes <= MAX_INFLATED_BYTES
 
 

@@ -329,7 +329,7 @@ def iter_spans(
         if check_crc and (crc := head[2]) and crc32(view[body_at:body_end]) & CRC_MASK != crc:
             raise BadRecord(position, f"body CRC differs from the stored {crc:#010x}")
         if base is not None and head[6] != base + position:
-            raise BadRecord(position, f"it carries physical offset {head[6]}")
+            raise BadRecord(position, f"its physical offset field is {head[6]}")
         yield position, head, body_at, body_end, topic_at, topic_end
         position = stop
 
@@ -346,15 +346,15 @@ def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
     """Return the reason why the bytes from ``position`` to ``end`` do not begin with a record."""
     left = end - position
     if left < FIXED_BYTES:
-        return BadRecord(position, f"{left} bytes left, a record has at least {FIXED_BYTES}")
+        return BadRecord(position, f"{left} bytes left; a record has at least {FIXED_BYTES}")
     layout = head_of(buffer[position + HOST_BITS_POSITION])
     if layout.size > left:
-        return BadRecord(position, f"{left} bytes left, its hosts alone need more")
+        return BadRecord(position, f"{left} bytes left; its hosts alone need more")
     size, magic, *_, body_bytes = layout.unpack_from(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return BadRecord(position, f"magic is {magic:#010x}")
     if not FIXED_BYTES <= size <= left:
-        return BadRecord(position, f"size is {size}, {left} bytes are there")
+        return BadRecord(position, f"size is {size}; {left} bytes left")
     topic_at = layout.size + body_bytes
     if body_bytes < 0 or topic_at + 3 > size:
         return BadRecord(position, f"body length is {body_bytes}")

@@ -65,7 +65,7 @@ def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | Non
     if size < FIXED_BYTES:
         return f"size is {size}"
     if base is not None and offset != base + place:
-        return f"it carries physical offset {offset}"
+        return f"its physical offset field is {offset}"
     return ""
 
 

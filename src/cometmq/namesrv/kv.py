@@ -75,7 +75,9 @@ class KvTables:
             except ProtocolError as error:
                 log.warning("kv file unreadable path=%s reason=%s", path, error)
                 problem = problem or StoreCorrupt(
-                    str(path), -1, f"{error}; repair it, or move it away to start without its keys"
+                    str(path),
+                    -1,
+                    f"{error}; repair the file, or move it away to start without its keys",
                 )
             else:
                 self._content = data

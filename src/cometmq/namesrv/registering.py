@@ -90,7 +90,7 @@ class BrokerHandlers:
             log.warning(
                 "master_displaced name=%s address=%s by=%s reason=%r",
                 broker.broker_name, rival, broker.broker_addr,
-                "both are alive: one of them has to be stopped",
+                "both are running: stop one of them",
             )  # fmt: skip
         result = routes.register(
             broker, content, peer, self._clock.monotonic_ms(), peer.address.rpartition(":")[0]

@@ -96,11 +96,11 @@ def _checked(code: object, body: bytes) -> bytes:
     """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
-            raise LocalProtocolError(f"its body is {type(body).__name__}; give bytes")
+            raise LocalProtocolError(f"its body is {type(body).__name__}; use bytes")
         body = bytes(body)
     # The peer could not parse the stream after a code that does not fit its header.
     if not (isinstance(code, int) and -0x8000_0000 <= code < 0x8000_0000):
-        raise LocalProtocolError("a code is a whole number of 32 bits")
+        raise LocalProtocolError("a code is a 32-bit integer")
     return body
 
 
@@ -530,7 +530,7 @@ class Link(asyncio.Protocol):
                 self._review()
         except RemoteProtocolError as error:
             log.warning("bad_frame address=%s problem=%s", self.address, error)
-            self._problem = f"it sent what is no frame: {error}"
+            self._problem = f"it sent bytes that are not a frame: {error}"
             if self._transport is not None:
                 self._transport.abort()
 
@@ -668,7 +668,7 @@ class Link(asyncio.Protocol):
         if self.blocked or self._unblocked:
             self._review()
         if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
-            self._problem = f"nothing came from it for {now_ms - self._heard_ms} ms"
+            self._problem = f"it sent nothing for {now_ms - self._heard_ms} ms"
             log.warning("connection_silent address=%s problem=%s", self.address, self._problem)
             if self._transport is not None:
                 self._transport.abort()
@@ -676,6 +676,6 @@ class Link(asyncio.Protocol):
         idle_ms = self._used_ms + self._owner.idle_timeout_ms
         next_ms = self.connection.next_deadline_ms()
         if next_ms is None and now_ms >= idle_ms:
-            self.close("closed after being idle")
+            self.close("closed because it was idle")
             return
         self._arm(min(max(idle_ms, now_ms + 1), next_ms or idle_ms))

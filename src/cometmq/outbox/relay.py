@@ -148,7 +148,7 @@ class Relay:
                 for error in outcome.failed.values():
                     raise error
             if step is _Step.BUSY:
-                raise OutboxBusy(f"another relay works on {self._outbox.name}")
+                raise OutboxBusy(f"another relay is using {self._outbox.name}")
         finally:
             await self._close()
         return self.published - before

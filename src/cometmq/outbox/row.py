@@ -52,7 +52,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         try:
             headers: dict[str, Any] = msgspec.json.decode(self.headers, type=dict[str, Any])
             if unknown := headers.keys() - set(_HEADERS):
-                raise MessageIllegal(f"headers {sorted(unknown)} are none of {list(_HEADERS)}")
+                raise MessageIllegal(
+                    f"unknown headers {sorted(unknown)}; known are {list(_HEADERS)}"
+                )
             fields = {
                 **headers,
                 "topic": self.topic,
@@ -61,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
             }
             return msgspec.convert(fields, Message, builtin_types=(bytes,))
         except msgspec.MsgspecError as error:
-            raise MessageIllegal(f"bad headers: {error}") from None
+            raise MessageIllegal(f"invalid headers: {error}") from None
 
 
 def headers_of(message: Message) -> str:

@@ -28,7 +28,7 @@ class Outbox(ABC):
 
     def __init__(self, table: str, mark: str, max_message_bytes: int) -> None:
         if not _NAME.fullmatch(table):
-            raise SettingsError("table", f"{table!r} is no plain name, such as outbox")
+            raise SettingsError("table", f"{table!r} is not a plain name such as outbox")
         self.table = table
         self.statements = Statements(table, mark)
         self._max_message_bytes = max_message_bytes

@@ -121,37 +121,6 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
 
 
-EXPLANATIONS: Final[dict[ResponseCode, str]] = {
-    ResponseCode.SUCCESS: "done",
-    ResponseCode.SYSTEM_ERROR: "the remark says what failed",
-    ResponseCode.SYSTEM_BUSY: "the broker is over a limit; send again later",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "this server does not serve the request code",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, but not synced to disk in time",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "stored on the master; no slave could take a copy",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored on the master; no slave confirmed in time",
-    ResponseCode.MESSAGE_ILLEGAL: "the message breaks a limit",
-    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker takes no writes now",
-    ResponseCode.VERSION_NOT_SUPPORTED: "the client is too old for this request",
-    ResponseCode.NO_PERMISSION: "not allowed by a permission or a setting",
-    ResponseCode.TOPIC_NOT_EXIST: "no such topic, and it is not created automatically",
-    ResponseCode.PULL_NOT_FOUND: "no message yet at this offset",
-    ResponseCode.PULL_RETRY_IMMEDIATELY: "nothing matched so far; pull on at the next offset",
-    ResponseCode.PULL_OFFSET_MOVED: "the offset is outside the queue; use the next offset",
-    ResponseCode.QUERY_NOT_FOUND: "nothing found",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "the filter expression cannot be read",
-    ResponseCode.SUBSCRIPTION_NOT_EXIST: "the group is not online or not subscribed",
-    ResponseCode.SUBSCRIPTION_NOT_LATEST: "the broker has not seen this subscription yet",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "no such group, and it is not created",
-    ResponseCode.FILTER_DATA_NOT_EXIST: "the broker holds no filter for this group",
-    ResponseCode.FILTER_DATA_NOT_LATEST: "the broker's filter for this group is older",
-    ResponseCode.NO_BUYER_ID: "the broker lacks the buyer id",
-    ResponseCode.NOT_IN_CURRENT_UNIT: "the message belongs to another unit",
-    ResponseCode.CONSUMER_NOT_ONLINE: "no consumer of the group is connected",
-    ResponseCode.CONSUME_MSG_TIMEOUT: "the consumer did not answer in time",
-    ResponseCode.ILLEGAL_OPERATION: "what was asked for cannot be done, or no longer",
-}
-
-
 class Language(IntEnum):
     """Language byte of a binary header; its name is the ``language`` of a JSON header."""
 

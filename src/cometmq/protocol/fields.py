@@ -62,7 +62,7 @@ def to_ext(header: Struct | None) -> dict[str, str]:
             ext[name] = stringify(value)
         elif value is not None:
             raise LocalProtocolError(
-                f"header field {name} is {type(value).__name__}: give text or a whole number"
+                f"header field {name} is {type(value).__name__}: use text or a whole number"
             )
     return ext
 

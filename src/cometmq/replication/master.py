@@ -148,7 +148,7 @@ class Master:
 
     def joined(self, slave: _Slave) -> None:
         """Register a connection; close another one if too many have reported nothing."""
-        self._end(self._places.connected(slave), "too many connections that report nothing")
+        self._end(self._places.connected(slave), "too many connections without a report")
 
     def reported(self, slave: _Slave) -> None:
         """Register a connection as a slave's; close another one if there are too many slaves."""

@@ -57,9 +57,9 @@ class LogsDiffer(CometError):
         self.is_shorter = is_shorter
         how = "ends" if is_shorter else "differs from this one"
         super().__init__(
-            f"the log of the master {master} {how} at offset {offset}, and {end - offset} bytes "
-            "here are not in it: nothing is copied; decide which log is right, then start this "
-            "broker with haRejoin=truncate to cut its own off there, or promote it"
+            f"the log of master {master} {how} at offset {offset}, and {end - offset} bytes of "
+            "this log are not in it: nothing is copied. Decide which log is right, then start "
+            "this broker with haRejoin=truncate to cut its log there, or promote it"
         )
 
 
@@ -69,8 +69,8 @@ class Unwelcome(CometError):
     def __init__(self, master: str) -> None:
         self.master = master
         super().__init__(
-            f"the master {master} takes no connection of this slave: it may have an empty log, or "
-            "none that this one could go on from; the reason is in its own log (slave_refused)"
+            f"master {master} refuses the connections of this slave: its log may be empty, or may "
+            "not continue the log of this slave; the master logs the reason (slave_refused)"
         )
 
 

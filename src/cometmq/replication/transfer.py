@@ -98,17 +98,15 @@ class SlaveLink:
         if self.sent >= 0:
             # Anything else would acknowledge bytes that the slave cannot have.
             if not self.acked <= offset <= self.sent:
-                raise BadPeer(
-                    f"it reports {offset}, after {self.acked}, and was sent up to {self.sent}"
-                )
+                raise BadPeer(f"it reports {offset} after {self.acked}, but was sent {self.sent}")
             self.acked = offset
             return
         if not 0 <= offset <= bounds.end:
-            raise BadPeer(f"it reports {offset} at first, the log ends at {bounds.end}")
+            raise BadPeer(f"its first report is {offset}; the log ends at {bounds.end}")
         if 0 < offset < bounds.start:
             raise BadPeer(
-                f"it has {offset}, the log begins at {bounds.start} by now: start the slave with "
-                "an empty store"
+                f"its log ends at {offset}, and this log now begins at {bounds.start}: start the "
+                "slave with an empty store"
             )
         self.acked = offset
         self.began = self.sent = offset or begin
@@ -180,11 +178,13 @@ class MasterLink:
 
     def _begin(self, offset: int, size_bytes: int) -> None:
         if not 0 <= size_bytes <= TRANSFER_MAX_BYTES:
-            raise BadPeer(f"a transfer claims to hold {size_bytes} bytes")
+            raise BadPeer(f"the size of a transfer is {size_bytes} bytes")
         if offset != self.received:
             # An empty slave accepts any first offset: the master may have dropped older files.
             if not self._may_begin or offset < 0:
-                raise BadPeer(f"it sends the log from {offset}, this one ends at {self.received}")
+                raise BadPeer(
+                    f"it sends the log from {offset}, but this log ends at {self.received}"
+                )
             self.received = offset
         if size_bytes:
             self._may_begin = False

@@ -68,8 +68,9 @@ def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
         return
     error = wrong[0].error
     error.add_note(
-        f"A handler raised it, or a block of message.processing(); {len(wrong) - 1} more did so. "
-        f"Mark a test that means it with @pytest.mark.{ALLOWED}(raises={type(error).__name__})."
+        f"A handler or a block of message.processing() raised this; {len(wrong) - 1} more errors "
+        f"followed. If the test expects it, mark it with @pytest.mark.{ALLOWED}"
+        f"(raises={type(error).__name__})."
     )
     raise error
 

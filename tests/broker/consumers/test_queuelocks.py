@@ -18,9 +18,9 @@ from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json, parse_json
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles
 from tests.broker.world import connect, recorded, request
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles
 
 QUEUES = [QueueKey("t", "b", number) for number in range(4)]
 

@@ -44,7 +44,7 @@ def test_a_broker_is_moved_step_by_step(
     assert "ok       topics, groups, offsets and the whole log go along" in capsys.readouterr().out
     assert main(["migrate", "plan", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "broker-a"
-    for text in ("is written", "is there already"):
+    for text in ("written", "exists already"):
         assert main(["migrate", "attach", *words, "--write-only"]) == 0
         assert text in capsys.readouterr().out
     new.settings = parse_properties((store / CONFIG_NAME).read_text())
@@ -72,13 +72,13 @@ def test_the_address_goes_along(
     own = new.broker
     try:
         assert main(["migrate", "promote", own, "--stop-with", "true", *where]) == 2
-        assert "goes with --take-address" in capsys.readouterr().err
+        assert "needs --take-address" in capsys.readouterr().err
         assert main(["migrate", "take-address", own, master.broker]) == 1
         assert "promote it" in capsys.readouterr().err
         assert master.process is not None
         words = ["--take-address", "--stop-with", f"kill {master.process.pid}"]
         assert main(["migrate", "promote", own, *words, *where]) == 0
-        assert f"{own} listens on {master.broker} too" in capsys.readouterr().out
+        assert f"{own} also listens on {master.broker}" in capsys.readouterr().out
         send(namesrv, b"two")
         assert main(["migrate", "take-address", own, master.broker]) == 0
         assert "registered by it" in capsys.readouterr().out
@@ -99,6 +99,6 @@ def test_a_slave_cannot_be_moved(
         for command in ("plan", "attach"):
             words = ["migrate", command, slave.broker, str(tmp_path / "x"), *where]
             assert main(words) == 1
-            assert "cannot be moved: see what is refused" in capsys.readouterr().err
+            assert "cannot be moved: see the refusals above" in capsys.readouterr().err
     finally:
         slave.kill()

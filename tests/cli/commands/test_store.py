@@ -37,7 +37,7 @@ def test_settings_come_from_the_broker_s_file(tmp_path: Path) -> None:
 def test_info(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "info", str(store)]) == 0
     shown = capsys.readouterr().out
-    assert "written last by:  CometMQ" in shown
+    assert "last written by:  CometMQ" in shown
     assert f"files of {FILE_BYTES} bytes" in shown
     assert "2,500" in shown
     assert "2023-11-14 22:13Z" in shown
@@ -78,7 +78,7 @@ def test_verify_finds_damage(store: Path, capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr()
     assert f"damage: {path} at offset {BLOCK_BYTES}: the 65536 bytes there" in shown.out
     assert "is DAMAGED" in shown.out
-    assert "bring the file back" in shown.err
+    assert "restore the file" in shown.err
     assert main(["store", "verify", str(store), "--json"]) == 1
     found, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert (found["severity"], found["kind"], found["offset"]) == ("damage", "block", BLOCK_BYTES)
@@ -86,7 +86,7 @@ def test_verify_finds_damage(store: Path, capsys: pytest.CaptureFixture[str]) ->
     flip_byte(path, BLOCK_BYTES + 17)
     flip_byte(sorted((store / "consumequeue" / "t" / "0").iterdir())[0], 19)
     assert main(["store", "verify", str(store)]) == 1
-    assert "The log is whole" in capsys.readouterr().err
+    assert "The log is intact" in capsys.readouterr().err
 
 
 def test_dump(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_times(text: str, expected: int) -> None:
 
 def test_times_that_are_none(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "dump", str(store), "--since", "yesterday"]) == 2
-    assert "is no time" in capsys.readouterr().err
+    assert "is not a time" in capsys.readouterr().err
 
 
 def test_times_as_text() -> None:

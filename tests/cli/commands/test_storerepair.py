@@ -40,7 +40,7 @@ def test_queue_and_index(store: Path, capsys: Captured) -> None:
     shown = capsys.readouterr()
     assert "damage: " in shown.out
     assert "would make queue 1 of t again\nwould make the index again\n" in shown.out
-    assert "Nothing was changed: add --yes to do it." in shown.err
+    assert "Nothing was changed: add --yes to repair." in shown.err
     assert contents(store) == before
     assert repair(store, "--yes") == 0
     shown = capsys.readouterr()
@@ -89,7 +89,7 @@ def test_what_no_repair_mends(store: Path, capsys: Captured) -> None:
     (store / "config").mkdir()
     (store / "config" / "topics.json").write_text("{")
     assert repair(store, "--yes") == 1
-    assert "nothing that a repair mends" in capsys.readouterr().out
+    assert "nothing that a repair can fix" in capsys.readouterr().out
 
 
 def test_it_cannot_be_done(tmp_path: Path, capsys: Captured) -> None:

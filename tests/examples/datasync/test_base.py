@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from cometmq.demo.compare import compare
-from cometmq.demo.script import Edit
-from cometmq.demo.tables import Row
 from cometmq.testing.postgres import running_postgres
 from examples.datasync.base import BaseData
 from examples.datasync.copies import in_database, in_history
+from examples.demo.compare import compare
+from examples.demo.script import Edit
+from examples.demo.tables import Row
 
 NUMBERS = itertools.count(1)
 USER: Row = {

@@ -57,8 +57,8 @@ def test_bodies_that_cannot_be_unpacked() -> None:
     assert found.bodies is not None
     assert found.bodies.to_pylist() == [b"plain", b"x" * 100, None, None, b"x" * 100]
     assert list(found.reasons) == [2, 3]
-    assert "cut off" in found.reasons[2]
-    assert "does not inflate" in found.reasons[3]
+    assert "incomplete" in found.reasons[2]
+    assert "cannot be decompressed" in found.reasons[3]
     assert reasons(data) == {}
 
 

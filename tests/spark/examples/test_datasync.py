@@ -7,13 +7,12 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.demo import world
-from cometmq.demo.script import Script
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.postgres import running_postgres
 from examples.datasync.copies import Places
 from examples.datasync.pipeline import catch_up
 from examples.datasync.run import run
+from examples.demo.script import Script, iso_regions
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.spark
 def test_all_copies_are_equal_after_kills(
     spark: SparkSession, cometmq_session_cluster: Cluster, tmp_path: Path
 ) -> None:
-    script = Script(islice(world.regions(Random(7)), 100), users=100, seed=7)
+    script = Script(islice(iso_regions(Random(7)), 100), users=100, seed=7)
     namesrv = cometmq_session_cluster.namesrv
     with running_postgres() as server:
         places = Places(server, tmp_path)

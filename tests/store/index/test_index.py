@@ -13,8 +13,8 @@ from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.queue.rows import Dispatched
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles
 from tests.store.full import FullFiles
 from tests.store.stores import config

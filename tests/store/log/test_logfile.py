@@ -13,8 +13,8 @@ from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import Seals
 from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.segments import Segments
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.faults import FailingFiles
 from tests.store.sealed import seal_of
 

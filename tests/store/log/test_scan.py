@@ -100,7 +100,7 @@ def test_it_stops_at_the_first_bytes_that_are_no_record(store: MessageStore) -> 
         (PREFIX.pack(1 << 29, 0xDAA320A7), True, f"size is {1 << 29}"),
         (PREFIX.pack(third.size_bytes, MAGIC_V2), True, ""),
         (BLANK.pack(third.size_bytes, MAGIC_BLANK), True, "magic is 0xcbd43194"),
-        (good[:28] + bytes(8) + good[36:], True, "it carries physical offset 0"),
+        (good[:28] + bytes(8) + good[36:], True, "its physical offset field is 0"),
         (good[:90] + b"!!" + good[92:], True, "body CRC differs"),
     ]
     for raw, torn, problem in cases:

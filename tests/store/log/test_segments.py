@@ -10,8 +10,8 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.segments import FileFault, Segments, remove_file
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import MemoryFiles, Moment, ProcessEnded
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import MemoryFiles, Moment, ProcessEnded
 
 SIZE = 4096
 

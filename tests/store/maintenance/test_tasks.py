@@ -17,9 +17,9 @@ from cometmq.store.checkpoint import read_checkpoint, read_positions
 from cometmq.store.config import FlushDiskType
 from cometmq.store.files import Buffer, PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles
-from cometmq.testing.faults.threads import SteppedThreads
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles
+from tests.simulation.faults.threads import SteppedThreads
 from tests.store.faults import FailingFiles
 from tests.store.stores import assert_consistent, copied, fill, opened, put, run_round
 

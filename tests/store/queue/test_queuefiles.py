@@ -9,8 +9,8 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles
+from tests.simulation.faults.disk import Disk
+from tests.simulation.faults.files import Fault, MemoryFiles
 
 
 def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:

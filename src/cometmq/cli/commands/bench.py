@@ -59,13 +59,15 @@ class Phase:
 
 def bench(
     namesrv: Namesrv = "",
-    topic: Annotated[str, typer.Option(help="Created with --queues queues.")] = "comet-bench",
+    topic: Annotated[
+        str, typer.Option(help="Topic to send to; it is created with --queues queues.")
+    ] = "comet-bench",
     queues: Annotated[int, typer.Option(min=1)] = 8,
-    size: Annotated[int, typer.Option(min=1, help="Body bytes.")] = 128,
+    size: Annotated[int, typer.Option(min=1, help="Size of a body in bytes.")] = 128,
     connections: Annotated[int, typer.Option(min=1)] = 4,
-    in_flight: Annotated[int, typer.Option(min=1, help="Sends on every connection.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the send phase.")] = 10,
-    pull: Annotated[bool, typer.Option(help="Pull what was sent.")] = True,
+    in_flight: Annotated[int, typer.Option(min=1, help="Sends in flight on each connection.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of the send phase.")] = 10,
+    pull: Annotated[bool, typer.Option(help="Pull the messages that were sent.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Measure sends, then pulls, against a running cluster."""

@@ -26,7 +26,11 @@ class MasterRole(StrEnum):
 
 
 Role = Annotated[
-    MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
+    MasterRole,
+    typer.Option(
+        help="Its role as a master, which decides when it acknowledges a send.",
+        case_sensitive=False,
+    ),
 ]
 
 
@@ -41,10 +45,10 @@ def promote_command(
     ],
     role: Role = MasterRole.ASYNC_MASTER,
     force: Annotated[
-        bool, typer.Option("--force", help="Go on though a finding refuses it.")
+        bool, typer.Option("--force", help="Promote it although a finding refuses that.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say what speaks against it.")
+        bool, typer.Option("--check", help="Only print the findings; promote nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +72,9 @@ def promote_command(
             _say_promoted(address, role.value, outcome)
         return
     if any(finding.refuses for finding in found.findings):
-        raise CometError(f"{address} was not promoted: see what is refused; --force overrides it")
+        raise CometError(
+            f"{address} was not promoted: see the refusals above; --force overrides them"
+        )
 
 
 def _say_promoted(address: str, role: str, outcome: Outcome) -> None:
@@ -77,8 +83,8 @@ def _say_promoted(address: str, role: str, outcome: Outcome) -> None:
         f"duration_ms={outcome.duration_ms}"
     )
     typer.echo(
-        f"It stays {role} over restarts. Set brokerRole={role} and brokerId=0 in its settings "
-        "when you can."
+        f"It stays {role} after restarts. Set brokerRole={role} and brokerId=0 in its settings "
+        "at the next opportunity."
     )
 
 
@@ -86,7 +92,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="T
 
 
 def drain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
-    """Have producers leave a broker out; consumers read what it has."""
+    """Make producers stop using a broker; consumers still read its messages."""
 
     async def main() -> list[Told]:
         async with client(namesrv) as opened:
@@ -96,7 +102,7 @@ def drain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) ->
 
 
 def undrain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
-    """Have producers send to a drained broker again."""
+    """Make producers use a drained broker again."""
 
     async def main() -> list[Told]:
         async with client(namesrv) as opened:
@@ -113,6 +119,6 @@ def _show_told(done: str, name: str, told: list[Told], as_json: bool) -> None:
             typer.echo(f"{done} broker={name} name_server={each.name_server} topics={each.topics}")
     missed = [f"{each.name_server} ({each.problem})" for each in told if each.problem]
     if missed:
-        raise CometError(f"not told, and to be told again: {', '.join(missed)}")
+        raise CometError(f"not reached, run the command again: {', '.join(missed)}")
     if not any(each.topics for each in told):
-        raise CometError(f"no name server knows topics of a broker {name}")
+        raise CometError(f"no name server has a topic of broker {name}")

@@ -55,10 +55,10 @@ def members(group: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None
 def progress(
     group: Name,
     namesrv: Namesrv = "",
-    topic: Annotated[str, typer.Option(help="One topic only.")] = "",
+    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print how far a group has read, as its brokers know."""
+    """Print the offsets of a group, and its lag, from its brokers."""
 
     async def main() -> None:
         async with client(namesrv) as opened:
@@ -83,11 +83,11 @@ def status(
     member: Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default=False)],
     namesrv: Namesrv = "",
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="What its threads and tasks are doing.")
+        bool, typer.Option("--stacks", help="Also print the stacks of its threads and tasks.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what one consumer holds of each queue, as it says itself."""
+    """Print the messages that one consumer holds of each queue, as it reports them."""
 
     async def main() -> tuple[list[HeldRow], str | None]:
         async with client(namesrv) as opened:
@@ -111,18 +111,24 @@ def reset(
     topic: OfTopic,
     to: Annotated[
         str,
-        typer.Option(help="first, last, or a moment: ISO 8601, or ms since the epoch."),
+        typer.Option(help="first, last, or a time: ISO 8601, or ms since the epoch."),
     ],
     namesrv: Namesrv = "",
     keep: Annotated[
-        bool, typer.Option("--never-skip", help="Leave queues where that would skip messages.")
+        bool,
+        typer.Option(
+            "--never-skip", help="Leave queues unchanged if the reset would skip messages."
+        ),
     ] = False,
     new: Annotated[
-        bool, typer.Option("--new", help="Take a group that no broker knows: it will begin there.")
+        bool,
+        typer.Option(
+            "--new", help="Accept a group that no broker knows; it will begin at that point."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group go on elsewhere in a topic, whether its consumers run or not."""
+    """Set the offsets of a group in a topic, whether its consumers run or not."""
     at_ms = moment_of(to)
 
     async def main() -> list[PositionRow]:
@@ -146,7 +152,7 @@ async def _demand(admin: Admin, group: str, topic: str = "") -> None:
     if topic:
         await admin.topic_route(topic)
     if group and not await admin.knows_group(group):
-        raise CometError(f"no broker knows a group {group!r}: look for a misspelt name")
+        raise CometError(f"no broker knows group {group!r}: check its name")
 
 
 def moment_of(text: str) -> int:
@@ -159,7 +165,7 @@ def moment_of(text: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
-            "--to", f"{text!r} is neither first nor last nor a moment such as 2026-01-31T08:00"
+            "--to", f"{text!r} is not first, last or a time such as 2026-01-31T08:00"
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)

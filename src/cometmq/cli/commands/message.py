@@ -27,21 +27,24 @@ def send(
     topic: Annotated[str, typer.Argument(show_default=False)],
     body: Annotated[str, typer.Argument(help="The body; '-' reads it from standard input.")] = "-",
     namesrv: Namesrv = "",
-    tag: Annotated[str, typer.Option(help="What consumers filter by.")] = "",
+    tag: Annotated[str, typer.Option(help="Tag, by which consumers filter.")] = "",
     key: Annotated[
-        list[str] | None, typer.Option(help="Finds the message later; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Key to find the message by; may be given several times."),
     ] = None,
-    order_key: Annotated[str, typer.Option(help="Messages with the same one stay in order.")] = "",
-    delay_level: Annotated[int, typer.Option(min=0, help="0 delivers at once.")] = 0,
+    order_key: Annotated[
+        str, typer.Option(help="Messages with the same order key stay in order.")
+    ] = "",
+    delay_level: Annotated[int, typer.Option(min=0, help="Delay level; 0 delivers at once.")] = 0,
     property: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A property of your own.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A user property.")
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Every line of the body is a message.")
+        bool, typer.Option("--lines", help="Send each line of the body as a message.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message, or one for each line, and print where it is stored."""
+    """Send a message, or one for each line, and print the place where it is stored."""
     raw = sys.stdin.buffer.read() if body == "-" else body.encode()
     bodies = [line for line in raw.splitlines() if line] if lines else [raw]
     properties = parse_settings(property or [])
@@ -79,19 +82,22 @@ def consume(
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
     namesrv: Namesrv = "",
     filter: Annotated[str, typer.Option(help="Tags, such as 'insert || update'.")] = "*",
-    count: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 goes on.")] = 0,
+    count: Annotated[
+        int, typer.Option(min=0, help="Stop after this number of messages; 0: never.")
+    ] = 0,
     start: Annotated[
-        Literal["first", "last"], typer.Option("--from", help="Where a new group begins.")
+        Literal["first", "last"],
+        typer.Option("--from", help="Position at which a new group begins."),
     ] = "first",
     timeout: Annotated[
-        float, typer.Option(min=0, help="Stop after so many seconds without a message; 0 never.")
+        float, typer.Option(min=0, help="Stop after this many seconds without a message; 0: never.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Consume messages as a member of a group and print them; interrupt to stop.
 
-    With --count the exit code is 1 when fewer came before the timeout, and without it when nothing
-    came because there is no such topic.
+    The exit code is 1 if fewer than --count messages were received before the timeout. Without
+    --count it is 1 if no message was received because the topic does not exist.
     """
 
     async def main() -> int:

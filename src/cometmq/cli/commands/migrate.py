@@ -20,7 +20,7 @@ from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.settings import format_properties
 
 app = typer.Typer(
-    help="Move off a running broker: plan, attach, status, promote, take-address.",
+    help="Move from a running broker to a new one: plan, attach, status, promote, take-address.",
     no_args_is_help=True,
 )
 
@@ -31,11 +31,14 @@ MasterAt = Annotated[
     str, typer.Argument(metavar="MASTER", show_default=False, help="HOST:PORT of the old master.")
 ]
 SlaveAt = Annotated[
-    str, typer.Argument(metavar="SLAVE", show_default=False, help="HOST:PORT of the attached one.")
+    str,
+    typer.Argument(metavar="SLAVE", show_default=False, help="HOST:PORT of the attached broker."),
 ]
-StoreAt = Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="The new store.")]
+StoreAt = Annotated[
+    Path, typer.Argument(metavar="DIR", show_default=False, help="Directory of the new store.")
+]
 AddressWait = Annotated[float, typer.Option(help="Seconds to wait until the address is free.")]
-Port = Annotated[int, typer.Option(help="Where the new broker listens.")]
+Port = Annotated[int, typer.Option(help="Port of the new broker.")]
 
 
 async def _plan(namesrv: str, master: str, store: Path, port: int) -> Plan:
@@ -52,7 +55,7 @@ def plan(
     port: Port = 10911,
     as_json: AsJson = False,
 ) -> None:
-    """Look at a running master, and say what a move from it means. Changes nothing."""
+    """Inspect a running master, and report what a move from it would mean. Changes nothing."""
     found = run(_plan(namesrv, master, store.absolute(), port))
     if as_json:
         render.print_json([found])
@@ -75,7 +78,7 @@ def _show(found: Plan) -> None:
 
 def _check(found: Plan) -> None:
     if found.is_refused:
-        raise NotMoved(f"{found.address} cannot be moved: see what is refused")
+        raise NotMoved(f"{found.address} cannot be moved: see the refusals above")
 
 
 @app.command()
@@ -85,7 +88,8 @@ def attach(
     namesrv: Namesrv = "",
     port: Port = 10911,
     write_only: Annotated[
-        bool, typer.Option("--write-only", help="Write the property file, and start nothing.")
+        bool,
+        typer.Option("--write-only", help="Write the property file, but do not start the broker."),
     ] = False,
 ) -> None:
     """Write a property file for a slave of MASTER, and run that slave in this process."""
@@ -94,11 +98,11 @@ def attach(
     _check(found)
     path = store / CONFIG_NAME
     if path.exists():
-        typer.echo(f"settings {path} is there already, and stays as it is")
+        typer.echo(f"settings {path} exists already and is kept")
     else:
         store.mkdir(parents=True, exist_ok=True)
         path.write_text(format_properties(found.settings), encoding="utf-8")
-        typer.echo(f"settings {path} is written")
+        typer.echo(f"settings {path} written")
     words = [sys.executable, "-m", "cometmq.cli", "broker", "-c", str(path)]
     typer.echo(f"start    cometmq broker -c {path}")
     sys.stdout.flush()
@@ -111,11 +115,14 @@ def status(
     slave: SlaveAt,
     namesrv: Namesrv = "",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Print a line a second until it is near.")
+        bool,
+        typer.Option(
+            "--watch", help="Print a line every second until the broker has nearly caught up."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print how far the attached broker is: bytes, tables, rate."""
+    """Print the progress of the attached broker: bytes, tables, rate."""
 
     async def main() -> None:
         async with client(namesrv) as opened:
@@ -153,21 +160,27 @@ def promote(
     slave: SlaveAt,
     namesrv: Namesrv = "",
     role: Role = MasterRole.ASYNC_MASTER,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until it is near.")] = 600,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait until it has nearly caught up.")
+    ] = 600,
     address: Annotated[
         bool,
-        typer.Option("--take-address", help="Listen on the old master's address once it stopped."),
+        typer.Option(
+            "--take-address", help="Listen on the old master's address after it has stopped."
+        ),
     ] = False,
     address_wait: AddressWait = WAIT_MS / 1_000,
     stop_with: Annotated[
         str,
-        typer.Option(metavar="COMMAND", help="Stops the old master; run once all is moved."),
+        typer.Option(
+            metavar="COMMAND", help="Command that stops the old master; it runs after the move."
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make the attached broker the master; the old one takes no more sends."""
+    """Make the attached broker the master; the old one refuses sends from then on."""
     if stop_with and not address:
-        raise typer.BadParameter("--stop-with goes with --take-address")
+        raise typer.BadParameter("--stop-with needs --take-address")
 
     stopping: list[subprocess.Popen[bytes]] = []
 
@@ -189,24 +202,27 @@ def promote(
     finally:
         for process in stopping:
             if process.wait():
-                typer.echo(f"warning  it ended with {process.returncode}: {stop_with}", err=True)
+                typer.echo(
+                    f"warning  command ended with exit code {process.returncode}: {stop_with}",
+                    err=True,
+                )
     if as_json:
         render.print_json([made])
         return
     typer.echo(f"moved {made.name} from {made.old} to {made.new} write_pause_ms={made.pause_ms}")
     if made.late_bytes:
         typer.echo(
-            f"warning  {made.late_bytes:,} bytes were written to {made.old} afterwards "
-            "(retries, ends of transactions, delayed messages): they are in its log alone"
+            f"warning  {made.late_bytes:,} bytes were written to {made.old} after the move "
+            "(retries, ends of transactions, delayed messages): they are only in its log"
         )
     if address:
         typer.echo(
-            f"{made.new} listens on {made.old} too, after {made.address_ms} ms, and is registered "
-            f"by that. It stays so over restarts. Set takenAddress={made.old} in its settings when "
-            "you can, and keep the old broker from being started there."
+            f"{made.new} also listens on {made.old}, after {made.address_ms} ms, and is registered "
+            f"by that address, also after restarts. Set takenAddress={made.old} in its settings at "
+            "the next opportunity, and make sure that the old broker is not started again there."
         )
     else:
-        typer.echo(f"Stop {made.old} now. Its log stays as it is; start it again only as a slave.")
+        typer.echo(f"Stop {made.old} now. Its log is unchanged; start it again only as a slave.")
 
 
 def _begin(command: str) -> subprocess.Popen[bytes]:
@@ -221,11 +237,12 @@ def take_address(
         str, typer.Argument(metavar="BROKER", show_default=False, help="The new master.")
     ],
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", show_default=False, help="HOST:PORT of the old one.")
+        str,
+        typer.Argument(metavar="ADDRESS", show_default=False, help="HOST:PORT of the old master."),
     ],
     wait: AddressWait = WAIT_MS / 1_000,
 ) -> None:
-    """Have the new master listen on the old one's address, too, once that has stopped."""
+    """Make the new master also listen on the old master's address after that has stopped."""
 
     async def main() -> int:
         async with client("") as opened:
@@ -236,4 +253,4 @@ def take_address(
             )  # fmt: skip
 
     took_ms = run(main())
-    typer.echo(f"{master} listens on {address}, too, and is registered by it: took_ms={took_ms}")
+    typer.echo(f"{master} also listens on {address} and is registered by it: took_ms={took_ms}")

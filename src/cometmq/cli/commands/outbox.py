@@ -19,7 +19,7 @@ AnyOutbox = SqliteOutbox | PostgresOutbox
 FAILED = 1
 
 app = typer.Typer(
-    help="An application's outbox: publish it, see what waits, decide what is refused.",
+    help="The outbox of an application: publish rows, show waiting and refused rows.",
     no_args_is_help=True,
 )
 
@@ -29,7 +29,7 @@ Database = Annotated[
         metavar="DATABASE", show_default=False, help="A SQLite file, or postgresql://..."
     ),
 ]
-Table = Annotated[str, typer.Option(help="The outbox in it.")]
+Table = Annotated[str, typer.Option(help="Name of the outbox's table.")]
 RowId = Annotated[int, typer.Argument(metavar="ROW", show_default=False)]
 
 
@@ -40,14 +40,18 @@ def relay(
     table: Table = "outbox",
     transactional: Annotated[
         bool,
-        typer.Option("--transactional", help="Rows without order key as transactional messages."),
+        typer.Option(
+            "--transactional", help="Send rows without an order key as transactional messages."
+        ),
     ] = False,
-    keep_hours: Annotated[float, typer.Option(min=0, help="How long published rows stay.")] = 0,
-    create: Annotated[bool, typer.Option("--create", help="Make the table if missing.")] = False,
+    keep_hours: Annotated[float, typer.Option(min=0, help="Hours to keep published rows.")] = 0,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the table if it is missing.")
+    ] = False,
 ) -> None:
-    """Publish what waits, and what comes, until stopped by SIGTERM or an interrupt.
+    """Publish waiting and new rows until stopped by SIGTERM or an interrupt.
 
-    Several may run on one outbox: one works, the others take over when it ends.
+    Several relays may run on one outbox: one works, and another one takes over when it ends.
     """
     outbox = outbox_at(database, table)
     settings = RelaySettings(transactional=transactional, keep_ms=int(keep_hours * 3_600_000))
@@ -67,7 +71,7 @@ def relay(
 
 @app.command()
 def status(database: Database, table: Table = "outbox", as_json: AsJson = False) -> None:
-    """Print how many rows wait, for how long, and which are refused."""
+    """Print the number of waiting rows, the age of the oldest, and the refused rows."""
     outbox = outbox_at(database, table)
     found = _asked(outbox, outbox.status)
     refused = _asked(outbox, outbox.refused)
@@ -83,14 +87,14 @@ def status(database: Database, table: Table = "outbox", as_json: AsJson = False)
 
 @app.command()
 def retry(database: Database, row: RowId, table: Table = "outbox") -> None:
-    """Have a refused row sent again, and what waits behind it."""
+    """Send a refused row again, and the rows that wait for it."""
     outbox = outbox_at(database, table)
     _decided(row, _asked(outbox, lambda: outbox.retry(row)))
 
 
 @app.command()
 def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
-    """Drop a refused row, and let go on what waits behind it."""
+    """Delete a refused row, and send the rows that wait for it."""
     outbox = outbox_at(database, table)
     _decided(row, _asked(outbox, lambda: outbox.discard(row)))
 

@@ -36,12 +36,10 @@ _CANCEL_S: Final = 0.2
 _EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres"}
 
 Master = Annotated[
-    str, typer.Option(metavar="URL", help="Where Spark runs: local[N], spark://..., yarn, k8s://")
+    str, typer.Option(metavar="URL", help="Spark's master: local[N], spark://..., yarn, k8s://...")
 ]
-Memory = Annotated[str, typer.Option(help="The driver's memory.")]
-Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")
-]
+Memory = Annotated[str, typer.Option(help="Memory of the driver.")]
+Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")]
 
 app = typer.Typer(
     help="Jobs on Spark: archive, search, check, replay and measure topics and stores.",
@@ -83,7 +81,9 @@ def what_is_missing() -> str:
         return f"{', '.join(absent)} not installed: pip install 'cometmq[spark]'"
     java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
     if shutil.which("java") is None and not java.is_file():
-        return "Java is missing, on which Spark runs: apt-get install -y openjdk-17-jre-headless"
+        return (
+            "Spark needs Java, which is not installed: apt-get install -y openjdk-17-jre-headless"
+        )
     return ""
 
 

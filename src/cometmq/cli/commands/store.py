@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.verify import Verified
 
 app = typer.Typer(
-    help="Store directories: look, verify, dump, snapshot, restore.", no_args_is_help=True
+    help="Store directories: info, verify, dump, snapshot, restore, repair.", no_args_is_help=True
 )
 
 NOT_DONE = 2
@@ -40,11 +40,11 @@ Directory = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", metavar="FILE", help="The broker's property file, where it has one."
+        "-c", "--config", metavar="FILE", help="The broker's property file, if there is one."
     ),
 ]
 WhileRunning = Annotated[
-    bool, typer.Option("--while-running", help="Although a broker runs on it: as of a moment ago.")
+    bool, typer.Option("--while-running", help="Read the store although a broker is using it.")
 ]
 
 
@@ -59,7 +59,7 @@ class Body(StrEnum):
 
 @app.callback()
 def _stores() -> None:
-    """Commands on a directory, most of them while no broker runs on it."""
+    """Commands on a store directory; most need a store that no broker is using."""
 
 
 def settings(directory: Path, config: Path | None) -> StoreConfig:
@@ -122,7 +122,7 @@ def info(
     while_running: WhileRunning = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a store holds: files, ranges, topics, ages, and who wrote it last."""
+    """Print what a store holds: files, ranges, topics, ages, and the last writer."""
     from cometmq.store.tools.info import look_at
 
     with refusing():
@@ -139,13 +139,13 @@ def _show_info(found: StoreInfo) -> None:
         "log directory": found.log_directory,
         "file system": found.file_system or "unknown",
         "state": found.state,
-        "written last by": found.last_writer,
+        "last written by": found.last_writer,
         "log": f"{found.log_start} to {found.log_end}, files of {found.log_file_bytes} bytes",
         "queue files": f"{found.queue_file_bytes} bytes",
     }
     noted = found.positions
     if noted is not None:
-        facts["noted"] = (
+        facts["checkpoint"] = (
             f"on the device up to {noted.durable}, queues and index up to {noted.written} "
             f"(on the device up to {noted.synced})"
         )
@@ -208,16 +208,16 @@ def verify(
     directory: Directory,
     config: ConfigFile = None,
     processes: Annotated[
-        int, typer.Option(min=0, help="How many processes; 0: one a processor.")
+        int, typer.Option(min=0, help="Number of processes; 0: one per processor.")
     ] = 0,
     full: Annotated[
-        bool, typer.Option("--full", help="Decode every record of sealed files too.")
+        bool, typer.Option("--full", help="Also decode every record of sealed files.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every record, queue entry and index entry, each against the others.
+    """Check every record, queue entry and index entry, and compare them with each other.
 
-    Exit code 0: no damage. 1: damage was found. 2: it could not be verified.
+    Exit code 0: no damage. 1: damage was found. 2: the store could not be verified.
     """
     from cometmq.store.tools.verify import verify as verify_store
 
@@ -255,7 +255,7 @@ def _show_verified(found: Verified, seconds: float, *, as_json: bool) -> None:
     typer.echo(
         f"{found.directory.root} is {verdict}: {found.records} records in "
         f"{len(found.directory.log_files)} log files ({found.sealed_files} sealed), "
-        f"{found.entries} entries of {found.queues} queues, {found.index_entries} of the index, "
+        f"{found.entries} entries of {found.queues} queues, {found.index_entries} index entries, "
         f"in {seconds:.1f} s"
     )
     _hint(found.findings)
@@ -265,14 +265,14 @@ def _hint(findings: list[Finding]) -> None:
     kinds = {finding.kind for finding in findings if finding.severity.value == "damage"}
     if kinds & {"block", "body", "gap", "log-file-missing", "log-file-size", "log-short"}:
         typer.echo(
-            "The log is damaged: bring the file back from a snapshot or copy if there is one; "
-            "else see 'cometmq store repair --help'.",
+            "The log is damaged: restore the file from a snapshot or copy if there is one, "
+            "otherwise see 'cometmq store repair --help'.",
             err=True,
         )
     elif kinds:
         typer.echo(
-            "The log is whole, and everything else is made from it: see 'cometmq store repair "
-            "--help'.",
+            "The log is intact, and all other files can be rebuilt from it: see "
+            "'cometmq store repair --help'.",
             err=True,
         )
 
@@ -281,26 +281,29 @@ def _hint(findings: list[Finding]) -> None:
 def dump(
     directory: Directory,
     config: ConfigFile = None,
-    start: Annotated[int, typer.Option("--from", min=0, help="From this physical offset on.")] = 0,
+    start: Annotated[int, typer.Option("--from", min=0, help="First physical offset.")] = 0,
     stop: Annotated[
-        int | None, typer.Option("--to", min=0, help="Up to before this physical offset.")
+        int | None, typer.Option("--to", min=0, help="End at this physical offset.")
     ] = None,
-    topic: Annotated[str, typer.Option(help="Only of this topic.")] = "",
+    topic: Annotated[str, typer.Option(help="Only records of this topic.")] = "",
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Only of queues with this number.")
+        int | None, typer.Option(min=0, help="Only records of queues with this number.")
     ] = None,
-    key: Annotated[str, typer.Option(help="Only with this key or unique key.")] = "",
+    key: Annotated[str, typer.Option(help="Only records with this key or unique key.")] = "",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Stored at or after: ms, or like 2026-11-21T12:00.")
+        str,
+        typer.Option(metavar="TIME", help="Stored at or after this time: ms, or 2026-11-21T12:00."),
     ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before.")] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
-    body: Annotated[Body, typer.Option(help="Bodies as text, base64, or not at all.")] = Body.auto,
+    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before this time.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of records.")] = None,
+    body: Annotated[
+        Body, typer.Option(help="Print bodies as text, as base64, or not at all.")
+    ] = Body.auto,
     while_running: WhileRunning = False,
 ) -> None:
     """Print records as JSON, one a line, in the order of the log.
 
-    Exit code 1 says that some bytes in between are no record; they are named on standard error.
+    The exit code is 1 if some bytes are not a record; standard error names them.
     """
     from cometmq.store.tools.dump import BodyForm, Wanted, as_json
     from cometmq.store.tools.dump import dump as dump_store
@@ -347,7 +350,7 @@ def time_ms(text: str, otherwise: int) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         raise SettingsError(
-            text, "is no time: give milliseconds, or a time like 2026-11-21T12:00"
+            text, "is not a time: use milliseconds, or a time such as 2026-11-21T12:00"
         ) from None
 
 
@@ -355,16 +358,19 @@ def time_ms(text: str, otherwise: int) -> int:
 def snapshot(
     directory: Directory,
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", show_default=False, help="A directory to make.")
+        Path, typer.Argument(metavar="TARGET", show_default=False, help="Directory to create.")
     ],
     config: ConfigFile = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy full log files too, for another file system.")
+        bool,
+        typer.Option(
+            "--copy", help="Copy full log files instead of sharing them, for another file system."
+        ),
     ] = False,
 ) -> None:
-    """Make a second store directory that shares the full log files with the first.
+    """Create a second store directory that shares the full log files with the first.
 
-    Also while a CometMQ broker runs on it.
+    A CometMQ broker may be using the store.
     """
     from cometmq.store.tools.snapshot import snapshot as take
 
@@ -383,14 +389,14 @@ def snapshot(
 @app.command()
 def restore(
     source: Annotated[
-        Path, typer.Argument(metavar="SNAPSHOT", show_default=False, help="What was made.")
+        Path, typer.Argument(metavar="SNAPSHOT", show_default=False, help="The snapshot.")
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="The store to make.")
+        Path, typer.Argument(metavar="DIR", show_default=False, help="Directory of the new store.")
     ],
     check: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the copy.")] = True,
 ) -> None:
-    """Copy a snapshot to a new store directory, durably, and verify the copy."""
+    """Copy a snapshot to a new store directory, sync the copy to the device, and verify it."""
     from cometmq.store.tools.snapshot import restore as put_back
 
     with refusing(), Bar("restoring") as bar:

@@ -29,29 +29,30 @@ def repair(
     damage: Annotated[
         Choice,
         typer.Option(
-            help="About damage in the log itself: nothing, leave the damaged records out, or end "
-            "the log before them."
+            help="What to do about damage in the log: nothing, leave out the damaged records, or "
+            "end the log before them."
         ),
     ] = Choice.refuse,
     queues: Annotated[
-        bool, typer.Option("--queues", help="Make all queues again, whatever they look like.")
+        bool, typer.Option("--queues", help="Rebuild all queues, also those without damage.")
     ] = False,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Make the queues of this topic again; may be given several times."),
+        typer.Option(help="Rebuild the queues of this topic; may be given several times."),
     ] = None,
-    index: Annotated[bool, typer.Option("--index", help="Make the index again.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Rebuild the index.")] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without this, only say what would be done.")
+        bool,
+        typer.Option("--yes", help="Repair; without this option, only print what would be done."),
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=0, help="How many processes verify; 0: one a processor.")
+        int, typer.Option(min=0, help="Number of processes that verify; 0: one per processor.")
     ] = 0,
 ) -> None:
-    """Verify a stopped store, and make again from the log whatever does not fit it.
+    """Verify a stopped store, and rebuild the files that do not match the log.
 
-    What is taken away goes to cometmq-set-aside in the store first. Exit code 0: all is well, or
-    was repaired. 1: something is left to do. 2: it cannot be done as asked.
+    Replaced files are first moved to cometmq-set-aside in the store. Exit code 0: nothing to
+    repair, or repaired. 1: something is left to repair. 2: the repair is not possible as requested.
     """
     from cometmq.store.tools.repair import examine, told
     from cometmq.store.tools.repair import repair as carry_out
@@ -68,7 +69,7 @@ def repair(
     for line in plan.lines(policy):
         typer.echo(line if yes else f"would {line}")
     if plan.is_empty:
-        typer.echo("nothing that a repair mends" if plan.others else "nothing to repair")
+        typer.echo("nothing that a repair can fix" if plan.others else "nothing to repair")
     elif yes:
         with refusing(), Bar("repairing") as bar:
             report = carry_out(
@@ -77,7 +78,7 @@ def repair(
         for line in told(report):
             typer.echo(line)
     else:
-        typer.echo("Nothing was changed: add --yes to do it.", err=True)
+        typer.echo("Nothing was changed: add --yes to repair.", err=True)
     if plan.others or not (yes or plan.is_empty):
         raise typer.Exit(LEFT)
 

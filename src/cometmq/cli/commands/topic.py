@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 def list_(
     namesrv: Namesrv = "",
     everything: Annotated[
-        bool, typer.Option("--all", help="System, retry and dead-letter topics too.")
+        bool, typer.Option("--all", help="Also print system, retry and dead-letter topics.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +50,9 @@ def list_(
 def create(
     topic: Name,
     namesrv: Namesrv = "",
-    queues: Annotated[int, typer.Option(min=1, max=65_535, help="Queues on every broker.")] = 8,
+    queues: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Number of queues on each broker.")
+    ] = 8,
     order: Annotated[bool, typer.Option("--order", help="Mark it as an ordered topic.")] = False,
     broker: Annotated[
         list[str] | None, typer.Option(help="Only on this broker; may be given several times.")
@@ -75,7 +77,7 @@ def create(
 
 @app.command()
 def describe(topic: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
-    """Print where a topic lives and what its queues hold."""
+    """Print the brokers of a topic, and the offsets of its queues."""
 
     async def main() -> tuple[list[RouteRow], list[QueueRow]]:
         async with client(namesrv) as opened:

@@ -44,10 +44,10 @@ class Job:
 
 JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
-    Job("audit", "Look through whole stores: records, queues and index against each other."),
-    Job("dlq", "Tell why messages are dead, and send chosen ones again."),
-    Job("rebuild", "Make a store's queues and index again from its log, in a new directory."),
-    Job("replay", "Send messages of an archive, a store or topics into a topic once more."),
+    Job("audit", "Check whole stores: compare records, queues and index with each other."),
+    Job("dlq", "Show why messages became dead letters, and send chosen ones again."),
+    Job("rebuild", "Rebuild a store's queues and index from its log, in a new directory."),
+    Job("replay", "Send messages of an archive, a store or topics to a topic again."),
     Job("search", "Find messages in a cluster, in store directories and in an archive."),
     Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),
     Job("sync", "Keep tables in step with a topic of their changes."),

@@ -1,1 +1,0 @@
-"""Simulated disks that fail and lose power, and threads that run on command."""

@@ -1,0 +1,1 @@
+"""Disks that fail and lose power, and threads that run on command."""

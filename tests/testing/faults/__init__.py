@@ -1,1 +1,0 @@
-"""Tests of the disks that fail and the threads that wait."""

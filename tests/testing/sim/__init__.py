@@ -1,1 +1,0 @@
-"""Tests of the simulation itself, and the seeds that CI runs."""
