@@ -91,10 +91,11 @@ async def open_world(
             clock=clock, tasks=parts.tasks,
         )  # fmt: skip
         checkback = CheckBack(
-            str(directory / "config"), config=config, store=parts.store,
-            transactions=transactions, offsets=parts.offsets, members=parts.members,
-            clock=clock, tasks=parts.tasks,
-        )  # fmt: skip
+            parts.context(directory / "config"),
+            transactions=transactions,
+            offsets=parts.offsets,
+            members=parts.members,
+        )
         await checkback.recover()
         world = World(parts, clock, transactions, checkback)
         member = Member("p@1", "JAVA", 407, clock.monotonic_ms())

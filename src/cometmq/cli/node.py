@@ -143,20 +143,19 @@ async def running_broker(
     ``on_failed`` is called if the broker stopped in order to restart in this process, and could
     not. The block should then end; the error is raised after it.
     """
-    from cometmq.broker.supervisor import Lives
+    from cometmq.broker.supervisor import Supervisor
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
-    lives = Lives(config, store, clock)
-    lives.on_failed = on_failed
-    port = await lives.start()
+    supervisor = Supervisor(config, store, clock, on_failed=on_failed)
+    port = await supervisor.start()
     try:
         address = join_address(config.broker_ip1, port)
         # Look the current broker up on each call: a restarted broker registers again.
-        yield RunningBroker(address, lambda: lives.broker.registered)
-        lives.raise_failure()
+        yield RunningBroker(address, lambda: supervisor.broker.registered)
+        supervisor.raise_failure()
     finally:
-        await lives.stop()
+        await supervisor.stop()
 
 
 def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:

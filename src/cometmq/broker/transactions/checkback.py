@@ -30,16 +30,12 @@ from cometmq.protocol.headers import CheckTransactionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import Context
     from cometmq.broker.transactions.endtransaction import Transactions
-    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
-    from cometmq.net.tasks import Tasks
     from cometmq.speedups import Half
-    from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -55,32 +51,18 @@ class CheckBack:
 
     def __init__(
         self,
-        config_directory: str,
+        context: Context,
         *,
-        config: BrokerConfig,
-        store: MessageStore,
         transactions: Transactions,
         offsets: ConsumerOffsets,
         members: Members,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
     ) -> None:
-        self._config = config
-        self._store = store
+        self._config = context.config
+        self._store = context.store
         self._transactions = transactions
         self._members = members
-        self._clock = clock
-        self.state = TransactionState(
-            config_directory,
-            config=config,
-            store=store,
-            transactions=transactions,
-            offsets=offsets,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self._clock = context.clock
+        self.state = TransactionState(context, transactions=transactions, offsets=offsets)
 
     async def recover(self) -> None:
         """Find the open transactions at a start. Raise StoreCorrupt if that fails."""
