@@ -25,7 +25,7 @@ def with_turns(
 ) -> MessageStore:
     """A store whose later turns are ``calls``."""
     store = opened(root, flush_disk_type=flush)
-    store.backlog.call_soon = calls.append
+    store.backlog.start(calls.append)
     return store
 
 
