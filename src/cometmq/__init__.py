@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
     from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
     from cometmq.client.consumer.filters import Sql as Sql
+    from cometmq.client.consumer.messageview import MessageView as MessageView
     from cometmq.client.consumer.polling import PullConsumer as PullConsumer
-    from cometmq.client.consumer.received import MessageView as MessageView
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from cometmq.client.consumer.subscription import Subscription as Subscription
     from cometmq.client.hooks import ConsumeAttempt as ConsumeAttempt

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.admin.api import Admin
-from cometmq.admin.consumers import held, read_running_info
+from cometmq.admin.api import Admin, held, read_running_info
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.frame import Response

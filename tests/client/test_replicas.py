@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.client.replicas import AVOID_MS
+from cometmq.client.session import AVOID_MS
 from cometmq.core.errors import NotConnected
 from cometmq.message.model import MessageQueue
 from tests.broker.replicated import group, hurry, until_copied

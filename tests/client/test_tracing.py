@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.client import tracing
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.message import properties as props
 from cometmq.message.model import Message
 from cometmq.protocol import headers as h

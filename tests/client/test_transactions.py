@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.client.client import Client
 from cometmq.client.config import ClientConfig
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Packer
 from cometmq.core.errors import BrokerRefused, MessageIllegal

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.message import properties
 from cometmq.message.model import Message
 from cometmq.message.record import Record

@@ -9,7 +9,8 @@ from typing import cast
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import MessageView, ReceivedMessage
+from cometmq.client.consumer.messageview import MessageView
+from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.message import properties as props
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all

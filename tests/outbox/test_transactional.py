@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.message.model import Message
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import Row, Settled

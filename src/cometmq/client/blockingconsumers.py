@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cometmq.client import pull as pulls
-from cometmq.client.consumer import polling, received, subscription
+from cometmq.client.consumer import messageview, polling, received, subscription
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,7 +56,7 @@ def _calling(
     return call
 
 
-class ReceivedMessage(received.MessageView):
+class ReceivedMessage(messageview.MessageView):
     """One message of a subscription; see the asyncio client's class."""
 
     __slots__ = ("_message", "_thread")
@@ -190,7 +190,7 @@ class PullConsumer(_Facade[polling.PullConsumer]):
     ) -> None:
         self._thread.wait(self._inner.__aexit__(kind, error, traceback))
 
-    def __iter__(self) -> Iterator[received.MessageView]:
+    def __iter__(self) -> Iterator[messageview.MessageView]:
         """Yield messages one by one until the consumer is closed.
 
         A message counts as processed when the next one is requested.

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cometmq.client.consumer.filters import Sql
+    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.consumer.rebalance import AssignmentListener
-    from cometmq.client.consumer.received import MessageView, ReceivedMessage
+    from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.results import SendResult
     from cometmq.client.selection import QueueSelector

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.received import MessageView, Outcome
+    from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.results import SendResult
     from cometmq.message.model import Message, MessageQueue
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.core.errors import ClientError, RequestTimedOut
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.received import Outcome
+from cometmq.client.consumer.messageview import Outcome
 from cometmq.client.producer import Producer
 from cometmq.client.results import SendStatus
 from cometmq.client.traceformat import (

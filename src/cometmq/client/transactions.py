@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.failures import note
-from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.results import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal

@@ -28,7 +28,7 @@ from cometmq.outbox.publishing import Outcome, check_row, is_refusal
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
-    from cometmq.client.consumer.received import MessageView
+    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.transactions import Checker
     from cometmq.message.model import Message
     from cometmq.outbox.row import Row

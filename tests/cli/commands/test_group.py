@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq import BlockingClient
-from cometmq.admin.api import Admin
-from cometmq.admin.consumers import END
+from cometmq.admin.api import END, Admin
 from cometmq.cli.commands.group import moment_of
 from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError

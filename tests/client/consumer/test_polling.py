@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.filters import Sql
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.polling import PullConsumer
-from cometmq.client.consumer.received import MessageView
 from cometmq.client.namespace import Namespace
 from cometmq.core.errors import BrokerRefused, SettingsError
 from cometmq.message.model import MessageQueue

@@ -33,7 +33,7 @@ def reader_of(session: Session, offered: list[InFlight], **changes: Any) -> Queu
     wanted = options(start="first")
     puller = Puller(session)
     starts = StartPositions(session, wanted, RemoteOffsets(session, "g"), puller)
-    return QueueReader(session, wanted, puller, starts, offer=offered.append, **changes)
+    return QueueReader(session, wanted, starts, offer=offered.append, **changes)
 
 
 def fill(broker: FakeBroker, *texts: str, queue_id: int = 0) -> None:

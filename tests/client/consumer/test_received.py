@@ -11,7 +11,8 @@ from msgspec import structs
 
 from cometmq.client.consumer.failures import recorded
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.received import MessageView, Outcome, ReceivedMessage, UnreadMessage
+from cometmq.client.consumer.messageview import MessageView, Outcome
+from cometmq.client.consumer.received import ReceivedMessage, UnreadMessage
 from cometmq.client.hooks import ConsumeAttempt
 from cometmq.message.model import MessageList, MessageQueue, StoredMessage
 from tests.client.consumer.test_inflight import message

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.received import Outcome, ReceivedMessage
+from cometmq.client.consumer.messageview import Outcome
+from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.hooks import ConsumeAttempt
 from cometmq.client.producer import Producer

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cometmq.admin.api import Admin
-from cometmq.admin.consumers import END, held
+from cometmq.admin.api import END, Admin, held
 from cometmq.admin.views import (
     HeldRow,
     MemberRow,

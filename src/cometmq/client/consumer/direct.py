@@ -18,7 +18,8 @@ from cometmq.protocol.consumerbodies import DirectResult
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
-    from cometmq.client.consumer.received import MessageView, Outcome, Settler
+    from cometmq.client.consumer.messageview import MessageView, Outcome
+    from cometmq.client.consumer.received import Settler
     from cometmq.client.hooks import ConsumeAttempt
     from cometmq.core.clock import Clock
     from cometmq.message.model import StoredMessage

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.filtercheck import check_filters
+from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.progress import Progress
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
-from cometmq.client.consumer.received import MessageView
 from cometmq.client.consumer.running import Moment, running_info
 from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
@@ -74,7 +74,6 @@ class PullConsumer:
         self._reader = QueueReader(
             session,
             options,
-            self._puller,
             self._starts,
             offer=self._dispatch.offer,
             may_pull=self._may_pull,

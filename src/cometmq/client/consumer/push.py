@@ -91,7 +91,6 @@ class PushConsumer:
         self._reader = QueueReader(
             session,
             options,
-            puller,
             self._starts,
             offer=self._dispatch.offer,
             locks=self._locks,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.queuelocks import QueueLocks
     from cometmq.client.consumer.starting import StartPositions
     from cometmq.client.consumer.stats import ConsumerStats
-    from cometmq.client.pull import Puller
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
 
@@ -58,7 +57,6 @@ class QueueReader:
         self,
         session: Session,
         options: SubscribeOptions,
-        puller: Puller,
         starts: StartPositions,
         *,
         offer: Callable[[InFlight], None],
@@ -71,7 +69,7 @@ class QueueReader:
         self._config = session.config
         self._clock = session.clock
         self._options = options
-        self._puller = puller
+        self._puller = starts.puller
         self._starts = starts
         self._offer = offer
         self._may_pull = may_pull

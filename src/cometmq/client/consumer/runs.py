@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from cometmq.client.consumer.received import Outcome, ReceivedMessage, UnreadMessage
+from cometmq.client.consumer.messageview import Outcome
+from cometmq.client.consumer.received import ReceivedMessage, UnreadMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
     from cometmq.client.consumer.inflight import InFlight
-    from cometmq.client.consumer.received import MessageView
+    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.consumer.settling import ConsumerSettler
     from cometmq.client.hooks import ConsumeAttempt
     from cometmq.core.clock import Clock

@@ -19,8 +19,8 @@ from cometmq.message.names import RETRY_PREFIX
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
     from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.consumer.received import MessageView, Outcome
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage

@@ -33,7 +33,7 @@ class StartPositions:
         self._session = session
         self._options = options
         self._offsets = offsets
-        self._puller = puller
+        self.puller = puller
         self._joined_ms = 0
         self._at_join: dict[str, frozenset[MessageQueue]] = {}
 
@@ -61,8 +61,8 @@ class StartPositions:
         if start_ms is None and self._is_new(queue):
             start_ms = self._joined_ms
         if start_ms is None:
-            return await self._puller.max_offset(queue)
-        return await self._puller.offset_at(queue, start_ms)
+            return await self.puller.max_offset(queue)
+        return await self.puller.offset_at(queue, start_ms)
 
     def _is_new(self, queue: MessageQueue) -> bool:
         return queue not in self._at_join.get(queue.topic, (queue,))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.brokers import access
 from cometmq.spark.options import BadOption, boolean, by_name, get, positive, some_text
-from cometmq.spark.read import dirty, filters, limits, outage, points, topics
+from cometmq.spark.read import dirty, filters, limits, outageoptions, points, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.dirty import Dirty
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.limits import Caps
-    from cometmq.spark.read.outage import Outage
+    from cometmq.spark.read.outageoptions import Outage
     from cometmq.spark.read.points import Named
 
 KNOWN: Final = (
@@ -29,7 +29,7 @@ KNOWN: Final = (
     *limits.OPTIONS,
     *("minPartitions", "maxRowsPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
-    *outage.OPTIONS,
+    *outageoptions.OPTIONS,
     *filters.OPTIONS,
     "pushFilters",
     *dirty.OPTIONS,
@@ -72,7 +72,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
         data_loss_report=get(given, "dataLossReport", some_text, None),
-        outage=outage.parse(given),
+        outage=outageoptions.parse(given),
         consumer_group=get(given, "consumerGroup", some_text, None),
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),

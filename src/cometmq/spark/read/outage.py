@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from threading import Event
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,10 +20,10 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut
 from cometmq.spark.brokers import cluster, reach
 from cometmq.spark.brokers.cluster import NameServersAway
-from cometmq.spark.options import Given, duration_ms, get, names, one_of, some_text
 from cometmq.spark.read import topics
+from cometmq.spark.read.outageoptions import MissingBroker, Outage
 from cometmq.spark.read.points import AtOffsets, AtTimes, Named
-from cometmq.spark.read.remembered import Memory, default_folder
+from cometmq.spark.read.remembered import Memory
 from cometmq.spark.read.topics import Assigned, Found
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from cometmq.spark.read.options import ReadOptions
 
 log = logging.getLogger(__name__)
-
-OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
 
 BATCH_OUTAGE_MS: Final = 30_000
 """Time for which the plan of a batch waits for a broker."""
@@ -50,26 +47,6 @@ _clock: Final = SystemClock()
 _pause: Final = Event()
 
 
-class MissingBroker(Enum):
-    """Handling of a broker that is away."""
-
-    WAIT = "wait"
-    FAIL = "fail"
-    WARN = "warn"
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """Options for outages. ``brokers`` hold queues of the read, whatever the route says. If none
-    are named, the folder ``memory`` says which brokers are expected. ``timeout_ms`` None is the
-    default of the kind of read."""
-
-    rule: MissingBroker = MissingBroker.WAIT
-    timeout_ms: int | None = None
-    brokers: tuple[str, ...] = ()
-    memory: str | None = None
-
-
 class BrokerMissing(NotConnected):
     """Raised if ``broker_name`` holds messages to read, and none of the name servers asked knows
     its address."""
@@ -81,17 +58,6 @@ class BrokerMissing(NotConnected):
             f"is in no route of the name servers ({';'.join(access.nameservers)}), and {reason}; "
             "start it again, or set option missingBroker to warn to go on without its messages",
         )
-
-
-def parse(given: Given) -> Outage:
-    """Parse the options that name brokers and say how to handle an outage. Raises BadOption."""
-    memory = get(given, "knownBrokers", some_text, default_folder() or "none")
-    return Outage(
-        MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
-        get(given, "outageTimeout", duration_ms, None),
-        get(given, "brokers", names, ()),
-        None if memory.lower() == "none" else memory,
-    )
 
 
 # ----------------------------------------------------------------------------- missing brokers
