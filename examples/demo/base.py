@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cometmq.message.model import Message
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.sqlite import SqliteOutbox, SqliteSource
-from cometmq.outbox.worker import Worker
+from cometmq.outbox.relay import Worker
 from examples.demo.tables import TABLES, Change, connect
 
 if TYPE_CHECKING:

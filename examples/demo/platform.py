@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from cometmq.client.client import Client
-from cometmq.outbox.worker import Worker
+from cometmq.outbox.relay import Worker
 from examples.demo.tables import TABLES, Change, connect, decode
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.client.config import ClientConfig
-from cometmq.client.ownaddress import own_ip
-from cometmq.client.session import Session
+from cometmq.client.session import Session, own_ip
 
 
 @pytest.mark.parametrize(("address", "ip"), [("localhost:1", "127.0.0.1"), ("[::1]:1", "::1")])

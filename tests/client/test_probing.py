@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client.latency import FaultScores
-from cometmq.client.probing import Prober
+from cometmq.client.latency import FaultScores, Prober
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from tests.client.fake_broker import FakeCluster, open_session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client.traceformat import (
+from cometmq.client.tracing import (
     Consumed,
     ConsumeEnd,
     Consuming,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cometmq.outbox.worker import Worker
+from cometmq.outbox.relay import Worker
 
 
 async def test_calls_run_in_order_in_one_thread() -> None:

@@ -124,7 +124,7 @@ def to_topic(place: Place) -> Apply:
     """The same by a function."""
     from pyspark.sql.functions import lit
 
-    from cometmq.spark.write.sink import topic_sink
+    from cometmq.spark.write.writer import topic_sink
 
     write = topic_sink({"nameservers": place.namesrv, "topic": TOPIC_EACH})
     return lambda rows, batch: write(rows.withColumn("broker_name", lit("broker-a")), batch)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from cometmq.client.config import ClientConfig, make_config
-from cometmq.client.consumer.inquiries import Inquiries
+from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
 from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.consumer.subscription import Subscription

@@ -12,11 +12,11 @@ import logging
 import os
 import random
 import socket
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.client.nameservers import NameServers
 from cometmq.client.namespace import Namespace
-from cometmq.client.ownaddress import own_ip
 from cometmq.client.routes import (
     KnownTopic,
     RouteTable,
@@ -34,7 +34,7 @@ from cometmq.core.errors import (
 )
 from cometmq.message.ids import UniqueKeys
 from cometmq.message.names import AUTO_CREATE_TOPIC
-from cometmq.net.client import Remoting
+from cometmq.net.client import Remoting, split_address
 from cometmq.net.tasks import Tasks, together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
@@ -51,6 +51,26 @@ if TYPE_CHECKING:
     from cometmq.protocol.answers import Reply
     from cometmq.protocol.frame import Request, Response
     from cometmq.protocol.headers import Header
+
+
+def own_ip(name_server: str) -> str:
+    """Return this machine's address on the route to a name server. No packet is sent.
+
+    For a name server given by host name it is the address on the default route, because resolving
+    the name would block.
+    """
+    host, _ = split_address(name_server)
+    try:
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        host, family = ("127.0.0.1" if host == "localhost" else "192.0.2.1"), socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
 
 AVOID_MS: Final = 10_000
 

@@ -14,19 +14,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from cometmq.outbox.publishing import Outcome, Publisher
 from cometmq.outbox.row import OutboxBusy, Page, Settled, Wanted
 from cometmq.outbox.transactional import Halves, checker, may_be_half
-from cometmq.outbox.worker import Worker
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
     from cometmq.outbox.row import Source, Sources
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs the calls of one caller in sequence, in one thread."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``function`` in the thread; return its result or raise its exception."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for the calls made so far and end the thread."""
+        self._pool.shutdown()
+
 
 log = logging.getLogger(__name__)
 

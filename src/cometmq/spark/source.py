@@ -48,8 +48,8 @@ class TopicSource(DataSource):
 
     def _store_reader(self, schema: StructType) -> DataSourceReader:
         from cometmq.spark.schema import selected
-        from cometmq.spark.store.batch import StoreReader
         from cometmq.spark.store.options import parse
+        from cometmq.spark.store.rows import StoreReader
 
         return StoreReader(parse(self.options), selected(schema))
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cometmq.cli.commands.jobwords import command
+from cometmq.cli.commands.spark import command
 from cometmq.spark.jobs.words import Word, size_bytes
 
 

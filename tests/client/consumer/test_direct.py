@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from cometmq.client.consumer import direct
-from cometmq.client.consumer.concurrent import SendBack
-from cometmq.client.consumer.direct import DirectConsumption
+from cometmq.client.consumer import adminrequests
+from cometmq.client.consumer.adminrequests import DirectConsumption
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.retrying import SendBack
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
@@ -106,7 +106,7 @@ async def test_it_waits_for_a_free_place(session: Session) -> None:
 
 
 async def test_nobody_takes_it_in_time(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "TIMEOUT_MS", 10)
+    monkeypatch.setattr(adminrequests, "TIMEOUT_MS", 10)
     hands = Hands(session)
     with pytest.raises(BadRequest, match="nobody took it") as caught:
         await hands.ask()
@@ -117,7 +117,7 @@ async def test_nobody_takes_it_in_time(session: Session, monkeypatch: pytest.Mon
 async def test_its_consumer_takes_too_long(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "TIMEOUT_MS", 50)
+    monkeypatch.setattr(adminrequests, "TIMEOUT_MS", 50)
     hands = Hands(session)
     asked = hands.ask()
     taken = await hands.take()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cometmq.client.consumer.inquiries import Inquiries
+from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue

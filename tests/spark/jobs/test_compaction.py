@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.compaction import CountDiffers, compact, joined_together, partition_of
+from cometmq.spark.jobs.archive import CountDiffers, compact, joined_together, partition_of
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.batchlog import DataFile
 

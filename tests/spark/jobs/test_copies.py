@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cometmq.spark.jobs import sync
 from cometmq.spark.jobs.archived import archived
 from cometmq.spark.jobs.changes import COLUMNS
-from cometmq.spark.jobs.copies import Copies
+from cometmq.spark.jobs.sync import Copies
 from cometmq.spark.options import BadOption
 from cometmq.testing.postgres import running_postgres
 from tests.spark.jobs.changing import Row, body

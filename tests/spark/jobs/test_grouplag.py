@@ -5,7 +5,7 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.client.blocking import Client
 from cometmq.core.errors import RouteNotFound
-from cometmq.spark.jobs.grouplag import group_lags
+from cometmq.spark.jobs.stats import group_lags
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import fill, make_topic
 

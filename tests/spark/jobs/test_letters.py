@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs import letters
+from cometmq.spark.jobs import dlq
 
 DDL = (
     "topic string, broker_name string, queue_id int, queue_offset bigint, msg_id string, "
@@ -24,7 +24,7 @@ def test_where_a_letter_comes_from(spark: SparkSession) -> None:
         ],
         DDL,
     )
-    found = letters.with_origin(rows).orderBy("queue_offset").collect()
+    found = dlq.with_origin(rows).orderBy("queue_offset").collect()
     assert [(each.origin, each.origin_id) for each in found] == [
         ("orders", "first"),
         ("pay", "second"),
@@ -33,10 +33,10 @@ def test_where_a_letter_comes_from(spark: SparkSession) -> None:
     ids = [each.redrive_id for each in found]
     assert len(set(ids)) == 3
     assert all(len(each) == 32 and each.startswith("7F") for each in ids)
-    assert [each.redrive_id for each in letters.with_origin(rows).collect()] == ids
+    assert [each.redrive_id for each in dlq.with_origin(rows).collect()] == ids
 
     def chosen(key: str = "", message_id: str = "", where: str = "") -> int:
-        return letters.chosen(letters.with_origin(rows), key, message_id, where).count()
+        return dlq.chosen(dlq.with_origin(rows), key, message_id, where).count()
 
     assert chosen(key="both") == 3
     assert chosen(key="bot") == 0
@@ -45,11 +45,11 @@ def test_where_a_letter_comes_from(spark: SparkSession) -> None:
 
 
 def test_reasons() -> None:
-    assert "producer" in letters.why(0, 16)
-    assert "3 retries" in letters.why(3, 16)
-    assert "limit" in letters.why(16, 16)
+    assert "producer" in dlq.why(0, 16)
+    assert "3 retries" in dlq.why(3, 16)
+    assert "limit" in dlq.why(16, 16)
 
 
 def test_what_to_do_about_a_hidden_topic() -> None:
-    told = str(letters.unreadable("%DLQ%g", "a:1"))
+    told = str(dlq.unreadable("%DLQ%g", "a:1"))
     assert "updateTopicPerm -n 'a:1' -t '%DLQ%g' -p 6" in told

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cometmq.spark.jobs.rebuilding import (
+from cometmq.spark.jobs.rebuild import (
     ENTRY,
     Plan,
     QueueShares,

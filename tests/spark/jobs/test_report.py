@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.spark.jobs.changes import COLUMNS, parsed
-from cometmq.spark.jobs.report import ChangeReport, make_report
+from cometmq.spark.jobs.sync import ChangeReport, make_report
 from tests.spark.jobs.changing import body
 
 pytestmark = pytest.mark.spark

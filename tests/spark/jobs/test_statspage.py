@@ -4,8 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cometmq.spark.jobs.grouplag import GroupLag
-from cometmq.spark.jobs.stats import HotKey, Measured, Report, page, skews, span
+from cometmq.spark.jobs.stats import GroupLag, HotKey, Measured, Report, page, skews, span
 
 SPREAD = {"p50": 3, "p95": 40, "p99": 900, "max": 60_000}
 

@@ -13,7 +13,7 @@ from cometmq.spark.read.ahead import Flight, Pace, Place, Span, before, spans_ah
 from cometmq.spark.read.asking import Asker
 from cometmq.spark.read.filters import RowFilter
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.pull import QueuePuller
+from cometmq.spark.read.rows import QueuePuller
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, ScriptedCluster, holder
 from tests.spark.topics import options

@@ -13,8 +13,7 @@ from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.filters import RowFilter, parse
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.pull import QueuePuller
-from cometmq.spark.read.rows import batches
+from cometmq.spark.read.rows import QueuePuller, batches
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.spark.records import plain_record
 from tests.spark.store.reading import rows

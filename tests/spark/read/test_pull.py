@@ -9,10 +9,10 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.read import asking, pull
+from cometmq.spark.read import asking, rows
 from cometmq.spark.read.ahead import Span
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.pull import QueuePuller
+from cometmq.spark.read.rows import QueuePuller
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options
@@ -40,10 +40,10 @@ def test_pulls_are_joined_into_one_span() -> None:
 
 
 def test_spans_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "BLOCK_ROWS", 6)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 6)
     found = spans(holder(0, 99), start=0, stop=14)
     assert found == [Span(at, min(at + 6, 14), bytes_of(at, min(at + 6, 14))) for at in (0, 6, 12)]
-    monkeypatch.setattr(pull, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(rows, "BLOCK_BYTES", 1)
     assert len(spans(holder(0, 99), start=0, stop=14)) == 5
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.spark.read.seeking import first_at_or_after, together
+from cometmq.spark.read.positions import first_at_or_after, together
 
 TIMES = st.lists(st.integers(0, 30), min_size=1).map(sorted)
 

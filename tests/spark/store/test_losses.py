@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from cometmq.spark.store.directory import LogFile
-from cometmq.spark.store.losses import DamagedLog, LogGone, report_damage, report_gone
 from cometmq.spark.store.options import StoreRoot, parse
 from cometmq.spark.store.pieces import Damage
 from cometmq.spark.store.planning import LogPart
+from cometmq.spark.store.rows import DamagedLog, LogGone, report_damage, report_gone
 from cometmq.spark.store.windows import Windows
 
 PART = LogPart(StoreRoot("/s", "b"), LogFile("/s/f", 0, 90), 10, 80, Windows(), 0)

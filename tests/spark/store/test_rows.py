@@ -13,10 +13,9 @@ from cometmq.spark.options import BadOption
 from cometmq.spark.read.dirty import DirtyRow
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.store import pieces, survey
-from cometmq.spark.store.losses import DamagedLog, LogGone
 from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import LogPart, QueuePart
-from cometmq.spark.store.rows import batches
+from cometmq.spark.store.rows import DamagedLog, LogGone, batches
 from cometmq.spark.store.survey import plan
 from cometmq.store.layout import HOLE
 from cometmq.store.messagestore import MessageStore

@@ -6,7 +6,7 @@ from cometmq.spark.decode.records import Block
 from cometmq.spark.store.directory import LogFile
 from cometmq.spark.store.options import StoreRoot, parse
 from cometmq.spark.store.planning import LogPart
-from cometmq.spark.store.selection import Selection
+from cometmq.spark.store.rows import Selection
 from cometmq.spark.store.windows import Window, Windows
 from tests.spark.records import plain_record
 

@@ -7,7 +7,7 @@ import pytest
 from psycopg import sql
 
 from cometmq.core.errors import SettingsError
-from cometmq.spark.tables.pgmerge import Merge, statements
+from cometmq.spark.tables.postgres import Merge, statements
 
 TARGET, STAGING = sql.Identifier("s", "Target"), sql.Identifier("stage")
 

@@ -10,8 +10,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cometmq.spark.tables.pgcopy import StagingSource, copy, staged
-from cometmq.spark.tables.postgres import BATCHES, STAGING, MergeFailed, PostgresTable
+from cometmq.spark.tables.postgres import (
+    BATCHES,
+    STAGING,
+    MergeFailed,
+    PostgresTable,
+    StagingSource,
+    copy,
+    staged,
+)
 from cometmq.spark.tables.sink import NO_BATCH, Mark
 
 pytestmark = pytest.mark.spark

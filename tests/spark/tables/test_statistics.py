@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cometmq.spark.tables.statistics import statistics_of
+from cometmq.spark.tables.delta import statistics_of
 
 
 def test_statistics(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.write.options import parse
-from cometmq.spark.write.pipeline import SendFailed
 from cometmq.spark.write.rows import Outgoing
-from cometmq.spark.write.sender import Sender
+from cometmq.spark.write.sender import Sender, SendFailed
 from tests.spark.scripted import Answer, Script, ScriptedCluster
 
 TOPIC = "Scripted"

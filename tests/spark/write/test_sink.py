@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.client.blocking import Client
-from cometmq.spark.write.sink import topic_sink
+from cometmq.spark.write.writer import topic_sink
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.spark.topics import fill_all, make_topic
 

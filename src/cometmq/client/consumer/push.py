@@ -11,17 +11,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.concurrent import SendBack
-from cometmq.client.consumer.direct import DirectConsumption
+from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.filtercheck import check_filters
 from cometmq.client.consumer.offsets import offsets_of
-from cometmq.client.consumer.orderly import RetryInPlace
 from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.resetting import Resets
+from cometmq.client.consumer.retrying import RetryInPlace, SendBack
 from cometmq.client.consumer.running import Moment, running_info
 from cometmq.client.consumer.runs import Run
 from cometmq.client.consumer.settling import ConsumerSettler

@@ -17,18 +17,97 @@ from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
 from cometmq.client.blocking import Client
 from cometmq.core.errors import RouteNotFound
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.message.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+)
 from cometmq.protocol.route import PERM_READ, PERM_WRITE, readable
-from cometmq.spark.jobs import letters
 from cometmq.spark.jobs.inputs import Places, read_live
 from cometmq.spark.jobs.progress import Progress, silent, tasks_told
 from cometmq.spark.jobs.search import readable as body_text
 from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+COLUMNS: Final = (
+    *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "keys", "tags", "body"),
+    *("properties", "born_timestamp", "store_timestamp", "reconsume_times", "flag"),
+)
+
+
+def dead_letters(group: str) -> str:
+    """Return the topic of a group's dead letters."""
+    return DLQ_PREFIX + group
+
+
+def retries(group: str) -> str:
+    """Return the retry topic of a group."""
+    return RETRY_PREFIX + group
+
+
+def with_origin(rows: DataFrame) -> DataFrame:
+    """Add to dead letters ``origin`` (the topic they were sent to, null if no broker recorded it),
+    ``origin_id`` and ``redrive_id``."""
+    of = f.col("properties")
+    return rows.withColumns(
+        {
+            "origin": f.coalesce(of[DLQ_ORIGIN_TOPIC], of[RETRY_TOPIC]),
+            "origin_id": f.coalesce(of[DLQ_ORIGIN_MESSAGE_ID], of[ORIGIN_MESSAGE_ID]),
+            "redrive_id": redrive_id(),
+        }
+    )
+
+
+def redrive_id() -> Column:
+    """Return the message id that a dead letter gets whenever it is sent again.
+
+    It is derived from its place in the dead-letter queue. It has the form of a client's id, with a
+    loopback address.
+    """
+    place = f.concat_ws("|", "topic", "broker_name", "queue_id", "queue_offset")
+    digest = f.upper(f.sha2(place.cast("binary"), 256))
+    return f.concat(
+        f.lit("7F"), f.substring(digest, 1, 18), f.lit("00000000"), f.substring(digest, 19, 4)
+    )
+
+
+def why(reconsume_times: int, most: int) -> str:
+    """Return the likely reason why a message is dead, from the number of times it was sent back.
+    ``most`` is the highest number in the group."""
+    if reconsume_times <= 0:
+        return "put here by a producer, or sent back without a count"
+    if reconsume_times < most:
+        return f"given up after {reconsume_times} retries: the consumer asked for no more of them"
+    return f"failed {reconsume_times} retries, the group's limit"
+
+
+def chosen(rows: DataFrame, key: str, message_id: str, where: str) -> DataFrame:
+    """Return the letters selected by a key, an id (of the letter or of the original message) and
+    SQL."""
+    if key:
+        rows = rows.where(f.array_contains(f.split("keys", " "), key))
+    if message_id:
+        named = (f.col("msg_id") == message_id) | (f.col("origin_id") == message_id)
+        rows = rows.where(f.coalesce(named, f.lit(False)))
+    return rows.where(where) if where else rows
+
+
+def unreadable(topic: str, nameservers: str) -> BadOption:
+    """Return the error for a topic that consumers may not read, with the remedy."""
+    return BadOption(
+        "group",
+        f"{topic} may be written but not read, as old brokers make it: allow it with "
+        f"--make-readable, or with mqadmin updateTopicPerm -n '{nameservers}' -t '{topic}' -p 6",
+    )
+
 
 _KNOWN: Final = "redrive_id string"
 _SENT: Final = ("body", "tags", "keys", "properties", "flag")
@@ -151,12 +230,10 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 def _counts(options: Options) -> tuple[int, int]:
     """Return the number of dead letters on the brokers, and of retries not delivered to the group
     yet."""
-    topic = letters.dead_letters(options.group)
+    topic = dead_letters(options.group)
     with Client(options.nameservers) as client:
         admin = Admin(client.inner.session)
-        waiting = client.wait(
-            admin.consumer_progress(options.group, letters.retries(options.group))
-        )
+        waiting = client.wait(admin.consumer_progress(options.group, retries(options.group)))
         lag = sum(at.broker_offset - at.consumer_offset for at in waiting.values())
         try:
             route = client.wait(admin.topic_route(topic))
@@ -164,7 +241,7 @@ def _counts(options: Options) -> tuple[int, int]:
             return 0, lag
         hidden = [data.broker_name for data in route.queue_datas if not readable(data.perm)]
         if hidden and not options.make_readable:
-            raise letters.unreadable(topic, options.nameservers)
+            raise unreadable(topic, options.nameservers)
         for data in route.queue_datas:
             if data.broker_name in hidden:
                 change = admin.create_topic(
@@ -188,12 +265,12 @@ def _existing(options: Options, topics: Sequence[str]) -> list[str]:
 def _read(spark: SparkSession, options: Options) -> DataFrame:
     places = Places(
         nameservers=options.nameservers,
-        topics=(letters.dead_letters(options.group),),
+        topics=(dead_letters(options.group),),
         since_ms=options.since_ms,
         until_ms=options.until_ms,
     )
-    rows = letters.with_origin(read_live(spark, places, letters.COLUMNS))
-    return letters.chosen(rows, options.key, options.message_id, options.where)
+    rows = with_origin(read_live(spark, places, COLUMNS))
+    return chosen(rows, options.key, options.message_id, options.where)
 
 
 def _summary(found: DataFrame) -> list[Row]:
@@ -221,7 +298,7 @@ def _origins(summary: Sequence[Row]) -> tuple[Origin, ...]:
     found = []
     for row in summary:
         after: dict[int, int] = row["after"]
-        reasons = [f"{count}: {letters.why(times, most)}" for times, count in after.items()]
+        reasons = [f"{count}: {why(times, most)}" for times, count in after.items()]
         histogram = {f"{times} retries": count for times, count in after.items()}
         times = (moment(row["first"]), moment(row["last"]))
         found.append(Origin(row.origin or "?", row.n, *times, histogram, "; ".join(reasons)))

@@ -10,24 +10,253 @@ see both directories.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cometmq.spark.jobs import rebuilding
+import numpy as np
+import numpy.typing as npt
+
 from cometmq.spark.jobs.pool import SparkPool
 from cometmq.spark.jobs.progress import Progress, silent
-from cometmq.spark.jobs.rebuilding import LogShare, Plan, QueueShares, Share
 from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER, file_bytes
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.directory import StoreInUse, look_into
+from cometmq.store.tools.logfile import LogWalk
 from cometmq.store.tools.repair import sizes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cometmq.message.walk import Ints
+    from cometmq.store.tools.directory import FileFact
+    from cometmq.store.tools.logfile import Chunk, Gap
+
+ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
+_ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
+_KEY: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("store_ms", "<i8")])
+_INDEX_ENTRY: Final = np.dtype(
+    [("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+_SECONDS_MAX: Final = 0x7FFF_FFFF
+
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The directories and the sizes of files. ``aside`` is for intermediate files between tasks."""
+
+    target: Path
+    aside: Path
+    queue_file_bytes: int
+    index_slots: int
+    index_entries: int
+    delays_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Consecutive rows of an intermediate file."""
+
+    path: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogShare:
+    """The result for a log file: its entries by topic and queue, its keys, its gaps."""
+
+    base: int
+    records: int
+    queues: list[tuple[str, int, Share]]
+    keys: Share
+    gaps: list[Gap]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShares:
+    """The entries of a queue in all log files, in the order of the log."""
+
+    topic: str
+    queue_id: int
+    shares: tuple[Share, ...]
+
+
+def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
+    """Read one log file. Raises OSError."""
+    walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes, plan.delays_ms)
+    topics: dict[str, int] = {}
+    rows: list[npt.NDArray[np.void]] = [np.empty(0, _ROW)]
+    keys: list[npt.NDArray[np.void]] = [np.empty(0, _KEY)]
+    records = 0
+    for chunk in walk:
+        rows.append(_rows(chunk, topics))
+        keys.append(_keys(chunk))
+        records += len(chunk)
+    all_rows, all_keys = np.concatenate(rows), np.concatenate(keys)
+    # A stable sort: within a queue the order of the log is kept.
+    ordered = all_rows[np.lexsort((all_rows["queue"], all_rows["topic"]))]
+    row_path = str(plan.aside / f"{file.base}-rows.npy")
+    key_path = str(plan.aside / f"{file.base}-keys.npy")
+    np.save(row_path, ordered)
+    np.save(key_path, all_keys)
+    told(file.size_bytes)
+    queues = _by_queue(row_path, ordered, [*topics])
+    return LogShare(file.base, records, queues, Share(key_path, 0, len(all_keys)), walk.gaps)
+
+
+def _rows(chunk: Chunk, topics: dict[str, int]) -> npt.NDArray[np.void]:
+    """Return the entries of a chunk. ``topics`` numbers the topics; new ones are added to it."""
+    found = np.empty(len(chunk), _ROW)
+    found["topic"] = chunk.of_queues(
+        topics.setdefault(topic, len(topics)) for topic, _ in chunk.queues
+    )
+    found["queue"] = chunk.of_queues(queue_id for _, queue_id in chunk.queues)
+    found["offset"] = chunk.queue_offsets
+    found["entry"]["physical"] = chunk.places
+    found["entry"]["size"] = chunk.sizes
+    found["entry"]["tag_code"] = chunk.tag_codes
+    queued: npt.NDArray[np.void] = found[chunk.takes_place]
+    return queued
+
+
+def _keys(chunk: Chunk) -> npt.NDArray[np.void]:
+    rows = chunk.key_rows
+    found = np.empty(len(rows), _KEY)
+    found["hash"] = chunk.key_hashes
+    found["physical"] = chunk.places[rows]
+    found["store_ms"] = chunk.store_ms[rows]
+    return found
+
+
+def _by_queue(
+    path: str, rows: npt.NDArray[np.void], topics: list[str]
+) -> list[tuple[str, int, Share]]:
+    if not len(rows):
+        return []
+    changes = (np.diff(rows["topic"]) != 0) | (np.diff(rows["queue"]) != 0)
+    starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    stops = np.append(starts[1:], len(rows))
+    return [
+        (topics[int(rows["topic"][start])], int(rows["queue"][start]),
+         Share(path, start, stop - start))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, int, int]:
+    """Write the files of some queues. Return the numbers of files, of entries, and of records that
+    belong to deleted and recreated topics. Raises OSError."""
+    files = entries = older = 0
+    for queue in queues:
+        rows = _load(queue.shares)
+        # A decreasing offset begins a recreated topic.
+        falls = np.flatnonzero(np.diff(rows["offset"]) <= 0)
+        life = rows[falls[-1] + 1 :] if len(falls) else rows
+        older += len(rows) - len(life)
+        entries += len(life)
+        files += _write_queue(plan, queue, life)
+    return files, entries, older
+
+
+def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> int:
+    folder = plan.target / "consumequeue" / queue.topic / str(queue.queue_id)
+    folder.mkdir(parents=True)
+    per_file = plan.queue_file_bytes // QUEUE_ENTRY_BYTES
+    offsets: Ints = rows["offset"]
+    first, stop = int(offsets[0]), int(offsets[-1]) + 1
+    count = 0
+    for base in range(first - first % per_file, stop, per_file):
+        found = np.zeros(per_file, ENTRY)
+        found["size"][: min(stop - base, per_file)] = HOLE_SIZE
+        low, high = np.searchsorted(offsets, (base, base + per_file)).tolist()
+        found[offsets[low:high] - base] = rows["entry"][low:high]
+        (folder / file_name(base * QUEUE_ENTRY_BYTES)).write_bytes(found.tobytes())
+        count += 1
+    return count
+
+
+def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tuple[int, int]:
+    """Write the index file of this number. Return the number and the store time (ms) of its first
+    entry. Raises OSError."""
+    number, shares = piece
+    keys = _load(shares)
+    slot_of = keys["hash"].astype(np.int64) % plan.index_slots
+    order = np.argsort(slot_of, kind="stable")
+    same = np.append([False], slot_of[order[1:]] == slot_of[order[:-1]])
+    entries = np.zeros(len(keys) + 1, _INDEX_ENTRY)
+    body = entries[1:]
+    body["hash"], body["physical"] = keys["hash"], keys["physical"]
+    times = keys["store_ms"]
+    body["seconds"] = np.clip((times - times[0]) // 1000, 0, _SECONDS_MAX)
+    previous = np.zeros(len(keys), np.int64)
+    previous[order[same]] = order[:-1][same[1:]] + 1
+    body["previous"] = previous
+    slots = np.zeros(plan.index_slots, ">i4")
+    # The last entry of a slot wins.
+    slots[slot_of[order]] = order + 1
+    header = HEADER.pack(
+        int(times[0]), int(times[-1]), int(keys["physical"][0]), int(keys["physical"][-1]),
+        int(np.count_nonzero(~same)), len(keys) + 1,
+    )  # fmt: skip
+    path = plan.target / "index" / f"part-{number}"
+    with path.open("wb") as out:
+        out.write(header)
+        out.write(slots.tobytes())
+        out.write(entries.tobytes())
+        out.truncate(file_bytes(plan.index_slots, plan.index_entries))
+    return number, int(times[0])
+
+
+def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
+    """Rename index files as brokers name them: by the time of the first entry, in order. Return the
+    names."""
+    last_ms = -1
+    names: list[str] = []
+    for number, first_ms in sorted(written):
+        last_ms = max(first_ms, last_ms + 1)
+        moment = datetime.fromtimestamp(last_ms // 1000, UTC)
+        names.append(f"{moment:%Y%m%d%H%M%S}{last_ms % 1000:03d}")
+        (plan.target / "index" / f"part-{number}").rename(plan.target / "index" / names[-1])
+    return names
+
+
+def index_pieces(plan: Plan, keys: list[Share]) -> list[tuple[int, tuple[Share, ...]]]:
+    """Split all keys, in order, into the shares of index files. Entry 0 of a file is unused."""
+    pieces: list[tuple[int, tuple[Share, ...]]] = []
+    filling: list[Share] = []
+    room = capacity = plan.index_entries - 1
+    for share in keys:
+        first, left = share.first, share.count
+        while left:
+            count = min(left, room)
+            filling.append(Share(share.path, first, count))
+            first, left, room = first + count, left - count, room - count
+            if not room:
+                pieces.append((len(pieces), tuple(filling)))
+                filling, room = [], capacity
+    if filling:
+        pieces.append((len(pieces), tuple(filling)))
+    return pieces
+
+
+def _load(shares: tuple[Share, ...]) -> npt.NDArray[np.void]:
+    parts = []
+    for share in shares:
+        whole = np.load(share.path, mmap_mode="r")
+        parts.append(np.array(whole[share.first : share.first + share.count]))
+    return np.concatenate(parts)
+
+
+assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
 
 QUEUES_A_TASK: Final = 64
 
@@ -45,7 +274,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ReportedGap:
     """Bytes of the log that are no record, and therefore have no entries."""
 
     start: int
@@ -66,7 +295,7 @@ class Report:
     older: int
     keys: int
     index_files: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[ReportedGap, ...]
 
 
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
@@ -94,20 +323,18 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
         folder.mkdir(parents=True)
     try:
         with SparkPool(spark, plan, progress) as pool:
-            logs = sorted(
-                pool.run(rebuilding.read_log, directory.log_files), key=lambda each: each.base
-            )
+            logs = sorted(pool.run(read_log, directory.log_files), key=lambda each: each.base)
             queues = list(_queues(logs))
             some = [queues[at : at + QUEUES_A_TASK] for at in range(0, len(queues), QUEUES_A_TASK)]
-            counts = list(pool.run(rebuilding.write_queues, some))
+            counts = list(pool.run(write_queues, some))
             keys = [log.keys for log in logs]
-            pieces = rebuilding.index_pieces(plan, keys)
-            names = rebuilding.name_index(plan, list(pool.run(rebuilding.write_index, pieces)))
+            pieces = index_pieces(plan, keys)
+            names = name_index(plan, list(pool.run(write_index, pieces)))
     finally:
         shutil.rmtree(plan.aside)
     # A gap at the end of the log is no damage: it is the end itself, or one that a crash left.
     gaps = tuple(
-        Gap(gap.start, gap.stop, gap.problem)
+        ReportedGap(gap.start, gap.stop, gap.problem)
         for log in logs
         for gap in log.gaps
         if not (gap.open and log is logs[-1])

@@ -13,17 +13,25 @@ and is not applied again. Executors write all rows; the driver receives one line
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, newest, parsed
-from cometmq.spark.jobs.copies import Copies
+from cometmq.spark.jobs.changes import (
+    COLUMNS,
+    STATE,
+    STATE_DDL,
+    bucket_of,
+    newest,
+    parsed,
+    with_group,
+)
 from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
-from cometmq.spark.jobs.report import ChangeReport, make_report
 from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
@@ -33,6 +41,151 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+BUSIEST: Final = 10
+_PERCENTILES: Final = (50, 95, 99)
+
+
+class ChangeReport(msgspec.Struct, frozen=True):
+    """``busiest`` are (group, hour, changes), the most changes first. Lags are from birth to
+    storing.
+
+    ``per_s`` is the number of changes per second between the first and the last one stored.
+    """
+
+    changes: int
+    groups: int
+    busiest: list[tuple[str, str, int]]
+    lag_ms: dict[str, int]
+    per_s: float
+
+
+def make_report(spark: SparkSession, changes: Path, target: Path, group_by: str) -> ChangeReport:
+    """Read all changes, write the report into ``target`` and return it."""
+    if not any(changes.glob("batch=*/*.parquet")):
+        return ChangeReport(0, 0, [], {}, 0.0)
+    good = spark.read.parquet(str(changes)).where("problem is null")
+    counts = _by_hour(good, group_by)
+    hours = str(target / "changes_by_hour")
+    counts.write.mode("overwrite").parquet(hours)
+    written = spark.read.schema(counts.schema).parquet(hours)
+    totals = written.agg(f.sum("changes").alias("n"), f.count_distinct("of").alias("groups"))
+    total = totals.head()
+    assert total is not None
+    top = written.orderBy(f.desc("changes"), "of", "hour").limit(BUSIEST).collect()
+    lag_ms, per_s = _times(good)
+    report = ChangeReport(
+        changes=total["n"] or 0,
+        groups=total["groups"],
+        busiest=[(row["of"] or "?", row["hour"], row["changes"]) for row in top],
+        lag_ms=lag_ms,
+        per_s=per_s,
+    )
+    (target / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+    return report
+
+
+def _by_hour(changes: DataFrame, group_by: str) -> DataFrame:
+    hour = f.date_format(f.timestamp_millis("at_ms"), "yyyy-MM-dd HH:00").alias("hour")
+    grouped = with_group(changes, group_by).groupBy("of", hour)
+    return grouped.agg(f.count("*").alias("changes"))
+
+
+def _times(changes: DataFrame) -> tuple[dict[str, int], float]:
+    stored = f.unix_millis("store_timestamp")
+    lag = stored - f.unix_millis("born_timestamp")
+    shares = f.array(*(f.lit(percent / 100) for percent in _PERCENTILES))
+    found = changes.agg(
+        f.percentile_approx(lag, shares, 10_000).alias("lags"),
+        f.max(lag).alias("longest"),
+        f.count("*").alias("n"),
+        (f.max(stored) - f.min(stored)).alias("span_ms"),
+    ).head()
+    if found is None or not found["n"]:
+        return {}, 0.0
+    lag_ms = {f"p{share}": int(v) for share, v in zip(_PERCENTILES, found["lags"], strict=True)}
+    per_s = found["n"] * 1000 / max(found["span_ms"], 1)
+    return lag_ms | {"max": int(found["longest"])}, round(per_s, 1)
+
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+class Copies:
+    """Applies each micro-batch to the copy, then to the typed ones: ``foreachBatch(copies)``.
+
+    ``schemas`` are the columns of each table as DDL; a table without one is left out.
+    """
+
+    def __init__(
+        self,
+        copy: TableSink,
+        table: SnapshotTable,
+        changes: Path,
+        schemas: Mapping[str, str],
+        *,
+        postgres: str = "",
+        delta: str = "",
+    ) -> None:
+        self._copy = copy
+        self._table = table
+        self._changes = changes
+        self._schemas = dict(schemas)
+        self._postgres = {name: _postgres(postgres, name) for name in schemas if postgres}
+        self._delta = {name: _delta(delta, name) for name in schemas if delta}
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        self._copy(rows, batch)
+        if not self._postgres and not self._delta:
+            return
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        after = self.after(rows, batch)
+        for name, ddl in self._schemas.items():
+            of_table = typed(after.where(f.col("table") == name), ddl)
+            if name in self._postgres:
+                deleted = (f.col("_op") == "delete").alias("_deleted")
+                kept = [column for column in of_table.columns if column != "_op"]
+                self._postgres[name].apply(of_table.select(*kept, deleted), Mark(query, batch))
+            if name in self._delta:
+                self._delta[name].apply(of_table, Mark(query, batch))
+
+    def after(self, rows: DataFrame, batch: int) -> DataFrame:
+        """Return the rows that a batch touched, in their state after it, including deleted ones."""
+        spark = rows.sparkSession
+        folder = str(self._changes / f"batch={batch:08}")
+        found = spark.read.parquet(folder).where("problem is null")
+        keys = found.select("table", "key", "bucket").distinct()
+        touched = sorted(row.bucket for row in keys.select("bucket").distinct().collect())
+        paths = self._table.paths(self._table.current(), touched)
+        if not paths:
+            return spark.createDataFrame([], STATE_DDL)
+        state = spark.read.schema(STATE_DDL).parquet(*paths)
+        return state.join(keys.drop("bucket"), ["table", "key"], "left_semi")
+
+
+def typed(rows: DataFrame, ddl: str) -> DataFrame:
+    """Return the rows of one table with the columns of ``ddl``, all null for a deleted one."""
+    found = rows.select(
+        f.col("key").alias("_key"),
+        f.col("change").alias("_change"),
+        f.col("op").alias("_op"),
+        f.from_json("row", ddl).alias("r"),
+    )
+    return found.select("_key", "_change", "_op", "r.*")
+
+
+def _postgres(conninfo: str, table: str) -> TableSink:
+    from cometmq.spark.tables.postgres import PostgresTable
+
+    return PostgresTable(
+        conninfo, table, keys=("_key",), newest_by=("_change",), deleted="_deleted"
+    )
+
+
+def _delta(root: str, table: str) -> TableSink:
+    from cometmq.spark.tables.delta import DeltaLakeTable
+
+    return DeltaLakeTable(f"{root.rstrip('/')}/{table}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,20 @@ the reader pickled and use only its options. Format of offsets: see offsets.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from cometmq.core.clock import SystemClock
-from cometmq.spark.brokers import cluster, reach
+from cometmq.core.errors import BrokerRefused, ClientError
+from cometmq.spark.brokers import cluster, groups, reach
 from cometmq.spark.brokers.reach import Ends
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read import discovery, limits, sizes
+from cometmq.spark.read import discovery, limits
 from cometmq.spark.read.discovery import AWAY, Discovery
-from cometmq.spark.read.lag import LagReport
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
 from cometmq.spark.read.outage import gather, outlast, unnamed
@@ -33,8 +34,78 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.model import MessageQueue
+    from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.limits import Caps
     from cometmq.spark.read.options import ReadOptions
+    from cometmq.spark.read.planning import Range
+
+log = logging.getLogger(__name__)
+
+
+class LagReport:
+    """Keeps the committed offsets of a group at the end of the last finished batch."""
+
+    def __init__(self, group: str, access: Access) -> None:
+        self._group = group
+        self._access = access
+        self._told: dict[MessageQueue, int] = {}
+
+    def report(self, reached: Offsets) -> None:
+        """Commit the offsets that changed since the last report."""
+        changed = {q: at for q, at in reached.items() if self._told.get(q) != at}
+        if not changed:
+            return
+        # One request per broker: a broker that is away must not prevent commits on the others.
+        for name in sorted({queue.broker_name for queue in changed}):
+            self._report({q: at for q, at in changed.items() if q.broker_name == name})
+
+    def _report(self, changed: dict[MessageQueue, int]) -> None:
+        try:
+            self._make(changed)
+            groups.commit(self._group, changed, self._access)
+        except ClientError as error:
+            log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
+            return
+        self._told |= changed
+
+    def _make(self, changed: Offsets) -> None:
+        """Create the group on brokers where this query has not reported yet.
+
+        A broker may refuse that and still accept offsets of the group.
+        """
+        known = {queue.broker_name for queue in self._told}
+        strange = [queue for queue in changed if queue.broker_name not in known]
+        if not strange:
+            return
+        try:
+            groups.ensure(self._group, strange, self._access)
+        except BrokerRefused as error:
+            log.warning("group_not_made group=%s error=%r", self._group, str(error))
+
+
+QUEUES: Final = 16
+ROWS: Final = 32
+"""Number of queues to sample, and messages requested of each. A response holds at most 32."""
+
+
+def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
+    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
+    sampled messages are gone.
+
+    Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
+    """
+    fullest = sorted(todo, key=len, reverse=True)[:QUEUES]
+    looks = reach.looks({part.queue: part.start for part in fullest}, access, rows=ROWS)
+    weighed = [
+        (len(part), looks[part.queue].size_bytes)
+        for part in fullest
+        if looks[part.queue].size_bytes > 0
+    ]
+    if not weighed:
+        return None
+    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
+    return max(1, int(bytes_max / mean_bytes))
+
 
 Json = dict[str, object]
 
@@ -222,7 +293,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         rows_max = caps.rows_max
         if caps.bytes_max is not None:
-            within = sizes.rows_within(caps.bytes_max, todo, self._options.access)
+            within = rows_within(caps.bytes_max, todo, self._options.access)
             rows_max = min(n for n in (rows_max, within, rows) if n is not None)
         return end if rows_max is None else cap(begin, end, rows_max)
 

@@ -2,32 +2,165 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from cometmq.core.errors import CometError
+from cometmq.message.flags import TransactionType
 from cometmq.message.model import MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
 from cometmq.spark.decode.records import Block
-from cometmq.spark.read.dirty import clean, read_block
+from cometmq.spark.frozen import keep_loaded
+from cometmq.spark.read.dirty import Mode, clean, read_block
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.quarantine import quarantine, safe_name
 from cometmq.spark.store.directory import LogFile, log_files, opened, read_at
-from cometmq.spark.store.losses import DamagedLog, report_damage, report_gone
 from cometmq.spark.store.pieces import PIECE_BYTES, Damage, blocks
 from cometmq.spark.store.planning import LogPart, Part, QueuePart
 from cometmq.spark.store.queues import QueueFiles
-from cometmq.spark.store.selection import Selection
+from cometmq.spark.store.survey import is_wanted, plan
 from cometmq.store.layout import HOLE_SIZE
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from cometmq.message.walk import Ints
+    from cometmq.message.walk import Flags, Ints
     from cometmq.spark.store.options import StoreOptions
+
+log = logging.getLogger(__name__)
+
+
+class LogGone(CometError):
+    """Raised if a part of the log (physical offsets) was deleted between the plan and the task."""
+
+    def __init__(self, path: str, start: int, stop: int) -> None:
+        self.path = path
+        self.start = start
+        self.stop = stop
+        super().__init__(
+            f"{path} is gone, and with it physical offsets {start} to {stop} (deleted after the "
+            "broker's retention time); set option failOnDataLoss to false to go on without them"
+        )
+
+
+class DamagedLog(CometError):
+    """Raised if the bytes at physical offset ``offset`` of a log file are no record."""
+
+    def __init__(self, path: str, offset: int, problem: str) -> None:
+        self.path = path
+        self.offset = offset
+        self.problem = problem
+        super().__init__(
+            f"{path} is damaged at physical offset {offset}: {problem}; options mode=PERMISSIVE "
+            "and badRecordsPath read on behind it"
+        )
+
+
+def report_gone(part: LogPart, options: StoreOptions) -> None:
+    """Raise LogGone, or log it if the user chose to continue."""
+    if options.fail_on_data_loss:
+        raise LogGone(part.file.path, part.start, part.stop)
+    log.warning("log_gone path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
+
+
+def report_damage(part: LogPart, damage: Damage, options: StoreOptions) -> None:
+    """Raise DamagedLog, or log it if the mode allows bad records.
+
+    The damaged bytes yield no rows, because their topic and queue are unknown.
+    """
+    if options.dirty.mode is Mode.FAILFAST:
+        raise DamagedLog(part.file.path, damage.start, damage.problem)
+    log.warning(
+        "log_damaged path=%s start=%d stop=%d problem=%r",
+        part.file.path, damage.start, damage.stop, damage.problem,
+    )  # fmt: skip
+
+
+_UNQUEUED: Final = int(TransactionType.PREPARED)
+_NOWHERE: Final = (1 << 63) - 1
+
+
+class Selection:
+    """Selects rows in the blocks of one part."""
+
+    def __init__(self, part: LogPart, options: StoreOptions) -> None:
+        self._part = part
+        self._options = options
+        self._wanted: dict[str, bool] = {}
+        self._first: dict[tuple[str, int], int] = {}
+
+    def choose(self, block: Block) -> None:
+        """Keep only the wanted rows."""
+        if self._options.only_queued:
+            block.choose(block.number("sys_flag") & _UNQUEUED == 0)
+        if not len(block):
+            return
+        names, codes = block.topic_codes()
+        verdicts = np.array([self._wants(name) for name in names])
+        if not verdicts.all():
+            block.choose(verdicts[codes])
+            codes = codes[verdicts[codes]]
+        if len(block):
+            self._choose_in_queues(block, names, codes)
+        if len(block):
+            self._options.row_filter.choose(block)
+
+    def _wants(self, topic: str) -> bool:
+        if topic not in self._wanted:
+            broker_name = self._part.root.broker_name
+            self._wanted[topic] = is_wanted(self._options.choice, broker_name, topic)
+        return self._wanted[topic]
+
+    def _choose_in_queues(self, block: Block, names: list[str], codes: Ints) -> None:
+        keys, index = _kinds(codes << 32 | block.number("queue_id") & 0xFFFF_FFFF)
+        queues = [(names[key >> 32], key & 0xFFFF_FFFF) for key in keys]
+        windows = [self._part.windows.of(*queue) for queue in queues]
+        firsts = np.array([self._first_of(*queue) for queue in queues], np.int64)
+        rows = block.number("physical_offset") >= firsts[index]
+        offsets, times = block.queue_offsets, block.number("store_ms")
+        rows &= _inside(offsets, [(each.start, each.stop) for each in windows], index)
+        rows &= _inside(times, [(each.from_ms, each.until_ms) for each in windows], index)
+        block.choose(rows)
+
+    def _first_of(self, topic: str, queue_id: int) -> int:
+        """Return the physical offset from which records of a queue count."""
+        key = (topic, queue_id)
+        if key not in self._first:
+            self._first[key] = self._look(topic, queue_id)
+        return self._first[key]
+
+    def _look(self, topic: str, queue_id: int) -> int:
+        root = self._part.root
+        if not is_wanted(self._options.choice, root.broker_name, topic, queue_id):
+            return _NOWHERE
+        if self._part.dispatched < 0:
+            return 0
+        files = QueueFiles(root.path, topic, queue_id)
+        stop = files.stop()
+        first = files.start(0, stop)
+        if first == stop:
+            return self._part.dispatched
+        # Records before a queue's first entry belong to a deleted topic of the same name.
+        return files.entry(first).physical
+
+
+def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
+    """Return which values lie in the half-open bounds at their ``index``."""
+    lows, highs = np.array(bounds, np.int64).T
+    found: Flags = (values >= lows[index]) & (values < highs[index])
+    return found
+
+
+def _kinds(values: Ints) -> tuple[list[int], Ints]:
+    """Return the distinct values, and the index of each row's value among them."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+
 
 Read = tuple[Block, dict[int, str]]
 """Records, and the problems of some of them by position (see read/dirty.py)."""
@@ -176,3 +309,30 @@ def _read(file: LogFile, physical: Ints, sizes: Ints) -> tuple[bytes, Ints]:
             length += high - low
     run_of = np.repeat(np.arange(len(firsts)), lasts - firsts + 1)
     return b"".join(pieces), physical + shifts[run_of]
+
+
+class StoreParts(InputPartition):
+    """The parts that one task reads."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        super().__init__(parts)
+
+
+class StoreReader(DataSourceReader):
+    """Reads store directories, planned once."""
+
+    def __init__(self, options: StoreOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task. Raises NoStore, BadOption, DataLoss, OSError."""
+        keep_loaded()
+        return [StoreParts(parts) for parts in plan(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises the errors of rows.batches."""
+        keep_loaded()
+        # If the plan has no task, Spark sends a partition that is no StoreParts.
+        parts = partition.value if isinstance(partition, StoreParts) else ()
+        return batches(parts, self._options, self._names)

@@ -17,23 +17,251 @@ attempt are dropped by the query's next batch, or by :meth:`PostgresTable.clean`
 
 from __future__ import annotations
 
+import json
 import logging
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.core.errors import CometError
-from cometmq.spark.tables.pgcolumns import as_text, postgres_types
-from cometmq.spark.tables.pgcopy import StagingSource, staged
-from cometmq.spark.tables.pgmerge import TASK, Merge, names, statements
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from cometmq.core.errors import CometError, SettingsError
+from cometmq.spark.tables.pgcolumns import as_text, csv_of, postgres_types
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 
 if TYPE_CHECKING:
     import psycopg
+    import pyarrow as pa
     from psycopg import sql
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+#: Spark hides the value of an option whose name contains this word. The conninfo may have a
+#: password.
+_PLAN: Final = "secret_plan"
+_ANSWER: Final = "answer"
+_FORMAT: Final = "cometmq_postgres_staging"
+
+
+@dataclass(frozen=True, slots=True)
+class StagingSource:
+    """Target of the tasks' copies: the staging table, its columns, and the column for the attempt's
+    id."""
+
+    conninfo: str
+    schema: str
+    staging: str
+    columns: tuple[str, ...]
+    task_column: str
+
+
+@dataclass
+class Copied(WriterCommitMessage):
+    """An attempt's id and the number of rows it copied."""
+
+    task: str
+    rows: int
+
+
+class StagingFormat(DataSource):
+    """A private data source for this module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return _FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> StagingWriter:
+        plan = json.loads(self.options[_PLAN])
+        plan["columns"] = tuple(plan["columns"])
+        return StagingWriter(StagingSource(**plan), Path(self.options[_ANSWER]))
+
+
+class StagingWriter(DataSourceArrowWriter):
+    """Copies on the executors; on the driver, passes on the tasks' results."""
+
+    def __init__(self, source: StagingSource, answer: Path) -> None:
+        self._source = source
+        self._answer = answer
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
+        """Copy the rows of one attempt of a task. If it raises psycopg.Error, nothing is copied."""
+        task = str(uuid.uuid4())
+        return Copied(task, copy(self._source, task, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write the ids and row counts to a file. Spark calls this in a process on the driver's
+        machine."""
+        told = {each.task: each.rows for each in messages if isinstance(each, Copied)}
+        self._answer.write_text(json.dumps(told), encoding="utf-8")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: rows of failed attempts are dropped with the staging table."""
+
+
+def copy(source: StagingSource, task: str, batches: Iterator[pa.RecordBatch]) -> int:
+    """Copy batches in one transaction and return the number of rows."""
+    import psycopg
+    from psycopg import sql
+
+    table = sql.Identifier(*filter(None, (source.schema, source.staging)))
+    names = [sql.Identifier(name) for name in (*source.columns, source.task_column)]
+    command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+        table, sql.SQL(", ").join(names)
+    )
+    rows = 0
+    with (
+        psycopg.connect(source.conninfo) as connection,
+        connection.cursor() as cursor,
+        cursor.copy(command) as target,
+    ):
+        for batch in batches:
+            if batch.num_rows:
+                target.write(csv_of(_with_task(batch, source.task_column, task)))
+                rows += batch.num_rows
+    return rows
+
+
+def staged(rows: DataFrame, source: StagingSource) -> dict[str, int]:
+    """Have the executors copy rows. Return the number of rows per attempt that counts, by its
+    id."""
+    spark = rows.sparkSession
+    spark.dataSource.register(StagingFormat)
+    with tempfile.TemporaryDirectory(prefix="cometmq-copied-") as folder:
+        answer = Path(folder) / "tasks.json"
+        writer = rows.write.format(_FORMAT).mode("append")
+        writer.option(_PLAN, json.dumps(asdict(source))).option(_ANSWER, str(answer)).save()
+        found: dict[str, int] = json.loads(answer.read_bytes())
+    return found
+
+
+def _with_task(batch: pa.RecordBatch, column: str, task: str) -> Any:
+    import pyarrow as pa
+
+    return batch.append_column(column, pa.array([task] * batch.num_rows, pa.string()))
+
+
+TASK: Final = "_cometmq_task"
+"""The column of a staging table with the id of the task attempt that wrote the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How rows are merged into the table: by ``keys``, or appended if there are none.
+
+    Among rows of a batch with the same key, the one with the highest ``newest_by`` counts. It
+    replaces an existing row only if that row's ``newest_by`` is not higher. Rows whose boolean
+    column ``deleted`` is true delete; that column is not in the table.
+
+    Raises SettingsError for an invalid combination.
+    """
+
+    keys: tuple[str, ...] = ()
+    newest_by: tuple[str, ...] = ()
+    deleted: str = ""
+
+    def __post_init__(self) -> None:
+        if self.newest_by and not self.keys:
+            raise SettingsError("newest_by", "needs keys")
+        if self.deleted and not self.newest_by:
+            raise SettingsError("deleted", "needs keys, and newest_by to tell what came last")
+
+
+def statements(
+    merge: Merge, target: sql.Composable, staging: sql.Composable, columns: Sequence[str]
+) -> list[sql.Composed]:
+    """Return the statements that merge the staged rows into the table.
+
+    Each takes one parameter: the list of the task attempts that count.
+    """
+    from psycopg import sql
+
+    kept = [name for name in columns if name != merge.deleted]
+    other = [name for name in kept if name not in merge.keys]
+    parts: dict[str, sql.Composable] = {
+        "target": target,
+        "columns": names(kept),
+        "keys": names(merge.keys),
+        "newest": _newest(merge, staging, columns),
+        "deleted": sql.Identifier(merge.deleted or "-"),
+        "same_key": _equal(" AND ", merge.keys, "t", "s"),
+        "set": _equal(", ", other, "", "excluded"),
+        "not_newer": _not_newer(merge.newest_by, "t", "s"),
+        "still": _not_newer(merge.newest_by, "t", "excluded"),
+    }
+    if not merge.keys:
+        append = "INSERT INTO {target} ({columns}) SELECT {columns} FROM {newest} s"
+        return [sql.SQL(append).format(**parts)]
+    found: list[sql.Composed] = []
+    rest = ""
+    if merge.deleted:
+        delete = "DELETE FROM {target} t USING {newest} s WHERE {same_key} AND {not_newer} "
+        found.append(sql.SQL(delete + "AND s.{deleted}").format(**parts))
+        rest = "WHERE s.{deleted} IS NOT TRUE "
+    upsert = sql.SQL(
+        "INSERT INTO {target} AS t ({columns}) SELECT {columns} FROM {newest} s "
+        + rest
+        + "ON CONFLICT ({keys}) DO "
+        + ("UPDATE SET {set} WHERE {still}" if other else "NOTHING")
+    )
+    return [*found, upsert.format(**parts)]
+
+
+def names(columns: Sequence[str]) -> sql.Composed:
+    """Return the column names quoted and separated by commas."""
+    from psycopg import sql
+
+    return sql.SQL(", ").join(sql.Identifier(name) for name in columns)
+
+
+def _newest(merge: Merge, staging: sql.Composable, columns: Sequence[str]) -> sql.Composed:
+    """Return the subquery for the rows of the tasks, with one row per key if an order is given."""
+    from psycopg import sql
+
+    rows = sql.SQL("(SELECT {columns} FROM {staging} WHERE {task} = ANY(%s))")
+    if merge.newest_by:
+        rows = sql.SQL(
+            "(SELECT DISTINCT ON ({keys}) {columns} FROM {staging} WHERE {task} = ANY(%s) "
+            "ORDER BY {keys}, {order})"
+        )
+    last_first = sql.SQL("{} DESC NULLS LAST")
+    return rows.format(
+        columns=names(columns),
+        staging=staging,
+        task=sql.Identifier(TASK),
+        keys=names(merge.keys),
+        order=sql.SQL(", ").join(last_first.format(sql.Identifier(x)) for x in merge.newest_by),
+    )
+
+
+def _equal(between: str, columns: Sequence[str], left: str, right: str) -> sql.Composed:
+    """Return ``left.name = right.name`` for each column; without a left, the name alone."""
+    from psycopg import sql
+
+    words = (
+        sql.SQL("{} = {}").format(
+            sql.Identifier(*filter(None, (left, name))), sql.Identifier(right, name)
+        )
+        for name in columns
+    )
+    return sql.SQL(between).join(words)
+
+
+def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
+    """Return the condition that the row of the table is not newer than the incoming one."""
+    from psycopg import sql
+
+    if not columns:
+        return sql.SQL("TRUE")
+    own, other = (
+        sql.SQL(", ").join(sql.Identifier(side, name) for name in columns) for side in (left, right)
+    )
+    return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
+
 
 log = logging.getLogger(__name__)
 

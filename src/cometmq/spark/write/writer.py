@@ -9,7 +9,7 @@ they are sent again with the same ids.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -27,6 +27,7 @@ from cometmq.spark.write.sender import Sender
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from cometmq.spark.write.options import WriteOptions
 
@@ -122,3 +123,23 @@ def _report(messages: Sequence[WriterCommitMessage | None], batch: int | None) -
         sum(each.size_bytes for each in done),
         sum(each.retries for each in done),
     )
+
+
+def topic_sink(options: Mapping[str, str], *, name: str = "") -> Callable[[DataFrame, int], None]:
+    """Return a function for ``foreachBatch`` that writes each micro-batch to topics.
+
+    ``options`` are those of ``df.write.format("rocketmq")``. For rows that were not read from a
+    topic, ids are derived from the query's id, which lives as long as its checkpoint, from
+    ``name``, and from the number of the micro-batch. If a query writes to the same topic with
+    several sinks, give each of them its own name.
+    """
+
+    def write(rows: DataFrame, batch: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+        origin = "/".join(part for part in (query, name) if part)
+        writer = rows.write.format("rocketmq").mode("append").options(**options)
+        if origin:
+            writer = writer.option("queryId", origin).option("batchId", str(batch))
+        writer.save()
+
+    return write

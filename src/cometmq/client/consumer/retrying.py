@@ -1,10 +1,13 @@
-"""Failure policy of concurrent consumers: failed messages are sent back to the broker.
+"""Failure policies: how a consumer handles messages whose processing failed.
 
-The broker stores a message that was sent back again in the group's retry topic, delayed, or makes
-it a dead letter. If the broker cannot be reached, the message stays with this consumer and is
-delivered again after a pause. A send-back names the message by its physical offset; a broker that
-does not have the message there receives the whole message (upstream:
+Concurrent consumers send them back to the broker, which stores them in the group's retry topic,
+delayed, or makes them dead letters. If the broker cannot be reached, the message stays with this
+consumer and is delivered again after a pause. A send-back names the message by its physical offset;
+a broker that does not have the message there receives the whole message (upstream:
 ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.sendMessageBack).
+
+Ordered consumers deliver a message again in place, after a pause, until it succeeds or becomes a
+dead letter (upstream: ConsumeMessageOrderlyService.java).
 """
 
 from __future__ import annotations
@@ -81,4 +84,31 @@ class SendBack:
             reconsume_times=times,
             max_reconsume_times=most + 1,
             delay_level=max(delay_level, 0) or _FIRST_LEVEL + message.reconsume_times,
+        )
+
+
+_FIRST_RETRY_LEVEL: Final = 3
+
+
+class RetryInPlace:
+    """Failure policy of one ordered consumer; see settling.FailurePolicy."""
+
+    def __init__(self, session: Session, options: SubscribeOptions, producer: Producer) -> None:
+        self.pause_ms = session.config.ordered_retry_pause_ms
+        self._options = options
+        self._producer = producer
+
+    def is_final(self, message: StoredMessage, delay_level: int) -> bool:
+        most = self._options.max_reconsume_times
+        return delay_level < 0 or 0 <= most <= message.reconsume_times
+
+    async def send_away(
+        self, queue: MessageQueue, message: StoredMessage, delay_level: int
+    ) -> None:
+        await self._producer.send_to_retry(
+            message,
+            self._options.retry_topic,
+            reconsume_times=message.reconsume_times + 1,
+            max_reconsume_times=max(self._options.max_reconsume_times, 0),
+            delay_level=_FIRST_RETRY_LEVEL + message.reconsume_times,
         )
