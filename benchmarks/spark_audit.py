@@ -46,7 +46,7 @@ def main() -> None:
         write_store(root, total_bytes, given.file_mib << 20, BODY_BYTES)
         shutil.rmtree(root / "cometmq-seals", ignore_errors=True)
         spark = local_session("audit", cores=given.cores)
-        options = audit.Options(stores=(str(root),))
+        options = audit.AuditOptions(stores=(str(root),))
         config = StoreConfig(store_path_root_dir=str(root))
         by_spark: list[float] = []
         alone: list[float] = []

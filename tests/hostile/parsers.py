@@ -32,7 +32,7 @@ from cometmq.protocol.frame import BINARY, JSON, decode_head
 from cometmq.protocol.headers import RegisterBroker
 from cometmq.protocol.registerbody import RegisterBodyReader
 from cometmq.replication.transfer import Bounds, MasterLink, SlaveLink
-from cometmq.spark.jobs import failures, words
+from cometmq.spark.jobs import job
 from cometmq.spark.options import BadOption
 from cometmq.spark.read import options as read_options
 from cometmq.spark.read import points
@@ -233,11 +233,11 @@ PARSERS = (
         refuses=(ValueError,),
         factor=2,
     ),
-    Parser("job sizes", _text(words.size_bytes), g.SETTINGS, refuses=_BODY),
-    Parser("job spans", _text(words.span_ms), g.SETTINGS, refuses=_BODY),
+    Parser("job sizes", _text(job.size_bytes), g.SETTINGS, refuses=_BODY),
+    Parser("job spans", _text(job.span_ms), g.SETTINGS, refuses=_BODY),
     Parser(
         "a failure's text",
-        lambda data: failures.cause_of(RuntimeError(data.decode(errors="replace"))),
+        lambda data: job.cause_of(RuntimeError(data.decode(errors="replace"))),
         g.TEXT_LINES,
         refuses=(),
         factor=4,

@@ -9,15 +9,15 @@ import typer
 from typer.testing import CliRunner
 
 from cometmq.cli.commands.spark import command
-from cometmq.spark.jobs.words import Word, size_bytes
+from cometmq.spark.jobs.job import JobOption, size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     nameservers: str
-    path: Annotated[Path, Word("Where.", positional=True)]
-    topics: Annotated[tuple[str, ...], Word("A topic.")] = ()
-    size: Annotated[int, Word("How big.", name="max-size", read=size_bytes)] = 100
+    path: Annotated[Path, JobOption("Where.", positional=True)]
+    topics: Annotated[tuple[str, ...], JobOption("A topic.")] = ()
+    size: Annotated[int, JobOption("How big.", name="max-size", read=size_bytes)] = 100
     limit: int | None = None
     by: Literal["queue", "key"] = "queue"
     deep: bool = False

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from cometmq.cli.commands import spark as command
 from cometmq.cli.main import main
 from cometmq.core.errors import CometError, SettingsError
-from cometmq.spark.jobs.registry import JOBS, Job
+from cometmq.spark.jobs.job import JOBS, Job
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         return Report(ok=options.fail != "found")
 
     module = ModuleType("cometmq.spark.jobs.fake")
-    module.Options, module.Report, module.run = Options, Report, run  # type: ignore[attr-defined]
+    for name, value in {"FakeOptions": Options, "FakeReport": Report, "run": run}.items():
+        setattr(module, name, value)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(command, "_session", lambda *_: None)
     monkeypatch.setattr(command, "_stop", lambda _: None)

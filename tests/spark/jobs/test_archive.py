@@ -25,14 +25,14 @@ def test_each_run_adds_what_is_new_over_the_wire_or_from_the_store(
 ) -> None:
     target = str(tmp_path / "archive")
     namesrv = cometmq_session_cluster.namesrv
-    options = archive.Options(nameservers=namesrv, topics=("Archive",), target=target)
+    options = archive.ArchiveOptions(nameservers=namesrv, topics=("Archive",), target=target)
     with Client(namesrv) as client:
         queues = make_topic(client, "Archive", 2)
         fill_all(client, queues, 20)
-        assert archive.run(spark, options) == archive.Report(target, 40, 1)
-        assert archive.run(spark, options) == archive.Report(target)
+        assert archive.run(spark, options) == archive.ArchiveReport(target, 40, 1)
+        assert archive.run(spark, options) == archive.ArchiveReport(target)
         fill_all(client, queues, 5, start=20)
-        stored = archive.Options(
+        stored = archive.ArchiveOptions(
             stores=(str(cometmq_session_cluster.store),),
             brokers=("broker-a",),
             topics=("Archive",),
@@ -75,12 +75,12 @@ def planted(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
 def test_a_batch_is_added_once_and_small_files_are_joined(
     spark: SparkSession, tmp_path: Path, kind: Literal["parquet", "delta"]
 ) -> None:
-    options = archive.Options(target=str(tmp_path), hours=True, format=kind)
+    options = archive.ArchiveOptions(target=str(tmp_path), hours=True, format=kind)
     archiver = archive.Archiver(table_at(options.target, kind, hours=True), options)
     for batch in range(3):
         archiver.add(planted(spark, 40, 40 * batch), Mark("q", batch))
     archiver.add(planted(spark, 40), Mark("q", 0))
-    assert archiver.report() == archive.Report(options.target, 120, 3, 1)
+    assert archiver.report() == archive.ArchiveReport(options.target, 120, 3, 1)
 
     def held() -> list[str]:
         rows = archived(spark, options.target)
@@ -89,7 +89,7 @@ def test_a_batch_is_added_once_and_small_files_are_joined(
 
     everything = [str(at) for at in range(120)]
     assert held() == everything
-    joined = archive.Options(target=str(tmp_path), compact=True)
+    joined = archive.ArchiveOptions(target=str(tmp_path), compact=True)
     report = archive.run(spark, joined)
     assert (report.files_before, report.files_after) == (8, 4)
     assert held() == everything
@@ -101,14 +101,14 @@ def test_a_batch_is_added_once_and_small_files_are_joined(
 
 
 def test_tasks_are_joined_and_split_to_the_size(spark: SparkSession, tmp_path: Path) -> None:
-    options = archive.Options(target=str(tmp_path), file_bytes=300_000)
+    options = archive.ArchiveOptions(target=str(tmp_path), file_bytes=300_000)
     rows = planted(spark, 1_400).where("topic = 'Even'")
     table = table_at(options.target, "parquet", hours=False)
     archive.Archiver(table, options).add(rows, Mark("q", 0))
     sizes = [path.stat().st_size for path in tmp_path.rglob("*.parquet")]
     assert len(sizes) < 8
     assert max(sizes) < 450_000
-    small = archive.Options(target=str(tmp_path), file_bytes=100_000, compact=True)
+    small = archive.ArchiveOptions(target=str(tmp_path), file_bytes=100_000, compact=True)
     assert archive.run(spark, small).files_before == len(sizes)
     offsets = archived(spark, options.target).select("queue_offset").collect()
     assert len(offsets) == 700
@@ -125,7 +125,7 @@ def test_tasks_are_joined_and_split_to_the_size(spark: SparkSession, tmp_path: P
 )
 def test_options_that_do_not_go_together(spark: SparkSession, words: dict[str, object]) -> None:
     with pytest.raises(BadOption):
-        archive.run(spark, archive.Options(target="/nowhere", **words))  # type: ignore[arg-type]
+        archive.run(spark, archive.ArchiveOptions(target="/nowhere", **words))  # type: ignore[arg-type]
 
 
 def test_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from tests.store.stores import config, fill, log_of, opened
 pytestmark = pytest.mark.spark
 
 
-def audited(spark: SparkSession, *roots: Path) -> audit.Report:
-    return audit.run(spark, audit.Options(stores=tuple(map(str, roots)), full=True))
+def audited(spark: SparkSession, *roots: Path) -> audit.AuditReport:
+    return audit.run(spark, audit.AuditOptions(stores=tuple(map(str, roots)), full=True))
 
 
 def test_sound_stores(spark: SparkSession, tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_sound_stores(spark: SparkSession, tmp_path: Path) -> None:
     fill(store, 500)
     store.close()
     told: list[tuple[str, int, int]] = []
-    options = audit.Options(stores=(str(java), str(tmp_path / "ours")))
+    options = audit.AuditOptions(stores=(str(java), str(tmp_path / "ours")))
     report = audit.run(spark, options, lambda *progress: told.append(progress))
     assert report.ok
     assert report.records == 459 + 500
@@ -68,4 +68,4 @@ def _flip(path: Path, at: int) -> None:
 
 def test_no_store() -> None:
     with pytest.raises(BadOption, match="name a store"):
-        audit.run(None, audit.Options())  # type: ignore[arg-type]
+        audit.run(None, audit.AuditOptions())  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.spark.jobs.failures import cause_of
+from cometmq.spark.jobs.job import cause_of
 from tests.pace import processor_time_within
 
 WRAPPED = """[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance ran `read`:

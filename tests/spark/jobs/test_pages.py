@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.cli.commands import spark as command
-from cometmq.spark.jobs.registry import BY_NAME
+from cometmq.spark.jobs.job import BY_NAME
 from tests.architecture.rules import ROOT
 
 FOLDER = ROOT / "docs" / "spark" / "jobs"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.progress import advance, drained, offsets_in, silent, tasks_told
+from cometmq.spark.jobs.job import advance, drained, offsets_in, silent, tasks_told
 
 Told = list[tuple[str, int, int]]
 

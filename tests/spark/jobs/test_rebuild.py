@@ -36,7 +36,7 @@ def test_as_our_broker_wrote_them(spark: SparkSession, tmp_path: Path) -> None:
     store.commit()
     store.close()
     told: list[tuple[str, int, int]] = []
-    options = rebuild.Options(store=str(root), target=str(tmp_path / "new"))
+    options = rebuild.RebuildOptions(store=str(root), target=str(tmp_path / "new"))
     report = rebuild.run(spark, options, lambda *progress: told.append(progress))
     assert report.ok
     assert (report.records, report.entries, report.queues) == (730, 730, 5)
@@ -54,7 +54,7 @@ def test_as_a_java_broker_wrote_them(spark: SparkSession, tmp_path: Path) -> Non
     settings = library.stores()["clean"]["settings"]
     alone = tmp_path / "alone"
     shutil.copytree(root / "commitlog", alone / "commitlog")
-    options = rebuild.Options(
+    options = rebuild.RebuildOptions(
         store=str(alone),
         target=str(tmp_path / "new"),
         queue_file_bytes=settings["mappedFileSizeConsumeQueue"],
@@ -79,7 +79,9 @@ def test_gaps_are_told_and_become_holes(spark: SparkSession, tmp_path: Path) -> 
     raw = bytearray(path.read_bytes())
     raw[bad.physical_offset + 5] ^= 1
     path.write_bytes(raw)
-    report = rebuild.run(spark, rebuild.Options(store=str(root), target=str(tmp_path / "new")))
+    report = rebuild.run(
+        spark, rebuild.RebuildOptions(store=str(root), target=str(tmp_path / "new"))
+    )
     assert not report.ok
     assert (report.records, report.entries) == (99, 99)
     (gap,) = report.gaps
@@ -93,4 +95,4 @@ def test_gaps_are_told_and_become_holes(spark: SparkSession, tmp_path: Path) -> 
 def test_what_is_required() -> None:
     assert SMALL.queue_file_bytes
     with pytest.raises(BadOption, match="store"):
-        rebuild.run(None, rebuild.Options())  # type: ignore[arg-type]
+        rebuild.run(None, rebuild.RebuildOptions())  # type: ignore[arg-type]

@@ -7,14 +7,14 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from cometmq.spark.jobs.registry import BY_NAME, JOBS, Job
+from cometmq.spark.jobs.job import BY_NAME, JOBS, Job
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_a_job_has_options_a_report_and_run(job: Job) -> None:
     module = job.load()
-    assert is_dataclass(module.Options)
-    assert is_dataclass(module.Report)
+    assert is_dataclass(module.options)
+    assert is_dataclass(module.report)
     assert list(inspect.signature(module.run).parameters) == ["spark", "options", "progress"]
     assert BY_NAME[job.name] is job
 

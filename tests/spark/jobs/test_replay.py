@@ -41,8 +41,8 @@ def held(spark: SparkSession, namesrv: str, topic: str) -> list[tuple[int, int, 
     return sorted((row.queue_id, row.queue_offset, row.msg_id, bytes(row.body)) for row in rows)
 
 
-def options(namesrv: str, to: str, **words: object) -> replay.Options:
-    return replay.Options(nameservers=namesrv, topics=("Replay",), to=to, **words)  # type: ignore[arg-type]
+def options(namesrv: str, to: str, **words: object) -> replay.ReplayOptions:
+    return replay.ReplayOptions(nameservers=namesrv, topics=("Replay",), to=to, **words)  # type: ignore[arg-type]
 
 
 def test_a_dry_run_counts_and_sends_nothing(spark: SparkSession, namesrv: str) -> None:
@@ -80,15 +80,17 @@ def test_an_order_is_kept(spark: SparkSession, namesrv: str, order: str) -> None
 
 def test_an_archive_to_another_topic(spark: SparkSession, namesrv: str, tmp_path: Path) -> None:
     target = str(tmp_path / "archive")
-    archive.run(spark, archive.Options(nameservers=namesrv, topics=("Replay",), target=target))
+    archive.run(
+        spark, archive.ArchiveOptions(nameservers=namesrv, topics=("Replay",), target=target)
+    )
     with Client(namesrv) as client:
         make_topic(client, "ReplayArchive", 2)
-    both = replay.Options(
+    both = replay.ReplayOptions(
         nameservers=namesrv, topics=("Replay",), archive=target, to="ReplayArchive"
     )
     assert replay.run(spark, both).sent == 60
     with pytest.raises(BadOption, match="which cluster"):
-        replay.run(spark, replay.Options(archive=target, to="x"))
+        replay.run(spark, replay.ReplayOptions(archive=target, to="x"))
 
 
 def test_a_task_keeps_its_pace() -> None:

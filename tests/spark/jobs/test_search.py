@@ -33,14 +33,14 @@ def archived(
         (queue, _) = make_topic(client, "Search", 2)
         client.send("Search", b"first", keys=[ALIKE[0], "both"], tag="a", queue=queue)
         client.send("Search", b"second", keys=[ALIKE[1], "both"], tag="b", queue=queue)
-        options = archive.Options(nameservers=namesrv, topics=("Search",), target=target)
+        options = archive.ArchiveOptions(nameservers=namesrv, topics=("Search",), target=target)
         archive.run(spark, options)
         client.send("Search", b"\xff third", keys=["both"], tag="b", queue=queue)
     return namesrv, target
 
 
 def found(spark: SparkSession, archived: tuple[str, str], **words: Any) -> list[str]:
-    options = search.Options(
+    options = search.SearchOptions(
         nameservers=archived[0], archive=archived[1], topics=("Search",), **words
     )
     return [f"{hit.offset} {hit.places}" for hit in search.run(spark, options).hits]
@@ -62,25 +62,25 @@ def test_a_store_that_a_broker_writes_to(
     words = {"stores": (store,), "brokers": ("broker-a",)}
     everywhere = ["0 archive,live,store", "1 archive,live,store", "2 live,store"]
     assert found(spark, archived, key="both", **words) == everywhere
-    alone = search.Options(stores=(store,), topics=("Search",), text="third")
+    alone = search.SearchOptions(stores=(store,), topics=("Search",), text="third")
     (hit,) = search.run(spark, alone).hits
     assert (hit.offset, hit.places, hit.tag) == (2, "store", "b")
 
 
 def test_by_id_and_time(spark: SparkSession, archived: tuple[str, str]) -> None:
-    options = search.Options(archive=archived[1], key="both")
+    options = search.SearchOptions(archive=archived[1], key="both")
     (first, second) = search.run(spark, options).hits
     assert found(spark, archived, message_id=second.id) == ["1 archive,live"]
     assert (first.body, first.is_base64, first.tag) == ("first", False, "a")
     at_ms = round(datetime.fromisoformat(second.stored).timestamp() * 1000)
-    later = search.Options(archive=archived[1], since_ms=at_ms)
+    later = search.SearchOptions(archive=archived[1], since_ms=at_ms)
     assert second in search.run(spark, later).hits
-    earlier = search.Options(archive=archived[1], until_ms=at_ms)
+    earlier = search.SearchOptions(archive=archived[1], until_ms=at_ms)
     assert second not in search.run(spark, earlier).hits
 
 
 def test_a_limit_and_the_count(spark: SparkSession, archived: tuple[str, str]) -> None:
-    options = search.Options(archive=archived[1], key="both", limit=1)
+    options = search.SearchOptions(archive=archived[1], key="both", limit=1)
     report = search.run(spark, options)
     assert (len(report.hits), report.found) == (1, 2)
 
@@ -109,9 +109,9 @@ def test_from_the_command_line(
 
 def test_something_to_look_for_is_needed(spark: SparkSession) -> None:
     with pytest.raises(BadOption, match="what to look for"):
-        search.run(spark, search.Options(archive="x"))
+        search.run(spark, search.SearchOptions(archive="x"))
     with pytest.raises(BadOption, match="say where to read"):
-        search.run(spark, search.Options(key="x"))
+        search.run(spark, search.SearchOptions(key="x"))
 
 
 def test_readable(tmp_path: Path) -> None:

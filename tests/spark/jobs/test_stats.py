@@ -40,7 +40,9 @@ def planted(cometmq_session_cluster: Cluster) -> str:
 
 
 def test_what_was_planted_is_measured(spark: SparkSession, planted: str, tmp_path: Path) -> None:
-    options = stats.Options(nameservers=planted, topics=("Stats",), output=tmp_path, hot_keys=2)
+    options = stats.StatsOptions(
+        nameservers=planted, topics=("Stats",), output=tmp_path, hot_keys=2
+    )
     report = stats.run(spark, options)
     (topic,) = report.topics
     assert (topic.name, topic.messages) == ("Stats", 40)
@@ -62,7 +64,7 @@ def test_what_was_planted_is_measured(spark: SparkSession, planted: str, tmp_pat
 
 
 def test_heads_alone(spark: SparkSession, planted: str, tmp_path: Path) -> None:
-    options = stats.Options(
+    options = stats.StatsOptions(
         nameservers=planted, topics=("Stats",), output=tmp_path, hot_keys=0, tags=False
     )
     report = stats.run(spark, options)
@@ -76,7 +78,7 @@ def test_a_topic_without_messages(
 ) -> None:
     with Client(cometmq_session_cluster.namesrv) as client:
         make_topic(client, "StatsOfNothing", 1)
-    options = stats.Options(
+    options = stats.StatsOptions(
         nameservers=cometmq_session_cluster.namesrv, topics=("StatsOfNothing",), output=tmp_path
     )
     assert stats.run(spark, options).topics == ()

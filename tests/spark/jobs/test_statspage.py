@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cometmq.spark.jobs.stats import GroupLag, HotKey, Measured, Report, page, skews, span
+from cometmq.spark.jobs.stats import GroupLag, HotKey, Measured, StatsReport, page, skews, span
 
 SPREAD = {"p50": 3, "p95": 40, "p99": 900, "max": 60_000}
 
@@ -14,9 +14,9 @@ def measured(name: str, messages: int) -> Measured:
     return Measured(name, messages, messages * 300, 1.5, *times, SPREAD, SPREAD)
 
 
-def report(topics: int = 30) -> Report:
+def report(topics: int = 30) -> StatsReport:
     queues = tuple(measured(f"t{at} broker-a/{q}", 9 - q) for at in range(topics) for q in (0, 1))
-    return Report(
+    return StatsReport(
         topics=tuple(measured(f"t{at}", 100 - at) for at in range(topics)),
         queues=queues,
         tags=(measured("t0 paid", 50), measured("t0 (no tag)", 50)),
@@ -65,7 +65,7 @@ def test_every_tag_is_closed_and_names_are_text() -> None:
 
 
 def test_parts_without_numbers_are_left_out() -> None:
-    bare = Report((), (), (), (), (), (), 60_000, {}, "x")
+    bare = StatsReport((), (), (), (), (), (), 60_000, {}, "x")
     made = page(bare, 0)
     assert "Hot keys" not in made
     assert "Consumer groups" not in made

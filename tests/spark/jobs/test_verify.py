@@ -22,9 +22,9 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a", tmp_path / "b"
 
 
-def compared(spark: SparkSession, one: Path, other: Path) -> verify.Report:
+def compared(spark: SparkSession, one: Path, other: Path) -> verify.VerifyReport:
     told: list[tuple[str, int, int]] = []
-    options = verify.Options(stores=(str(one),), other_stores=(str(other),), limit=5)
+    options = verify.VerifyOptions(stores=(str(one),), other_stores=(str(other),), limit=5)
     report = verify.run(spark, options, lambda *progress: told.append(progress))
     assert told[-1][1] == told[-1][2] > 0
     return report
@@ -32,7 +32,7 @@ def compared(spark: SparkSession, one: Path, other: Path) -> verify.Report:
 
 def test_the_same(spark: SparkSession, tmp_path: Path) -> None:
     report = compared(spark, *pair(tmp_path))
-    assert report == verify.Report(True, 300, 300, 0, 0, 0, ())
+    assert report == verify.VerifyReport(True, 300, 300, 0, 0, 0, ())
 
 
 def test_another_body_and_messages_of_one_side(spark: SparkSession, tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_another_body_and_messages_of_one_side(spark: SparkSession, tmp_path: Pa
 
 def test_nothing_to_compare_with() -> None:
     with pytest.raises(BadOption, match="what to compare with"):
-        verify.Options(stores=("/a",)).other()
+        verify.VerifyOptions(stores=("/a",)).other()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.spark.jobs.words import size_bytes, span_ms
+from cometmq.spark.jobs.job import size_bytes, span_ms
 
 
 @pytest.mark.parametrize(

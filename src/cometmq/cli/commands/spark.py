@@ -25,12 +25,12 @@ from cometmq.cli import render
 from cometmq.cli.connect import AsJson  # noqa: TC001 - typer reads it
 from cometmq.cli.servers import parse_settings
 from cometmq.core.errors import CometError, SettingsError
-from cometmq.spark.jobs.registry import JOBS, Job
+from cometmq.spark.jobs.job import JOBS, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cometmq.spark.jobs.words import Word
+    from cometmq.spark.jobs.job import JobOption
 
 #: Options that have the same names in every command.
 _NAMED: Final[Mapping[str, tuple[str, ...]]] = {"nameservers": ("--namesrv", "-n")}
@@ -85,9 +85,9 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=value, annotation=annotation)
 
 
-def _split(hint: Any) -> tuple[Word | None, Any]:
-    """Return the Word of an annotation, and the type without it and without None."""
-    word: Word | None = None
+def _split(hint: Any) -> tuple[JobOption | None, Any]:
+    """Return the JobOption of an annotation, and the type without it and without None."""
+    word: JobOption | None = None
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
         word = next((note for note in notes if hasattr(note, "positional")), None)
@@ -103,7 +103,7 @@ def _plain(kind: Any) -> Any:
     return list[str] if get_origin(kind) is dict else kind
 
 
-def _name(field: str, word: Word | None, *, several: bool, is_on: bool) -> str:
+def _name(field: str, word: JobOption | None, *, several: bool, is_on: bool) -> str:
     name = (word.name if word else "") or (field.removesuffix("s") if several else field)
     name = name.replace("_", "-")
     return f"--{name}/--no-{name}" if is_on else f"--{name}"
@@ -276,7 +276,7 @@ def _bar(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Show a progress bar for each stage on standard error, if that is a terminal."""
     console = render.console(stderr=True)
     if not (shown and console.is_terminal):
-        from cometmq.spark.jobs.progress import silent
+        from cometmq.spark.jobs.job import silent
 
         yield silent
         return
@@ -323,7 +323,7 @@ def _code_of(error: Exception) -> int | None:
 
 
 def _line_of(error: Exception) -> str:
-    from cometmq.spark.jobs.failures import cause_of
+    from cometmq.spark.jobs.job import cause_of
 
     extra = _extra_for(error)
     if extra:
@@ -368,7 +368,7 @@ def of_job(job: Job) -> typer.Typer:
         run(job, options, master=master, memory=memory, conf=conf or [], as_json=as_json)
 
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(help=job.summary)(command(job.load().Options, extra))
+    one.command(help=job.summary)(command(job.load().options, extra))
     return one
 
 

@@ -33,8 +33,15 @@ from cometmq.spark.jobs.archived import (
     table_at,
 )
 from cometmq.spark.jobs.inputs import Places, chosen, messages
-from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
-from cometmq.spark.jobs.words import Word, size_bytes, span_ms
+from cometmq.spark.jobs.job import (
+    JobOption,
+    Progress,
+    drained,
+    silent,
+    size_bytes,
+    span_ms,
+    tasks_told,
+)
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
 from cometmq.spark.tables import replaced
@@ -176,25 +183,25 @@ _ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Places):
+class ArchiveOptions(Places):
     """Options of the job archive: the messages, the target, and the form of the archive."""
 
-    target: Annotated[str, Word("The archive: a path or URL.", positional=True)]
-    format: Annotated[Literal["parquet", "delta"], Word("The kind of table.")] = "parquet"
-    hours: Annotated[bool, Word("Partition by hour of the day, too.")] = False
+    target: Annotated[str, JobOption("The archive: a path or URL.", positional=True)]
+    format: Annotated[Literal["parquet", "delta"], JobOption("The kind of table.")] = "parquet"
+    hours: Annotated[bool, JobOption("Partition by hour of the day, too.")] = False
     file_bytes: Annotated[
-        int, Word("About how large files get.", name="file-size", read=size_bytes)
+        int, JobOption("About how large files get.", name="file-size", read=size_bytes)
     ] = 128_000_000
-    batch_messages: Annotated[int, Word("Messages in a batch of the stream.")] = 1_000_000
-    checkpoint: Annotated[str, Word("Where the stream's place is kept; in the archive.")] = ""
+    batch_messages: Annotated[int, JobOption("Messages in a batch of the stream.")] = 1_000_000
+    checkpoint: Annotated[str, JobOption("Where the stream's place is kept; in the archive.")] = ""
     every_ms: Annotated[
-        int, Word("Follow the topics, a batch so often.", name="every", read=span_ms)
+        int, JobOption("Follow the topics, a batch so often.", name="every", read=span_ms)
     ] = 0
-    compact: Annotated[bool, Word("Join the archive's small files instead.")] = False
+    compact: Annotated[bool, JobOption("Join the archive's small files instead.")] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ArchiveReport:
     """Result of a run. ``messages`` were added in ``batches``; ``known`` batches already
     existed."""
 
@@ -209,7 +216,7 @@ class Report:
 class Archiver:
     """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
 
-    def __init__(self, table: ArchiveTable, options: Options) -> None:
+    def __init__(self, table: ArchiveTable, options: ArchiveOptions) -> None:
         self._table = table
         self._options = options
         self.messages = self.batches = self.known = 0
@@ -228,12 +235,12 @@ class Archiver:
         else:
             self.known += 1
 
-    def report(self) -> Report:
+    def report(self) -> ArchiveReport:
         """Return the counts so far."""
-        return Report(self._options.target, self.messages, self.batches, self.known)
+        return ArchiveReport(self._options.target, self.messages, self.batches, self.known)
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silent) -> ArchiveReport:
     """Archive the current messages, or follow the topics until interrupted if ``every_ms`` is
     given.
 
@@ -243,7 +250,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
         from cometmq.spark.jobs.archive import compact
 
         before, after = compact(spark, options.target, options.file_bytes, progress)
-        return Report(options.target, files_before=before, files_after=after)
+        return ArchiveReport(options.target, files_before=before, files_after=after)
     table = table_at(options.target, options.format, hours=options.hours)
     archiver = Archiver(table, options)
     if options.archive:
@@ -260,13 +267,13 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     return archiver.report()
 
 
-def start(spark: SparkSession, options: Options, archiver: Archiver) -> StreamingQuery:
+def start(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> StreamingQuery:
     """Follow the topics until the query is stopped."""
     trigger = f"{options.every_ms} milliseconds"
     return _writer(spark, options, archiver).trigger(processingTime=trigger).start()
 
 
-def _writer(spark: SparkSession, options: Options, archiver: Archiver) -> DataStreamWriter:
+def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> DataStreamWriter:
     if options.until_ms is not None:
         raise BadOption("until", "a stream has no end; use --since, or archive a store directory")
     reader = spark.readStream.format("rocketmq").schema(DDL)
@@ -283,7 +290,7 @@ def _writer(spark: SparkSession, options: Options, archiver: Archiver) -> DataSt
 
 
 def _add_stores(
-    spark: SparkSession, options: Options, archiver: Archiver, progress: Progress
+    spark: SparkSession, options: ArchiveOptions, archiver: Archiver, progress: Progress
 ) -> None:
     """Add the messages of store directories that the archive lacks, as one batch."""
     table = table_at(options.target, options.format, hours=options.hours)
@@ -303,7 +310,7 @@ def _add_stores(
             archiver.add(rows, Mark(query, table.last(spark, query) + 1))
 
 
-def shaped(rows: DataFrame, options: Options) -> DataFrame:
+def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
     """Return the rows as they are written: in tasks of a file's size, ordered by queue and
     offset."""
     spark = rows.sparkSession

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from cometmq.spark.jobs.job import JobOption, Progress, silent
 from cometmq.spark.jobs.pool import SparkPool
-from cometmq.spark.jobs.progress import Progress, silent
-from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig
 from cometmq.store.tools.findings import Severity
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AuditOptions:
     """The stores to check, and how thoroughly."""
 
-    stores: Annotated[tuple[str, ...], Word("A store directory that all executors see.")] = ()
+    stores: Annotated[tuple[str, ...], JobOption("A store directory that all executors see.")] = ()
     full: Annotated[
-        bool, Word("Decode every record, also where CometMQ's seals say that nothing changed.")
+        bool, JobOption("Decode every record, also where CometMQ's seals say that nothing changed.")
     ] = False
 
 
@@ -51,7 +50,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """Result of an audit: the amounts of data checked, and the findings."""
 
     LINES: ClassVar[str] = "findings"
@@ -66,7 +65,7 @@ class Report:
     findings: tuple[Found, ...]
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent) -> AuditReport:
     """Audit stores. Raises BadOption, NoStore, StoreInUse, OSError."""
     if not options.stores:
         raise BadOption("stores", "name a store directory")
@@ -78,7 +77,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
         verify(StoreConfig(store_path_root_dir=store), full=options.full, pool=pool)
         for store in options.stores
     ]
-    return Report(
+    return AuditReport(
         all(each.is_sound for each in found),
         sum(each.log_bytes for each in found),
         sum(each.records for each in found),

@@ -26,9 +26,8 @@ from cometmq.message.properties import (
 )
 from cometmq.protocol.route import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
 from cometmq.spark.jobs.search import readable as body_text
-from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import moment_ms
 
@@ -114,23 +113,23 @@ _SENT: Final = ("body", "tags", "keys", "properties", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DlqOptions:
     """The group, the letters to choose, and whether to send them again."""
 
     nameservers: str
-    group: Annotated[str, Word("The consumer group.", positional=True)]
-    key: Annotated[str, Word("Only letters with this key.")] = ""
-    message_id: Annotated[str, Word("Only this letter; also by the id it had before.")] = ""
-    where: Annotated[str, Word("Only such letters: SQL on the columns, origin too.")] = ""
+    group: Annotated[str, JobOption("The consumer group.", positional=True)]
+    key: Annotated[str, JobOption("Only letters with this key.")] = ""
+    message_id: Annotated[str, JobOption("Only this letter; also by the id it had before.")] = ""
+    where: Annotated[str, JobOption("Only such letters: SQL on the columns, origin too.")] = ""
     since_ms: Annotated[
-        int | None, Word("Dead from when on: ISO 8601 or ms.", name="since", read=moment_ms)
+        int | None, JobOption("Dead from when on: ISO 8601 or ms.", name="since", read=moment_ms)
     ] = None
     until_ms: Annotated[
-        int | None, Word("Dead until before when.", name="until", read=moment_ms)
+        int | None, JobOption("Dead until before when.", name="until", read=moment_ms)
     ] = None
-    limit: Annotated[int, Word("How many to list, the youngest first.")] = 20
-    redrive: Annotated[bool, Word("Send the chosen letters to their topics again.")] = False
-    make_readable: Annotated[bool, Word("Allow reading of a write-only topic first.")] = False
+    limit: Annotated[int, JobOption("How many to list, the youngest first.")] = 20
+    redrive: Annotated[bool, JobOption("Send the chosen letters to their topics again.")] = False
+    make_readable: Annotated[bool, JobOption("Allow reading of a write-only topic first.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DlqReport:
     """Result of a run. ``chosen`` of all ``dead`` letters are in ``origins`` and ``letters``.
 
     Of the chosen ones, ``before`` had been sent again earlier, ``sent`` were in this run, and
@@ -182,7 +181,7 @@ class Report:
     ok: bool
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: DlqOptions, progress: Progress = silent) -> DlqReport:
     """Report the dead letters, and send the chosen ones again if requested.
 
     Raises BadOption if the topic may not be read, RouteNotFound if letters are to be sent to a
@@ -190,7 +189,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     """
     dead, waiting = _counts(options)
     if not dead:
-        return Report((), (), 0, 0, waiting, 0, 0, 0, 0, ok=True)
+        return DlqReport((), (), 0, 0, waiting, 0, 0, 0, 0, ok=True)
     found = _read(spark, options).cache()
     try:
         with tasks_told(spark, "letters", progress):
@@ -213,7 +212,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
         listed = rows.orderBy(f.desc("dead_ms"), "queue_offset").limit(options.limit).collect()
     finally:
         found.unpersist()
-    return Report(
+    return DlqReport(
         letters=tuple(_letter(row, there) for row in listed),
         origins=_origins(summary),
         dead=dead,
@@ -227,7 +226,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     )
 
 
-def _counts(options: Options) -> tuple[int, int]:
+def _counts(options: DlqOptions) -> tuple[int, int]:
     """Return the number of dead letters on the brokers, and of retries not delivered to the group
     yet."""
     topic = dead_letters(options.group)
@@ -255,14 +254,14 @@ def _counts(options: Options) -> tuple[int, int]:
         return sum(each.max_offset - each.min_offset for each in held.values()), lag
 
 
-def _existing(options: Options, topics: Sequence[str]) -> list[str]:
+def _existing(options: DlqOptions, topics: Sequence[str]) -> list[str]:
     """Return those of the topics that still exist."""
     with Client(options.nameservers) as client:
         known = set(client.wait(Admin(client.inner.session).list_topics()))
     return [topic for topic in topics if topic in known]
 
 
-def _read(spark: SparkSession, options: Options) -> DataFrame:
+def _read(spark: SparkSession, options: DlqOptions) -> DataFrame:
     places = Places(
         nameservers=options.nameservers,
         topics=(dead_letters(options.group),),
@@ -306,7 +305,7 @@ def _origins(summary: Sequence[Row]) -> tuple[Origin, ...]:
 
 
 def _there(
-    spark: SparkSession, options: Options, found: DataFrame, topics: Sequence[str], first_ms: int
+    spark: SparkSession, options: DlqOptions, found: DataFrame, topics: Sequence[str], first_ms: int
 ) -> set[str]:
     """Return the re-drive ids of the chosen letters that their topics hold."""
     if not topics:
@@ -318,7 +317,7 @@ def _there(
     return {row.msg_id for row in rows}
 
 
-def _send(found: DataFrame, options: Options, there: set[str]) -> int:
+def _send(found: DataFrame, options: DlqOptions, there: set[str]) -> int:
     """Send the letters whose id is not in their topic yet. Return their number."""
     rows = found.where(f.col("origin").isNotNull())
     if there:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cometmq.spark.jobs.words import Word
+from cometmq.spark.jobs.job import JobOption
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import moment_ms
 from cometmq.spark.schema import BY_NAME
@@ -39,18 +39,24 @@ A record does not contain its broker's name, so a store directory need not know 
 class Places:
     """The options that name the inputs. At least one must be given."""
 
-    nameservers: Annotated[str, Word("A live cluster's name servers, parted by ';'.")] = ""
-    topics: Annotated[tuple[str, ...], Word("A topic; may be given several times.")] = ()
-    pattern: Annotated[str, Word("Topics whose whole name matches, in the place of names.")] = ""
-    stores: Annotated[tuple[str, ...], Word("A broker's store directory.")] = ()
-    brokers: Annotated[tuple[str, ...], Word("The broker's name of each store directory.")] = ()
-    archive: Annotated[str, Word("An archive, as the job archive makes.")] = ""
+    nameservers: Annotated[str, JobOption("A live cluster's name servers, separated by ';'.")] = ""
+    topics: Annotated[tuple[str, ...], JobOption("A topic; repeatable.")] = ()
+    pattern: Annotated[
+        str, JobOption("A regular expression for whole topic names, instead of names.")
+    ] = ""
+    stores: Annotated[tuple[str, ...], JobOption("A broker's store directory.")] = ()
+    brokers: Annotated[
+        tuple[str, ...], JobOption("The broker's name of each store directory.")
+    ] = ()
+    archive: Annotated[str, JobOption("An archive made by the job archive.")] = ""
     since_ms: Annotated[
-        int | None, Word("From when on: ISO 8601 or ms.", name="since", read=moment_ms)
+        int | None, JobOption("Start time: ISO 8601 or ms.", name="since", read=moment_ms)
     ] = None
-    until_ms: Annotated[int | None, Word("Until before when.", name="until", read=moment_ms)] = None
-    read_options: Annotated[dict[str, str], Word("KEY=VALUE, an option of the source.")] = field(
-        default_factory=dict
+    until_ms: Annotated[
+        int | None, JobOption("End time, exclusive.", name="until", read=moment_ms)
+    ] = None
+    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
+        field(default_factory=dict)
     )
 
     def named(self) -> tuple[str, ...]:

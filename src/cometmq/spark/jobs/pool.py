@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cometmq.spark.jobs.progress import Progress, tasks_told
+from cometmq.spark.jobs.job import Progress, tasks_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

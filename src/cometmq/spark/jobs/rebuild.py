@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.spark.jobs.job import JobOption, Progress, silent
 from cometmq.spark.jobs.pool import SparkPool
-from cometmq.spark.jobs.progress import Progress, silent
-from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
@@ -262,15 +261,15 @@ QUEUES_A_TASK: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RebuildOptions:
     """The directories of the log and of the new files. Sizes of files are taken from the store's
     existing files if it has some, else from these options; 0 is the broker's default."""
 
-    store: Annotated[str, Word("The store directory; only its commitlog is needed.")] = ""
-    target: Annotated[str, Word("A new directory for consumequeue and index.")] = ""
-    queue_file_bytes: Annotated[int, Word("Size of a queue file.")] = 0
-    index_slots: Annotated[int, Word("Slots of an index file.")] = 0
-    index_entries: Annotated[int, Word("Entries of an index file.")] = 0
+    store: Annotated[str, JobOption("The store directory; only its commitlog is needed.")] = ""
+    target: Annotated[str, JobOption("A new directory for consumequeue and index.")] = ""
+    queue_file_bytes: Annotated[int, JobOption("Size of a queue file.")] = 0
+    index_slots: Annotated[int, JobOption("Slots of an index file.")] = 0
+    index_entries: Annotated[int, JobOption("Entries of an index file.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +282,7 @@ class ReportedGap:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RebuildReport:
     """Result of a run. ``ok`` means that the log has no gaps. ``older`` records belong to topics
     that were deleted and recreated; they are in no queue."""
 
@@ -298,7 +297,7 @@ class Report:
     gaps: tuple[ReportedGap, ...]
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silent) -> RebuildReport:
     """Rebuild the files. Raises BadOption, NoStore, StoreInUse, OSError."""
     if not options.store or not options.target:
         raise BadOption("target" if options.store else "store", "is required")
@@ -339,7 +338,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
         for gap in log.gaps
         if not (gap.open and log is logs[-1])
     )
-    return Report(
+    return RebuildReport(
         not gaps,
         sum(log.records for log in logs),
         len(queues),

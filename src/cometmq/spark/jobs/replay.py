@@ -18,8 +18,7 @@ from pyspark.sql import functions as f
 from cometmq.core.clock import SystemClock
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
-from cometmq.spark.jobs.words import Word
+from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -35,17 +34,17 @@ _AHEAD_MS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Places):
+class ReplayOptions(Places):
     """Options of the job replay: the messages, their target, order and rate."""
 
-    to: Annotated[str, Word("The topic that gets the messages.", positional=True)]
-    to_namesrv: Annotated[str, Word("The name servers of another cluster.")] = ""
-    where: Annotated[str, Word("Which messages: SQL on the columns, like tags = 'paid'.")] = ""
+    to: Annotated[str, JobOption("The topic that gets the messages.", positional=True)]
+    to_namesrv: Annotated[str, JobOption("The name servers of another cluster.")] = ""
+    where: Annotated[str, JobOption("Which messages: SQL on the columns, like tags = 'paid'.")] = ""
     order: Annotated[
-        Literal["none", "queue", "key"], Word("Keep the order of each source queue or key.")
+        Literal["none", "queue", "key"], JobOption("Keep the order of each source queue or key.")
     ] = "none"
-    rate: Annotated[int, Word("Messages a second at most, about; 0 for no limit.")] = 0
-    dry_run: Annotated[bool, Word("Only count.")] = False
+    rate: Annotated[int, JobOption("Messages a second at most, about; 0 for no limit.")] = 0
+    dry_run: Annotated[bool, JobOption("Only count.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReplayReport:
     """Result of a run. ``sent`` is 0 in a dry run. ``chosen`` counts each message once."""
 
     sources: tuple[Source, ...]
@@ -69,7 +68,7 @@ class Report:
     to: str
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: ReplayOptions, progress: Progress = silent) -> ReplayReport:
     """Send the messages, or only count them. Raises BadOption, and the sink's errors."""
     rows = chosen(spark, options)
     target = options.to_namesrv or options.nameservers
@@ -78,7 +77,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     if options.dry_run:
         with tasks_told(spark, "count", progress):
             sources = _counted(rows)
-        return Report(sources, sum(each.messages for each in sources), 0, options.to)
+        return ReplayReport(sources, sum(each.messages for each in sources), 0, options.to)
     seen = Observation()
     ready = ordered(rows, options.order)
     if options.rate:
@@ -86,10 +85,10 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     with tasks_told(spark, "replay", progress):
         send(ready.observe(seen, f.count("*").alias("sent")), target, options.to)
     sent = int(seen.get["sent"])
-    return Report((), sent, sent, options.to)
+    return ReplayReport((), sent, sent, options.to)
 
 
-def chosen(spark: SparkSession, options: Options) -> DataFrame:
+def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
     """Return the messages to send, each once, with COLUMNS."""
     rows = messages(spark, options, COLUMNS)
     rows = once(rows) if len(options.named()) > 1 else rows.drop("place")

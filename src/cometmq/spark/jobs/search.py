@@ -16,8 +16,7 @@ from pyspark.sql import functions as f
 
 from cometmq.admin.views import moment
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
-from cometmq.spark.jobs.words import Word
+from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -28,14 +27,14 @@ _ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Places):
+class SearchOptions(Places):
     """The conditions of the search; all that are given must hold."""
 
-    key: Annotated[str, Word("One of the message's keys, the whole of it.")] = ""
-    message_id: Annotated[str, Word("The sender's id or the offset id.")] = ""
-    tag: Annotated[str, Word("The tag.")] = ""
-    text: Annotated[str, Word("Text that the body holds.")] = ""
-    limit: Annotated[int, Word("How many to give, the oldest first.")] = 100
+    key: Annotated[str, JobOption("One of the message's keys, the whole of it.")] = ""
+    message_id: Annotated[str, JobOption("The sender's id or the offset id.")] = ""
+    tag: Annotated[str, JobOption("The tag.")] = ""
+    text: Annotated[str, JobOption("Text that the body holds.")] = ""
+    limit: Annotated[int, JobOption("How many to give, the oldest first.")] = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SearchReport:
     """Result of a search. ``found`` counts each message once; ``hits`` are the oldest, at most
     ``limit``."""
 
@@ -66,7 +65,7 @@ class Report:
     found: int
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: SearchOptions, progress: Progress = silent) -> SearchReport:
     """Search messages. Raises BadOption if there is no condition or no input."""
     if not any((options.key, options.message_id, options.tag, options.text)) and (
         options.since_ms is None and options.until_ms is None
@@ -77,15 +76,15 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     with tasks_told(spark, "search", progress):
         told = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
         rows = told.orderBy(*_ORDER).limit(options.limit).collect()
-    return Report(tuple(map(_hit, rows)), int(seen.get["found"]))
+    return SearchReport(tuple(map(_hit, rows)), int(seen.get["found"]))
 
 
-def matching(spark: SparkSession, options: Options) -> DataFrame:
+def matching(spark: SparkSession, options: SearchOptions) -> DataFrame:
     """Return the matching messages, each once, with COLUMNS and ``places``."""
     return once(messages(spark, options, COLUMNS, options.tag).where(_wanted(options)))
 
 
-def _wanted(options: Options) -> Column:
+def _wanted(options: SearchOptions) -> Column:
     tests: list[Column] = []
     if options.key:
         tests.append(f.array_contains(f.split("keys", " "), options.key))

@@ -23,8 +23,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.spark.jobs.charts import amount, bars, lines
 from cometmq.spark.jobs.inputs import Places, messages
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
-from cometmq.spark.jobs.words import Word, span_ms
+from cometmq.spark.jobs.job import JobOption, Progress, silent, span_ms, tasks_told
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -117,7 +116,7 @@ svg { display: block; width: 100%; height: auto } svg text { font-size: 12px; fi
 """
 
 
-def page(report: Report, made_ms: int) -> str:
+def page(report: StatsReport, made_ms: int) -> str:
     """Return the whole HTML file."""
     parts = [
         _head(report, made_ms),
@@ -148,7 +147,7 @@ _SKEW: Final = "Messages of each queue. Skew is the fullest queue over the mean 
 _BEHIND: Final = "Messages not consumed yet, and the age of the oldest of them."
 
 
-def _head(report: Report, made_ms: int) -> str:
+def _head(report: StatsReport, made_ms: int) -> str:
     messages = sum(topic.messages for topic in report.topics)
     size = sum(topic.bytes for topic in report.topics)
     first = min((topic.first for topic in report.topics), default="")
@@ -172,7 +171,7 @@ def _section(title: str, note: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{told}{body}</section>"
 
 
-def _rates_section(report: Report) -> str:
+def _rates_section(report: StatsReport) -> str:
     return lines(report.rates, report.bucket_ms) + _measured_section(report.topics)
 
 
@@ -180,18 +179,18 @@ def _lags(topics: Sequence[Measured]) -> str:
     return bars([(each.name, each.lag_ms) for each in topics], "ms")
 
 
-def _queues(report: Report) -> str:
+def _queues(report: StatsReport) -> str:
     chart = bars([(each.name, {"messages": each.messages}) for each in report.queues[:ROWS]], "")
     skew = [(s.topic, s.queues, s.fullest, f"{s.over_mean:.2f}") for s in report.skew[:ROWS]]
     return chart + _table(("topic", "queues", "fullest", "skew"), skew)
 
 
-def _keys(report: Report) -> str:
+def _keys(report: StatsReport) -> str:
     rows = [(f"{each.topic} {each.key}", {"messages": each.messages}) for each in report.hot_keys]
     return bars(rows, "")
 
 
-def _groups(report: Report) -> str:
+def _groups(report: StatsReport) -> str:
     rows = [
         (
             *(each.group, each.topic, f"{each.lag:,}"),
@@ -255,14 +254,20 @@ _DIMENSIONS: Final = ("topic", "queue", "tag", "bucket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Places):
+class StatsOptions(Places):
     """Options of the job stats: the messages, the figures to compute, and the output folder."""
 
-    output: Annotated[Path, Word("Where report.html and report.json go.")] = Path("stats")
-    groups: Annotated[tuple[str, ...], Word("A group to measure; all of the topics' else.")] = ()
-    bucket_ms: Annotated[int, Word("The grain of rates.", name="bucket", read=span_ms)] = 60_000
-    hot_keys: Annotated[int, Word("How many hot keys to tell; 0 reads no keys.")] = 10
-    tags: Annotated[bool, Word("Tell tags apart, too.")] = True
+    output: Annotated[Path, JobOption("The folder for report.html and report.json.")] = Path(
+        "stats"
+    )
+    groups: Annotated[
+        tuple[str, ...], JobOption("A group to measure; the default is all groups of the topics.")
+    ] = ()
+    bucket_ms: Annotated[int, JobOption("The grain of rates.", name="bucket", read=span_ms)] = (
+        60_000
+    )
+    hot_keys: Annotated[int, JobOption("Number of hot keys to report; 0 reads no keys.")] = 10
+    tags: Annotated[bool, JobOption("Also report each tag.")] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +306,7 @@ class HotKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StatsReport:
     """All measurements. ``rates`` are a topic's messages by bucket (ms since the epoch)."""
 
     topics: tuple[Measured, ...]
@@ -315,7 +320,7 @@ class Report:
     html: str
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: StatsOptions, progress: Progress = silent) -> StatsReport:
     """Measure topics and write the report. Raises BadOption, OSError, and the errors of reads."""
     places = options.named()
     with tasks_told(spark, "measure", progress):
@@ -328,7 +333,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     if "live" in places:
         lags = group_lags(options.nameservers, options.topics, options.groups)
     queues = _measured(rows, "queue")
-    report = Report(
+    report = StatsReport(
         topics=_measured(rows, "topic"),
         queues=queues,
         tags=_measured(rows, "tag"),
@@ -343,7 +348,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     return report
 
 
-def write(report: Report, output: Path) -> None:
+def write(report: StatsReport, output: Path) -> None:
     """Write report.html and report.json into a folder."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "report.html").write_text(page(report, SystemClock().wall_ms()), encoding="utf-8")
@@ -351,7 +356,7 @@ def write(report: Report, output: Path) -> None:
     (output / "report.json").write_bytes(text)
 
 
-def _cube(spark: SparkSession, options: Options) -> DataFrame:
+def _cube(spark: SparkSession, options: StatsOptions) -> DataFrame:
     """Return all measurements but keys in one pass: a row for each topic, queue, tag and bucket."""
     columns = (*HEADS, "size_bytes", *(("tags",) if options.tags else ()))
     stored = f.unix_millis("store_timestamp")
@@ -440,7 +445,7 @@ def skews(queues: Sequence[Measured]) -> tuple[Skew, ...]:
     return tuple(sorted(found, key=lambda skew: (-skew.over_mean, skew.topic)))
 
 
-def _hot_keys(spark: SparkSession, options: Options) -> tuple[HotKey, ...]:
+def _hot_keys(spark: SparkSession, options: StatsOptions) -> tuple[HotKey, ...]:
     keys = messages(spark, options, ("topic", "keys")).where("keys is not null")
     each = keys.select("topic", f.explode(f.array_distinct(f.split("keys", " "))).alias("key"))
     counted = each.where("key <> ''").groupBy("topic", "key").count()

@@ -31,8 +31,7 @@ from cometmq.spark.jobs.changes import (
     parsed,
     with_group,
 )
-from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
-from cometmq.spark.jobs.words import Word
+from cometmq.spark.jobs.job import JobOption, Progress, drained, silent, tasks_told
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
@@ -197,20 +196,28 @@ class SyncOptions:
     typed copies have them. ``read_options`` are further options of the source.
     """
 
-    nameservers: Annotated[str, Word("Name servers, several parted by ';'.")]
-    topic: Annotated[str, Word("The topic of changes.", positional=True)]
-    directory: Annotated[Path, Word("Where the copy lies.", positional=True)]
-    buckets: Annotated[int, Word("Parts of the copy; those that a batch touches are merged.")] = 8
-    max_offsets_per_trigger: Annotated[int, Word("Messages in a micro-batch.")] = 100_000
-    trigger_ms: Annotated[int, Word("Between micro-batches, where the topic is followed.")] = 1_000
-    group_by: Annotated[str, Word("The field of a row that the report counts by.")] = "country"
+    nameservers: Annotated[str, JobOption("Name servers, several parted by ';'.")]
+    topic: Annotated[str, JobOption("The topic of changes.", positional=True)]
+    directory: Annotated[Path, JobOption("The directory of the copy.", positional=True)]
+    buckets: Annotated[
+        int, JobOption("Parts of the copy; those that a batch touches are merged.")
+    ] = 8
+    max_offsets_per_trigger: Annotated[int, JobOption("Messages in a micro-batch.")] = 100_000
+    trigger_ms: Annotated[
+        int, JobOption("Time between micro-batches while the topic is followed.")
+    ] = 1_000
+    group_by: Annotated[str, JobOption("The field of a row by which the report counts.")] = (
+        "country"
+    )
     schemas: Annotated[
-        dict[str, str], Word("TABLE=DDL: the columns of a table; other rows are kept aside.")
+        dict[str, str], JobOption("TABLE=DDL: the columns of a table; other rows are kept aside.")
     ] = field(default_factory=dict)
-    postgres: Annotated[str, Word("A database to keep the tables of schemas in, too.")] = ""
-    delta: Annotated[str, Word("A folder for Delta tables of their rows, batch by batch.")] = ""
-    read_options: Annotated[dict[str, str], Word("KEY=VALUE, an option of the source.")] = field(
-        default_factory=dict
+    postgres: Annotated[str, JobOption("A database that also keeps the tables of schemas.")] = ""
+    delta: Annotated[str, JobOption("A folder for Delta tables of their rows, batch by batch.")] = (
+        ""
+    )
+    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
+        field(default_factory=dict)
     )
 
     @property
@@ -225,7 +232,7 @@ class SyncOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncResult:
+class SyncReport:
     """Result of a run: the live rows of each table, totals, and the report."""
 
     rows: dict[str, int]
@@ -233,10 +240,6 @@ class SyncResult:
     rejected: int
     batches: int
     report: ChangeReport
-
-
-Options = SyncOptions
-Report = SyncResult
 
 
 def start(spark: SparkSession, options: SyncOptions) -> StreamingQuery:
@@ -257,18 +260,18 @@ def drain(query: StreamingQuery) -> None:
     query.stop()
 
 
-def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncResult:
+def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncReport:
     """Apply the current messages of the topic, then count and report."""
     catch_up(spark, options, progress)
     with tasks_told(spark, "report", progress):
         return finish(spark, options)
 
 
-def finish(spark: SparkSession, options: SyncOptions) -> SyncResult:
+def finish(spark: SparkSession, options: SyncOptions) -> SyncReport:
     """Count the rows of the copy, and write the report on all changes so far."""
     manifest = options.table.current()
     counted = live(spark, options.directory).groupBy("table").count().collect()
-    return SyncResult(
+    return SyncReport(
         rows={row["table"]: row["count"] for row in counted},
         applied=manifest.counts.get("applied", 0),
         rejected=manifest.counts.get("rejected", 0),

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.inputs import Places, messages
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
-from cometmq.spark.jobs.words import Word
+from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -32,14 +31,14 @@ _QUEUE: Final = ("broker", "topic", "queue_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Places):
+class VerifyOptions(Places):
     """The two sides: the options of other jobs for the one, and further options for the other. If
     each side has one broker, the brokers' names may differ."""
 
-    other_nameservers: Annotated[str, Word("The other side: name servers.")] = ""
-    other_stores: Annotated[tuple[str, ...], Word("The other side: store directories.")] = ()
-    other_brokers: Annotated[tuple[str, ...], Word("The brokers' names of those stores.")] = ()
-    limit: Annotated[int, Word("How many differences to give.")] = 100
+    other_nameservers: Annotated[str, JobOption("The other side: name servers.")] = ""
+    other_stores: Annotated[tuple[str, ...], JobOption("The other side: store directories.")] = ()
+    other_brokers: Annotated[tuple[str, ...], JobOption("The brokers' names of those stores.")] = ()
+    limit: Annotated[int, JobOption("How many differences to give.")] = 100
 
     def other(self) -> Places:
         """Return the inputs of the other side. Raises BadOption."""
@@ -71,7 +70,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """Result of a run: the messages on both sides, and the first of all ``differing``."""
 
     LINES: ClassVar[str] = "differences"
@@ -85,7 +84,7 @@ class Report:
     differences: tuple[Difference, ...]
 
 
-def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+def run(spark: SparkSession, options: VerifyOptions, progress: Progress = silent) -> VerifyReport:
     """Compare the two sides. Raises BadOption, and the errors of reads."""
     sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
     with tasks_told(spark, "sums", progress):
@@ -94,7 +93,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     counts = [sum(row.messages for row in sums if row.side == side) for side in (0, 1)]
     bad = _differing(sums, one_each)
     if not bad:
-        return Report(True, counts[0], counts[1], 0, 0, 0, ())
+        return VerifyReport(True, counts[0], counts[1], 0, 0, 0, ())
     with tasks_told(spark, "differences", progress):
         found = _messages_of(spark, sides, bad, one_each)
         told = found.orderBy("topic", "queue_id", "queue_offset", "broker").limit(options.limit)
@@ -105,7 +104,7 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
             f.count_if(one == 0).alias("missing"),
             f.count_if(other == 0).alias("other_missing"),
         ).collect()
-    return Report(
+    return VerifyReport(
         False, counts[0], counts[1], totals["all"], totals["missing"], totals["other_missing"],
         differences,
     )  # fmt: skip
