@@ -32,10 +32,6 @@ async def test_a_slave_becomes_the_master(tmp_path: Path) -> None:
         assert not slave.broker.config.is_slave
 
 
-async def copies_nothing(address: str) -> None:
-    """Leave the tables as they are."""
-
-
 @pytest.mark.parametrize("rejoins", [False, True])
 async def test_a_topic_that_the_promoted_lacks_is_made_by_who_sends_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rejoins: bool
@@ -54,7 +50,7 @@ async def test_a_topic_that_the_promoted_lacks_is_made_by_who_sends_on(
             await until(lambda: new.broker.topics.get("known") is not None)
             # Longer than the master lives from here on.
             tables = new.broker.part.tables  # type: ignore[union-attr]
-            monkeypatch.setattr(tables, "copy", copies_nothing)
+            monkeypatch.setattr(tables, "follows", lambda: False)
             await Admin(client.session).create_topic("young", queues=8)
             assert len(await client.queues("young")) == 8
         before = new.broker
