@@ -25,7 +25,7 @@ def with_turns(
 ) -> MessageStore:
     """A store whose later turns are ``calls``."""
     store = opened(root, flush_disk_type=flush)
-    store.backlog.start(calls.append)
+    store.backlog.call_soon = calls.append
     return store
 
 

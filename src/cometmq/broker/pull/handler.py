@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.broker.pull.plans import CODES, MAX_BYTES, MAX_MESSAGES, PullPlans
+from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans, entries_of
 from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.answers import Reply, pull_pieces
@@ -22,8 +22,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
-from cometmq.speedups import answer_frame
-from cometmq.store.read.coldreads import FarTurns
+from cometmq.speedups import PullAnswers, answer_frame
+from cometmq.store.read.coldreads import RECENT_BYTES, FarTurns
 from cometmq.store.read.filtered import read_matching_at_once
 from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
 
@@ -55,6 +55,16 @@ LONG_LOOK_NS: Final = 2_000_000
 LIGHT_WEIGHT: Final = 64
 #: Maximum number of concurrent cold reads: each holds its bytes in memory.
 MAX_COLD_READS: Final = 16
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
 
 #: Statuses of queues without messages: an empty queue, and one that does not exist.
 _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
@@ -103,9 +113,19 @@ class PullHandler:
         self._clock = clock
         self._tasks = tasks
         self._plans = PullPlans(
-            context, topics=topics, groups=groups, filters=filters, offsets=offsets, stats=stats
+            config=config, store=store, topics=topics, groups=groups, filters=filters
         )
-        self._answers = self._plans.answers
+        self._answers = PullAnswers(
+            store.reads,
+            RECENT_BYTES,
+            (_pieces(ReadStatus.FOUND), _pieces(ReadStatus.NO_MATCHED_MESSAGE)),
+            stats.pulled,
+            self._plans.plan_of,
+            entries_of,
+            stats.counter,
+            offsets.commit,
+        )
+        self._plans.when_changed(self._answers.forget)
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self._far = FarTurns(clock, tasks, lambda: store.written_offset)
         soon = asyncio.get_running_loop().call_soon
@@ -373,7 +393,7 @@ class PullHandler:
             moved = request.header.queue_offset != 0
             code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
         else:
-            code = CODES[status]
+            code = _CODES[status]
         onward = result.next_offset
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
             # A slave may lack records of its master: only the master may move a consumer's offset.
@@ -414,3 +434,7 @@ class PullHandler:
         pull.peer.reply(
             pull.request, Reply(code, header=header, body=body, remark=result.status.name)
         )
+
+
+def _pieces(status: ReadStatus) -> tuple[bytes, ...]:
+    return pull_pieces(_CODES[status], status.name)

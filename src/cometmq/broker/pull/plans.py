@@ -22,25 +22,23 @@ from msgspec import structs
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.filter.budget import Budget
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
-from cometmq.protocol.answers import pull_pieces
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import PullMessage
 from cometmq.protocol.route import PERM_READ
-from cometmq.speedups import PullAnswers, PullPlan
+from cometmq.speedups import PullPlan
 from cometmq.store.queue.consumequeue import ConsumeQueue
-from cometmq.store.read.coldreads import RECENT_BYTES
-from cometmq.store.read.reader import ReadStatus
 from cometmq.store.read.validation import proof_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.context import Context
     from cometmq.broker.pull.filtering import Filters
-    from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
     from cometmq.speedups import QueueState
     from cometmq.speedups.plain.pullframes import PullFields
+    from cometmq.store.messagestore import MessageStore
     from cometmq.store.read.reader import ReadLimits
 
 #: Limits of one response (upstream: maxTransferBytesOnMessageInMemory and -Count).
@@ -54,55 +52,35 @@ MAX_PLANNED_BYTES: Final = 16 << 20
 #: Budget of a pull without a filter, which is not limited.
 _NO_BUDGET: Final = (0, 0)
 
-#: Response code of each outcome of a read.
-CODES: Final = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
-    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-}
-
 
 class PullPlans:
     """Checks pulls and makes plans for plain ones."""
 
     def __init__(
         self,
-        context: Context,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
         filters: Filters,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
     ) -> None:
-        config, store = context.config, context.store
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._filters = filters
         self._planned_bytes = 0
+        self._forget: Callable[[], None] = lambda: None
         self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
-        self.answers = PullAnswers(
-            store.reads,
-            RECENT_BYTES,
-            (answer_pieces(ReadStatus.FOUND), answer_pieces(ReadStatus.NO_MATCHED_MESSAGE)),
-            stats.pulled,
-            self.plan_of,
-            entries_of,
-            stats.counter,
-            offsets.commit,
-        )
-        # Whatever a plan depends on makes all plans invalid when it changes.
-        forget = self.answers.forget
-        topics.on_change.append(forget)
-        groups.on_change.append(forget)
-        filters.when_changed(forget)
-        store.queues.on_gone.append(lambda _: forget())
+
+    def when_changed(self, forget: Callable[[], None]) -> None:
+        """Call ``forget`` whenever all plans have become invalid."""
+        self._forget = forget
+        self._topics.on_change.append(forget)
+        self._groups.on_change.append(forget)
+        self._filters.when_changed(forget)
+        self._store.queues.on_gone.append(lambda _: forget())
 
     def plan_of(self, fields: PullFields) -> PullPlan | None:
         """Return the plan of a plain pull; None if it is refused or its queue does not exist."""
@@ -126,7 +104,7 @@ class PullPlans:
             budget = left.count, left.size_bytes
             self._planned_bytes += wanted.size_bytes
             if self._planned_bytes > MAX_PLANNED_BYTES:
-                self.answers.forget()
+                self._forget()
                 self._planned_bytes = wanted.size_bytes
         return PullPlan(
             queue,
@@ -194,8 +172,3 @@ def entries_of(queue: QueueState, offset: int, count: int) -> bytes | bytearray 
         return queue.read_at_once(offset, count)
     except StoreCorrupt:
         return None
-
-
-def answer_pieces(status: ReadStatus) -> tuple[bytes, ...]:
-    """Return the parts of the header of a response to a pull with this outcome."""
-    return pull_pieces(CODES[status], status.name)
