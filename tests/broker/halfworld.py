@@ -91,11 +91,10 @@ async def open_world(
             clock=clock, tasks=parts.tasks,
         )  # fmt: skip
         checkback = CheckBack(
-            parts.context(directory / "config"),
-            transactions=transactions,
-            offsets=parts.offsets,
-            members=parts.members,
-        )
+            str(directory / "config"), config=config, store=parts.store,
+            transactions=transactions, offsets=parts.offsets, members=parts.members,
+            clock=clock, tasks=parts.tasks,
+        )  # fmt: skip
         await checkback.recover()
         world = World(parts, clock, transactions, checkback)
         member = Member("p@1", "JAVA", 407, clock.monotonic_ms())

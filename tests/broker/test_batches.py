@@ -242,7 +242,7 @@ async def test_hooks_and_other_codecs_see_it_as_any_batch(tmp_path: Path) -> Non
     async with running_broker(tmp_path, **SHORT) as running:
         client, watcher = await running.connect(), Watcher()
         binary, _ = await client.ask(BATCH, body_of(COUNT), codec=BINARY, **send_fields(m="true"))
-        running.broker.hooks.send.add(watcher)
+        running.broker.send_hooks.add(watcher)
         hooked = await client.send(body_of(COUNT), code=BATCH, m="true")
         await client.send(body_of(COUNT)[:-1], code=BATCH, m="true")
         assert watcher.seen == [(0, COUNT), (13, 0)]

@@ -75,7 +75,7 @@ async def test_long_answers_to_held_pulls_are_named(tmp_path: Path) -> None:
         await producer.send()
         consumer.post(PULL, **pull_fields(1, sysFlag="6", suspendTimeoutMillis="30000"))
         await consumer.ask(RequestCode.GET_MAX_OFFSET, topic="t", queueId="1")
-        running.broker.hooks.consume.add(SlowHook(PULL))
+        running.broker.consume_hooks.add(SlowHook(PULL))
         await producer.send()
         await consumer.frame()
         await producer.ask(RequestCode.GET_MAX_OFFSET, topic="t", queueId="1")

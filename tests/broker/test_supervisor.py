@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.app import Broker
-from cometmq.broker.config import BrokerConfig, BrokerRole, load
+from cometmq.broker.config import BrokerRole, load
 from cometmq.broker.replication.rolefile import role_path
-from cometmq.broker.supervisor import Supervisor
+from cometmq.broker.supervisor import Lives
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.protocol.codes import RequestCode
 from cometmq.replication.slave import LogsDiffer
-from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from tests.broker.replicated import Group, group, hurry, slave_of
 from tests.broker.serving import SMALL, BrokerClient, RunningBroker
@@ -32,30 +31,26 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Living(RunningBroker):
-    """A broker that restarts itself; ``broker`` is the current one."""
+    """A broker with its lives; ``broker`` is the one of now."""
 
-    supervisor: Supervisor
+    lives: Lives
 
-    def __init__(self, config: BrokerConfig, store_config: StoreConfig) -> None:
-        self.failures = 0
-        self.supervisor = Supervisor(config, store_config, SystemClock(), on_failed=self._failed)
+    def __init__(self, lives: Lives) -> None:
+        self.lives = lives
         self._clients = []
-
-    def _failed(self) -> None:
-        self.failures += 1
 
     @property
     def broker(self) -> Broker:  # type: ignore[override]
-        return self.supervisor.broker
+        return self.lives.broker
 
     async def stop(self) -> None:
         self.close_clients()
-        await self.supervisor.stop()
+        await self.lives.stop()
 
 
 @asynccontextmanager
 async def living(made: Group, name: str, **settings: str) -> AsyncIterator[Living]:
-    """The broker in the directory ``name``, which restarts itself."""
+    """The broker in the directory ``name``, with its lives."""
     values = {
         "storePathRootDir": str(made.root / name),
         "listenPort": "0",
@@ -64,8 +59,8 @@ async def living(made: Group, name: str, **settings: str) -> AsyncIterator[Livin
         **settings,
     }
     config, store_config, _ = load(values)
-    running = Living(config, store_config)
-    await running.supervisor.start()
+    running = Living(Lives(config, store_config, SystemClock()))
+    await running.lives.start()
     try:
         yield running
     finally:
@@ -76,8 +71,10 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 
 def promote(running: Living, role: BrokerRole) -> None:
-    """Restart it as a master."""
-    running.supervisor.promote(role)
+    """Have it begin anew as a master."""
+    begin_anew = running.broker.promote
+    assert begin_anew is not None
+    begin_anew(role)
 
 
 async def until_same(one: RunningBroker, other: RunningBroker) -> None:
@@ -202,15 +199,17 @@ async def test_who_cannot_begin_anew_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with group(tmp_path) as made, living(made, "a", **SLAVE) as slave:
+        failed: list[int] = []
+        slave.lives.on_failed = lambda: failed.append(1)
 
         def no(*_args: object) -> None:
             raise OSError(28, "no space")
 
         monkeypatch.setattr("cometmq.broker.supervisor.keep_role", no)
         promote(slave, BrokerRole.ASYNC_MASTER)
-        await until(lambda: slave.failures == 1)
+        await until(lambda: bool(failed))
         with pytest.raises(OSError, match="no space"):
-            slave.supervisor.raise_failure()
+            slave.lives.raise_failure()
 
 
 async def test_a_promoted_slave_sets_consumers_back_to_its_end(tmp_path: Path) -> None:

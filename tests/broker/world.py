@@ -10,16 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cometmq.broker.admin.handlers import admin_parts
+from cometmq.broker.admin.broker import BrokerAdmin
+from cometmq.broker.admin.clients import ClientAdmin
+from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.longanswers import LongAnswers
+from cometmq.broker.admin.progress import ProgressAdmin
+from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.consumers.consumerproxy import RelayHandler
 from cometmq.broker.consumers.groups import GroupTable
 from cometmq.broker.consumers.members import Members
 from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
+from cometmq.broker.consumers.resetoffset import ResetHandler
 from cometmq.broker.consumers.retry import SendBackHandler
-from cometmq.broker.context import Context
-from cometmq.broker.context import Tables as BrokerTables
-from cometmq.broker.hooks import Hooks, SendHooks
+from cometmq.broker.hooks import SendHooks
+from cometmq.broker.query import QueryHandler
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.send.acknowledgement import Appender
 from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult
@@ -153,7 +159,6 @@ async def open_tables(
     clock: Clock | None = None,
     *,
     files: Files | None = None,
-    log_end: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Tables]:
     """A broker's tables, loaded from ``directory``; written at the end."""
     config = config or BrokerConfig()
@@ -166,7 +171,7 @@ async def open_tables(
     topics.load()
     groups.load()
     offsets.load()
-    members = Members(topics=topics, groups=groups, clock=clock, log_end=log_end)
+    members = Members(topics=topics, groups=groups, clock=clock)
     tables = Tables(config, clock, tasks, topics, groups, offsets, members)
     try:
         yield tables
@@ -193,18 +198,6 @@ class Parts(Tables):
     delivery: DelayDelivery
     stats: BrokerStats
     handlers: dict[int, Handler]
-
-    def context(self, directory: Path | None = None) -> Context:
-        """Return the surroundings of further parts, with tables in ``directory``."""
-        return Context(
-            self.config,
-            self.clock,
-            self.tasks,
-            Watchdog(self.clock),
-            self.store,
-            Hooks(),
-            str(directory or ""),
-        )
 
     async def ask(
         self,
@@ -292,9 +285,7 @@ async def open_parts(
     )
     store = open_store(store_config, clock, files)
     store.store_host = STORE_HOST
-    async with open_tables(
-        directory / "config", config, clock, files=files, log_end=lambda: store.written_offset
-    ) as tables:
+    async with open_tables(directory / "config", config, clock, files=files) as tables:
         appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
         levels = DelayLevels(config.message_delay_level)
         delivery = DelayDelivery(
@@ -330,12 +321,14 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
     """The handlers of everything but sends and pulls."""
     config, store, topics = parts.config, parts.store, parts.topics
     offsets, members, stats, clock = parts.offsets, parts.members, parts.stats, parts.clock
+    answers = LongAnswers(clock)
     found: tuple[HandlerPart, ...] = (
         members,
         QueueLockHandler(clock=clock),
         OffsetHandler(
             config=parts.config, offsets=offsets, topics=topics, members=members, store=store
         ),
+        QueryHandler(config=config, store=store),
         SendBackHandler(
             config=config,
             store=store,
@@ -346,14 +339,60 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             stats=stats,
             hooks=SendHooks(),
         ),
-        *admin_parts(
-            parts.context(),
-            BrokerTables(topics, parts.groups, offsets, members),
-            appender=parts.appender,
+        BrokerAdmin(
+            config=config,
+            store=store,
+            topics=topics,
             delivery=parts.delivery,
             stats=stats,
-            facts=dict,
-            store_address="127.0.0.1:10911",
+            clock=clock,
         ),
+        TopicAdmin(
+            config=config,
+            store=store,
+            topics=topics,
+            offsets=offsets,
+            members=members,
+            stats=stats,
+            answers=answers,
+            appender=parts.appender,
+        ),
+        GroupAdmin(
+            groups=parts.groups,
+            offsets=offsets,
+            delivery=parts.delivery,
+            stats=stats,
+            clock=clock,
+        ),
+        *consumer_admin(parts, answers),
     )
     return {code: handler for part in found for code, handler in part.handlers().items()}
+
+
+def consumer_admin(parts: Parts, answers: LongAnswers) -> tuple[HandlerPart, ...]:
+    """What serves administrators of consumers."""
+    config, store, topics = parts.config, parts.store, parts.topics
+    offsets, members, clock = parts.offsets, parts.members, parts.clock
+    return (
+        ProgressAdmin(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=parts.groups,
+            offsets=offsets,
+            members=members,
+            stats=parts.stats,
+            answers=answers,
+            store_address="127.0.0.1:10911",
+        ),
+        ResetHandler(
+            config=config,
+            store=store,
+            topics=topics,
+            offsets=offsets,
+            members=members,
+            answers=answers,
+        ),
+        RelayHandler(config=config, store=store, members=members),
+        ClientAdmin(members=members, clock=clock),
+    )

@@ -12,7 +12,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.net.server import reserve
 from cometmq.net.tasks import Tasks
 from cometmq.replication.master import Master, MasterSettings
-from cometmq.replication.slave import LogsDiffer, Slave
+from cometmq.replication.slave import Slave
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.recovery.opening import open_store
 from cometmq.store.replica import Replica
@@ -37,7 +37,6 @@ class Node:
     port: int = 0
     master: Master | None = None
     slave: Slave | None = None
-    differing: list[LogsDiffer] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -79,13 +78,7 @@ class Pair:
         """A store that copies a master's."""
         node = self.open(name, **changes)
         address = (lambda: master.address) if isinstance(master, Node) else master
-        node.slave = Slave(
-            node.store,
-            Replica(node.store),
-            clock=SystemClock(),
-            master=address,
-            on_differ=node.differing.append,
-        )
+        node.slave = Slave(node.store, Replica(node.store), clock=SystemClock(), master=address)
         node.tasks.spawn(node.slave.run_forever(), name="slave")
         return node
 

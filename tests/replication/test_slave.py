@@ -46,9 +46,7 @@ async def test_what_a_sync_slave_reports_is_on_its_device(tmp_path: Path) -> Non
         slave = made.slave(master, flush_disk_type=FlushDiskType.SYNC_FLUSH)
         acked: list[tuple[int, int]] = []
         assert master.master is not None
-        master.master.on_reached.append(
-            lambda offset: acked.append((offset, slave.store.durable_offset))
-        )
+        master.master.on_reached = lambda offset: acked.append((offset, slave.store.durable_offset))
         for turn in range(10):
             fill(master.store, 10, first=10 * turn)
             await asyncio.sleep(0.001)
@@ -121,8 +119,10 @@ async def test_a_master_whose_log_ends_before_that_of_its_slave(
         await made.close(ahead)
         slave = made.slave(master)
         assert slave.slave is not None
-        await until(lambda: bool(slave.differing))
-        problem = slave.differing[0]
+        differing: list[LogsDiffer] = []
+        slave.slave.on_differ = differing.append
+        await until(lambda: bool(differing))
+        problem = differing[0]
         assert (problem.offset, problem.end, problem.is_shorter) == (common, end, True)
         assert slave.store.written_offset == end
 

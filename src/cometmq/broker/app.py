@@ -19,16 +19,14 @@ from cometmq.broker.consumers.members import Members
 from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.retry import SendBackHandler
-from cometmq.broker.context import Context, Tables
 from cometmq.broker.dedup.guard import RepeatGuard
 from cometmq.broker.hooks import Hooks
 from cometmq.broker.ports import join, reserve_ha
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
 from cometmq.broker.pull.handler import PullHandler
-from cometmq.broker.replication.addresstakeover import AddressAdmin, Addresses
+from cometmq.broker.replication.addresstakeover import Addresses
 from cometmq.broker.replication.metadatasync import MasterTables
-from cometmq.broker.replication.promotion import PromotionAdmin
 from cometmq.broker.replication.roles import MasterPart, SlavePart
 from cometmq.broker.replication.slaverole import as_slave, forget_notes
 from cometmq.broker.replication.splitbrain import Rivals
@@ -37,7 +35,6 @@ from cometmq.broker.scheduled.timers.recall import RecallHandler
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
 from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.handler import SendHandler
 from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.stats import BrokerStats
@@ -60,6 +57,7 @@ from cometmq.store.recovery.opening import open_store
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from cometmq.broker.config import BrokerConfig, BrokerRole
     from cometmq.core.clock import Clock
@@ -88,8 +86,8 @@ class Restarts(Protocol):
 class Broker:
     """One broker; :meth:`start` and :meth:`stop` it once each.
 
-    ``hooks`` and ``router.hooks`` may be filled after the start. ``restarts`` restarts the broker
-    in its process; without it the broker can neither be promoted nor rejoin a master whose log
+    ``hooks`` and ``router.hooks`` may be filled after the start. ``restarts`` restarts the broker in
+    its process; without it the broker can neither be promoted nor rejoin a master whose log
     differs.
     """
 
@@ -220,25 +218,10 @@ class Broker:
             directory, config=config, clock=clock, tasks=tasks, files=self._files
         )
         self.queue_locks = QueueLockHandler(directory, clock=clock, tasks=tasks, files=self._files)
-        self.context = Context(
-            config, clock, tasks, self.watchdog, self.store, self.hooks, directory, self._files
-        )
         flusher = self.store.flusher
         flusher.on_synced = self.watchdog.watched("synced", flusher.on_synced)
-        self.repeats = self._make_repeats()
-        self.answers = SendAnswers(
-            config=config,
-            topics=self.topics,
-            hooks=self.hooks.send,
-            store_host=self.store.store_host,
-        )
         self.appender = Appender(
-            self.store,
-            clock=clock,
-            store_host=self.store.store_host,
-            watchdog=self.watchdog,
-            answers=self.answers,
-            repeats=self.repeats,
+            self.store, clock=clock, store_host=self.store.store_host, watchdog=self.watchdog
         )
         self.levels = DelayLevels(config.message_delay_level)
         self.delay = DelayDelivery(
@@ -252,6 +235,7 @@ class Broker:
             files=self._files,
         )
         self.timers = Timers(store=self.store, appender=self.appender, clock=clock)
+        self.repeats = self._make_repeats()
         self._build_transactions(directory)
         self._load_tables(directory)
         self._build_outgoing()
@@ -329,20 +313,27 @@ class Broker:
         )
         self.members.on_subscribed.append(self.stored_filters.subscribed)
         self.members.on_group_gone.append(self.stored_filters.group_gone)
-        self.tables = Tables(self.topics, self.groups, self.offsets, self.members)
         self.checkback = CheckBack(
-            self.context,
+            directory,
+            config=self.config,
+            store=self.store,
             transactions=self.transactions,
             offsets=self.offsets,
             members=self.members,
+            clock=self.clock,
+            tasks=self._tasks,
+            files=self._files,
         )
 
     def _make_repeats(self) -> RepeatGuard | None:
         if not self.config.drop_repeated_ids_topics:
             return None
-        return RepeatGuard(
+        guard = RepeatGuard(
             config=self.config, store=self.store, topics=self.topics, clock=self.clock
         )
+        self.appender.on_append = guard.appended
+        self.appender.on_turn_failed = guard.turn_failed
+        return guard
 
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
@@ -364,7 +355,7 @@ class Broker:
         self.delay.load()
 
     def _handlers(self) -> dict[int, Handler]:
-        parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
+        parts = (*self._hot_parts(), *self._group_parts(), *admin_parts(self))
         found = {code: handler for part in parts for code, handler in part.handlers().items()}
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
@@ -376,22 +367,32 @@ class Broker:
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)
         self.send = SendHandler(
-            self.context,
+            config=self.config,
+            store=self.store,
             appender=self.appender,
-            answers=self.answers,
             topics=self.topics,
             groups=self.groups,
             delay=self.levels,
+            timers=TimerRules(self.config),
             transactions=self.transactions,
+            hooks=self.send_hooks,
+            store_host=self.store.store_host,
+            tasks=self._tasks,
+            clock=self.clock,
+            repeats=self.repeats,
         )
         self.pull = PullHandler(
-            self.context,
+            config=self.config,
+            store=self.store,
             topics=self.topics,
             groups=self.groups,
             filters=self.filters,
             offsets=self.offsets,
             stats=self.stats,
-            role=self.part,
+            hooks=self.consume_hooks,
+            clock=self.clock,
+            tasks=self._tasks,
+            watchdog=self.watchdog,
         )
         return self.send, self.pull
 
@@ -431,48 +432,9 @@ class Broker:
                 groups=self.groups,
                 levels=self.levels,
                 stats=self.stats,
-                hooks=self.hooks.send,
+                hooks=self.send_hooks,
             ),
         )
-
-    def _admin_parts(self) -> tuple[HandlerPart, ...]:
-        return (
-            *admin_parts(
-                self.context,
-                self.tables,
-                appender=self.appender,
-                delivery=self.delay,
-                stats=self.stats,
-                facts=self._facts,
-                store_address=join(resolve(self.config.broker_ip1), self.port),
-            ),
-            PromotionAdmin(
-                config=self.config,
-                part=self.part,
-                promote=self._restarts.promote if self._restarts is not None else None,
-                remoting=self.remoting,
-                clock=self.clock,
-            ),
-            AddressAdmin(
-                self.addresses,
-                config=self.config,
-                files=self.store.files,
-                clock=self.clock,
-                serve=lambda listener: self.server.serve(listener),
-                moved=self.moved,
-            ),
-        )
-
-    def _facts(self) -> dict[str, str]:
-        """Return entries for the broker's runtime information."""
-        return {
-            **self.checkback.facts(),
-            **self.members.facts(),
-            **self.timers.facts(),
-            **(self.repeats.facts() if self.repeats else {}),
-            **self.part.facts(),
-            "otherMasters": ",".join(self.rivals.found),
-        }
 
     def _spawn_background(self) -> None:
         keep, clock = self._tasks.keep, self.clock

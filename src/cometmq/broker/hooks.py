@@ -106,11 +106,3 @@ class ConsumeHooks:
                 hook.after(peer, request, code, count, size_bytes)
             except Exception:
                 log.exception("consume hook failed hook=%r code=%d", hook, request.code)
-
-
-class Hooks:
-    """All hooks of a broker."""
-
-    def __init__(self) -> None:
-        self.send = SendHooks()
-        self.consume = ConsumeHooks()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Supervisor:
+class Lives:
     """Runs a broker, and restarts it when it asks for that; :meth:`start` and :meth:`stop` it once
     each. ``broker`` is the current one.
 
@@ -57,7 +57,7 @@ class Supervisor:
         self._files = files or PosixFiles()
         self._reserve = reserve
         self._tasks = Tasks()
-        self._restarting: asyncio.Task[None] | None = None
+        self._turning: asyncio.Task[None] | None = None
         self._stopping = False
         self._may_cut = True
         self._hooks = Hooks()
@@ -84,8 +84,8 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop the broker, as :meth:`Broker.stop` does, after a restart that is under way."""
         self._stopping = True
-        if self._restarting is not None:
-            await asyncio.wait([self._restarting])
+        if self._turning is not None:
+            await asyncio.wait([self._turning])
         if self.failure is None:
             await self.broker.stop()
         await self._tasks.close()
@@ -100,18 +100,18 @@ class Supervisor:
     def rejoin(self, problem: LogsDiffer) -> None:
         """Restart with the log cut where it differs from the master's."""
         if self._may_cut:
-            self._restart_soon(lambda config: self._cut(config, problem), "cut")
+            self._turn(lambda config: self._cut(config, problem), "cut")
 
     def promote(self, role: BrokerRole) -> None:
         """Restart as a master with this role."""
-        self._restart_soon(lambda config: self._raise_to(config, role), "promote")
+        self._turn(lambda config: self._raise_to(config, role), "promote")
 
-    def _restart_soon(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
-        if self._stopping or self._restarting is not None:
+    def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
+        if self._stopping or self._turning is not None:
             return
-        self._restarting = self._tasks.spawn(self._restart(change), name=f"{name} the broker")
+        self._turning = self._tasks.spawn(self._begin_anew(change), name=f"{name} the broker")
 
-    async def _restart(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
+    async def _begin_anew(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
         before, begun_ms = self.broker, self._clock.monotonic_ms()
         try:
             await before.stop()
@@ -119,14 +119,14 @@ class Supervisor:
             broker = self.broker = self._make(config)
             await broker.start()
         except (CometError, OSError) as error:
-            log.critical("broker_not_restarted reason=%r", str(error))
+            log.critical("broker_not_begun_anew reason=%r", str(error))
             self.failure = error
             self._on_failed()
         finally:
-            self._restarting = None
+            self._turning = None
         duration_ms = self._clock.monotonic_ms() - begun_ms
         role = self.broker.config.broker_role.name
-        log.warning("broker_restarted role=%s duration_ms=%d", role, duration_ms)
+        log.warning("broker_begun_anew role=%s duration_ms=%d", role, duration_ms)
 
     def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
         try:

@@ -143,19 +143,20 @@ async def running_broker(
     ``on_failed`` is called if the broker stopped in order to restart in this process, and could
     not. The block should then end; the error is raised after it.
     """
-    from cometmq.broker.supervisor import Supervisor
+    from cometmq.broker.supervisor import Lives
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
-    supervisor = Supervisor(config, store, clock, on_failed=on_failed)
-    port = await supervisor.start()
+    lives = Lives(config, store, clock)
+    lives.on_failed = on_failed
+    port = await lives.start()
     try:
         address = join_address(config.broker_ip1, port)
         # Look the current broker up on each call: a restarted broker registers again.
-        yield RunningBroker(address, lambda: supervisor.broker.registered)
-        supervisor.raise_failure()
+        yield RunningBroker(address, lambda: lives.broker.registered)
+        lives.raise_failure()
     finally:
-        await supervisor.stop()
+        await lives.stop()
 
 
 def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:

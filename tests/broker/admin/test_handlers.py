@@ -12,17 +12,7 @@ from tests.broker.serving import running_broker
 
 async def test_each_code_is_served_by_one_part(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
-        broker = running.broker
-        parts = admin_parts(
-            broker.context,
-            broker.tables,
-            appender=broker.appender,
-            delivery=broker.delay,
-            stats=broker.stats,
-            facts=dict,
-            store_address="127.0.0.1:1",
-        )
-        codes = Counter(code for part in parts for code in part.handlers())
+        codes = Counter(code for part in admin_parts(running.broker) for code in part.handlers())
     assert codes.most_common(1)[0][1] == 1
     assert {
         RequestCode.QUERY_MESSAGE,

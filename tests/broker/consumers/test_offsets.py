@@ -164,6 +164,7 @@ async def test_a_new_group_on_a_young_queue_may_decide_itself(tmp_path: Path) ->
 
 async def test_a_queue_that_began_after_its_group_is_read_from_its_start(tmp_path: Path) -> None:
     async with open_parts(tmp_path, EXACT) as parts:
+        parts.members.log_end = lambda: parts.store.written_offset
         await beat(parts.members, connect(1), "c1", [consumer("g", "t")])
         await parts.put("t")
         assert not await is_unknown(parts)
@@ -174,6 +175,7 @@ async def test_a_group_that_came_after_a_queue_s_first_message_decides_itself(
     tmp_path: Path,
 ) -> None:
     async with open_parts(tmp_path, EXACT) as parts:
+        parts.members.log_end = lambda: parts.store.written_offset
         await parts.put("t")
         await beat(parts.members, connect(1), "c1", [consumer("g", "t")])
         assert await is_unknown(parts)

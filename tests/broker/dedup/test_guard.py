@@ -30,7 +30,7 @@ async def guarded(
     roomy = replace(SMALL_STORE, mapped_file_size_consume_queue=60_000)
     async with open_parts(directory, config, clock, store_config=roomy) as parts:
         guard = RepeatGuard(config=config, store=parts.store, topics=parts.topics, clock=clock)
-        parts.appender.repeats = guard
+        parts.appender.on_append = guard.appended
         await guard.recover()
         yield parts, guard
 

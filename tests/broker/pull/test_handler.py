@@ -244,7 +244,7 @@ async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> N
         client = await running.connect()
         await fill(client, 2)
         binary, body = await client.ask(PULL, b"", BINARY, **pull_fields(0))
-        running.broker.hooks.consume.add(Hook())
+        running.broker.consume_hooks.add(Hook())
         hooked, same = await client.ask(PULL, **pull_fields(0))
         await client.pull(2)
         refused, _ = await client.ask(PULL, **pull_fields(1))

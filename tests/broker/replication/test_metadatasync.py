@@ -162,7 +162,8 @@ async def test_it_is_asked_again_when_it_is_there(tmp_path: Path) -> None:
             await copy(address)
 
         tables.copy = note  # type: ignore[method-assign]
-        running = asyncio.create_task(tables.run_forever(lambda: follows))
+        tables.follows = lambda: follows
+        running = asyncio.create_task(tables.run_forever())
         master.broker.topics.put(TopicConfig("t", 3, 3))
         for _ in range(3):
             tables.soon()

@@ -236,7 +236,7 @@ async def test_hooks_see_sends_that_succeed_and_can_refuse(tmp_path: Path) -> No
             seen.append((request.header.topic, code, count))
 
     async with running_broker(tmp_path) as running:
-        running.broker.hooks.send.add(Hook())
+        running.broker.send_hooks.add(Hook())
         client = await running.connect()
         assert (await client.send(b"take")).ext["queueOffset"] == "0"
         assert (await client.send(b"refuse")).code == 16
@@ -260,7 +260,7 @@ async def test_hooks_see_what_is_sent_back(tmp_path: Path) -> None:
         client = await running.connect()
         await client.send()
         _, records = await client.pull()
-        running.broker.hooks.send.add(Hook())
+        running.broker.send_hooks.add(Hook())
         back = {"group": "g", "delayLevel": "1"}
         offset = str(records[0].physical_offset)
         await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, b"", JSON, offset=offset, **back)

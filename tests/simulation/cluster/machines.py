@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.replication.roles import SlavePart
-from cometmq.broker.supervisor import Supervisor
+from cometmq.broker.supervisor import Lives
 from cometmq.core.errors import CometError
 from cometmq.store.config import FlushDiskType
 from tests.simulation.cluster.clock import SimClock
@@ -54,7 +54,7 @@ class BrokerMachine:
         self.host = config.bind_address
         self.disk = Disk()
         self.clock = SimClock(loop, grain_ms=grain_ms)
-        self._supervisor: Supervisor | None = None
+        self._lives: Lives | None = None
         self.files: MemoryFiles | None = None
         #: Errors that kept a process from starting or stopping although its disk was well.
         self.failures: list[BaseException] = []
@@ -82,7 +82,7 @@ class BrokerMachine:
     @property
     def broker(self) -> Broker | None:
         """The broker of the current or the last process; None before it was created."""
-        return self._supervisor.broker if self._supervisor is not None else None
+        return self._lives.broker if self._lives is not None else None
 
     @property
     def _store(self) -> MessageStore | None:
@@ -142,7 +142,7 @@ class BrokerMachine:
         if ends_in >= 0:
             files.end_at(ends_in, moment)
         self._network.power_on(self.host)
-        self._supervisor = None
+        self._lives = None
         reserve = self._network.reserver(process)
 
         def reserve_and_see(host: str, port: int, *, exclusive: bool = False) -> Listener:
@@ -158,15 +158,11 @@ class BrokerMachine:
             self.on_open()
 
     async def _start(self, files: MemoryFiles, reserve: Reserve) -> None:
-        supervisor = self._supervisor = Supervisor(
-            self.config,
-            self.store_config,
-            self.clock,
-            files=files,
-            reserve=reserve,
-            on_failed=lambda: self._failed(supervisor.failure),
+        lives = self._lives = Lives(
+            self.config, self.store_config, self.clock, files=files, reserve=reserve
         )
-        await supervisor.start()
+        lives.on_failed = lambda: self._failed(lives.failure)
+        await lives.start()
         self._serving = True
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -189,13 +185,13 @@ class BrokerMachine:
 
     def stop(self) -> None:
         """Ask the process to stop cleanly; it ends a while later."""
-        supervisor = self._supervisor
-        assert supervisor is not None
+        lives = self._lives
+        assert lives is not None
         self._serving = False
-        self._run(lambda: self._stop(supervisor))
+        self._run(lambda: self._stop(lives))
 
-    async def _stop(self, supervisor: Supervisor) -> None:
-        await supervisor.stop()
+    async def _stop(self, lives: Lives) -> None:
+        await lives.stop()
         self.kill()
 
     def end_soon(self, steps: int, moment: Moment) -> None:

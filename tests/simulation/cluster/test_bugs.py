@@ -42,8 +42,7 @@ def acknowledged_before_append(patch: Patch) -> None:
     def answer_first(self: Appender) -> None:
         sends, self._turn.sends = self._turn.sends, []
         if sends:
-            assert self._answers is not None
-            self._answers.answer(sends, ResponseCode.SUCCESS, None)
+            self.answer_sends(sends, ResponseCode.SUCCESS, None)
         commit(self)
 
     patch.setattr(Appender, "_commit", answer_first)

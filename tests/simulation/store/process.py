@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.offsets import ConsumerOffsets
 from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import WaitingRows, WaitingSend
+from cometmq.broker.send.commitbatch import WaitingSend
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
@@ -37,16 +37,6 @@ _TURNS_LIMIT = 20_000
 _IDLE_STEP_MS = 5
 T = TypeVar("T")
 FilesMaker = Callable[..., MemoryFiles]
-
-
-class _Answers:
-    """Passes the outcome of sends on."""
-
-    def __init__(self, answered: Callable[[list[WaitingSend], int, str | None], None]) -> None:
-        self.answer = answered
-
-    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
-        raise AssertionError(f"{len(rows)} rows of plain sends: {code} {remark}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +150,9 @@ class Process:
             "config": BrokerConfig(), "clock": clock, "tasks": self, "files": self.files
         }  # fmt: skip
         self.appender = Appender(
-            self.store,
-            clock=clock,
-            store_host=STORE_HOST,
-            watchdog=Watchdog(clock),
-            answers=_Answers(answered),
+            self.store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock)
         )
+        self.appender.answer_sends = answered
         self.topics = TopicTable(CONFIG, **tables)
         self.offsets = ConsumerOffsets(CONFIG, **tables)
         self.topics.load()

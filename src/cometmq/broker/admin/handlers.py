@@ -1,4 +1,4 @@
-"""The request handlers for operators: statistics, settings, topics, groups, progress, resets."""
+"""The request handlers for operators: statistics, settings, topics, groups, promotion, resets."""
 
 from __future__ import annotations
 
@@ -11,74 +11,103 @@ from cometmq.broker.admin.longanswers import LongAnswers
 from cometmq.broker.admin.progress import ProgressAdmin
 from cometmq.broker.admin.store import StoreAdmin
 from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.config import resolve
 from cometmq.broker.consumers.consumerproxy import RelayHandler
 from cometmq.broker.consumers.resetoffset import ResetHandler
+from cometmq.broker.ports import join
 from cometmq.broker.query import QueryHandler
+from cometmq.broker.replication.addresstakeover import AddressAdmin
+from cometmq.broker.replication.promotion import PromotionAdmin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cometmq.broker.context import Context, Tables
-    from cometmq.broker.scheduled.delaylevels import DelayDelivery
-    from cometmq.broker.send.acknowledgement import Appender
-    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.app import Broker
     from cometmq.net.router import HandlerPart
 
 
-def admin_parts(
-    context: Context,
-    tables: Tables,
-    *,
-    appender: Appender,
-    delivery: DelayDelivery,
-    stats: BrokerStats,
-    facts: Callable[[], dict[str, str]],
-    store_address: str,
-) -> tuple[HandlerPart, ...]:
-    """Return the handlers that serve operators and their tools.
-
-    ``facts`` returns entries for the runtime information, ``store_address`` is "ip:port".
-    """
-    config, store, clock = context.config, context.store, context.clock
-    answers = LongAnswers(clock)
+def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
+    """Return the handlers that serve operators and their tools."""
+    answers = LongAnswers(broker.clock)
     return (
-        QueryHandler(config=config, store=store),
-        StoreAdmin(store=store, offsets=tables.offsets, appender=appender, clock=clock),
+        QueryHandler(config=broker.config, store=broker.store),
+        StoreAdmin(
+            store=broker.store,
+            offsets=broker.offsets,
+            appender=broker.appender,
+            clock=broker.clock,
+        ),
         BrokerAdmin(
-            config=config,
-            store=store,
-            topics=tables.topics,
-            delivery=delivery,
-            stats=stats,
-            clock=clock,
-            facts=facts,
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            delivery=broker.delay,
+            stats=broker.stats,
+            clock=broker.clock,
+            facts=lambda: {
+                **broker.checkback.facts(),
+                **broker.members.facts(),
+                **broker.timers.facts(),
+                **(broker.repeats.facts() if broker.repeats else {}),
+                **broker.part.facts(),
+                "otherMasters": ",".join(broker.rivals.found),
+            },
         ),
         TopicAdmin(
-            config=config,
-            store=store,
-            topics=tables.topics,
-            offsets=tables.offsets,
-            members=tables.members,
-            stats=stats,
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            offsets=broker.offsets,
+            members=broker.members,
+            stats=broker.stats,
             answers=answers,
-            appender=appender,
+            appender=broker.appender,
         ),
         GroupAdmin(
-            groups=tables.groups,
-            offsets=tables.offsets,
-            delivery=delivery,
-            stats=stats,
-            clock=clock,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            delivery=broker.delay,
+            stats=broker.stats,
+            clock=broker.clock,
         ),
-        ProgressAdmin(context, tables, stats=stats, answers=answers, store_address=store_address),
+        PromotionAdmin(
+            config=broker.config,
+            part=lambda: broker.part,
+            promote=lambda: broker.promote,
+            remoting=broker.remoting,
+            clock=broker.clock,
+        ),
+        AddressAdmin(
+            broker.addresses,
+            config=broker.config,
+            files=broker.store.files,
+            clock=broker.clock,
+            serve=lambda listener: broker.server.serve(listener),
+            moved=broker.moved,
+        ),
+        *_consumer_parts(broker, answers),
+    )
+
+
+def _consumer_parts(broker: Broker, answers: LongAnswers) -> tuple[HandlerPart, ...]:
+    return (
+        ProgressAdmin(
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            members=broker.members,
+            stats=broker.stats,
+            answers=answers,
+            store_address=join(resolve(broker.config.broker_ip1), broker.port),
+        ),
         ResetHandler(
-            config=config,
-            store=store,
-            topics=tables.topics,
-            offsets=tables.offsets,
-            members=tables.members,
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            offsets=broker.offsets,
+            members=broker.members,
             answers=answers,
         ),
-        RelayHandler(config=config, store=store, members=tables.members),
-        ClientAdmin(members=tables.members, clock=clock),
+        RelayHandler(config=broker.config, store=broker.store, members=broker.members),
+        ClientAdmin(members=broker.members, clock=broker.clock),
     )

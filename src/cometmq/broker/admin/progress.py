@@ -23,12 +23,17 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswer, LongAnswers
-    from cometmq.broker.context import Context, Tables
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics.table import TopicTable
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol import headers as h
     from cometmq.protocol.frame import Request
+    from cometmq.store.messagestore import MessageStore
 
 #: Correction that leaves the offset of a queue unchanged.
 _NO_CORRECTION = 2**63 - 1
@@ -42,19 +47,23 @@ class ProgressAdmin:
 
     def __init__(
         self,
-        context: Context,
-        tables: Tables,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        members: Members,
         stats: BrokerStats,
         answers: LongAnswers,
         store_address: str,
     ) -> None:
-        self._config = context.config
-        self._store = context.store
-        self._topics = tables.topics
-        self._groups = tables.groups
-        self._offsets = tables.offsets
-        self._members = tables.members
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._members = members
         self._stats = stats
         self._answers = answers
         self._clock = answers.clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
@@ -28,18 +28,25 @@ from cometmq.store.read.filtered import read_matching_at_once
 from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.groups import GroupTable
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.context import Context
+    from cometmq.broker.hooks import ConsumeHooks
     from cometmq.broker.pull.filtering import Filters, Wanted
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
     from cometmq.filter.sql92 import SqlFilter
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.speedups import PullPlan
+    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.read.reader import ReadResult
 
@@ -71,47 +78,38 @@ _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUE
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 
-class ReplicationRole(Protocol):
-    """A broker's part in replication, as far as readers notice it (replication/roles.py)."""
-
-    def serves_reads(self) -> bool:
-        """Decide whether consumers may read this broker now."""
-        ...
-
-    def refers_reads(self) -> bool:
-        """Decide whether slaves serve readers that are far from the end of the log."""
-        ...
-
-    def is_alone(self) -> bool:
-        """Decide whether this is a slave whose master is gone."""
-        ...
-
-
 class PullHandler:
     """Serves PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
-        context: Context,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
         filters: Filters,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        role: ReplicationRole,
+        hooks: ConsumeHooks,
+        clock: Clock,
+        tasks: Tasks,
+        watchdog: Watchdog,
     ) -> None:
-        config, store, clock, tasks = context.config, context.store, context.clock, context.tasks
         self._config = config
         self._store = store
-        self._role = role
         self._groups = groups
         self._filters = filters
         self._offsets = offsets
         self._stats = stats
-        self._hooks = context.hooks.consume
+        self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
+        #: True while slaves serve readers far from the end of the log; on a slave, whether it may
+        #: be read now, and whether its master is gone.
+        self.relieved: Callable[[], bool] = lambda: False
+        self.serves: Callable[[], bool] = lambda: True
+        self.is_alone: Callable[[], bool] = lambda: False
         self._plans = PullPlans(
             config=config, store=store, topics=topics, groups=groups, filters=filters
         )
@@ -133,7 +131,7 @@ class PullHandler:
             clock,
             self._serve_held,
             self._serve_plain,
-            lambda serve: soon(context.watchdog.watched("held pulls", serve)),
+            lambda serve: soon(watchdog.watched("held pulls", serve)),
             store.listeners,
         )
 
@@ -212,7 +210,7 @@ class PullHandler:
     def _suggests(self) -> int:
         """Return the broker to suggest to plain pulls: 0 for none, 1 for the group's usual broker,
         2 for its broker of slow consumers (:meth:`_suggested`)."""
-        if not self._config.slave_read_enable or not self._role.refers_reads():
+        if not self._config.slave_read_enable or not self.relieved():
             return 0
         return 2 if self._cold_reads.locked() else 1
 
@@ -233,7 +231,7 @@ class PullHandler:
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
         wanted = self._filters.wanted(header)
-        if not self._role.serves_reads():
+        if not self.serves():
             peer.reply(
                 request,
                 Reply(
@@ -333,7 +331,7 @@ class PullHandler:
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
         header = pull.request.header
         # A consumer that is ahead of this slave would retry at once while the master is gone.
-        is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self._role.is_alone()
+        is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self.is_alone()
         if not (result.status in _HOLDABLE or is_ahead):
             return False
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
@@ -415,7 +413,7 @@ class PullHandler:
         config = self._config
         if not (result.count or result.far):
             return 0
-        if not config.slave_read_enable or not self._role.refers_reads():
+        if not config.slave_read_enable or not self.relieved():
             return 0
         is_far = result.far or self._cold_reads.locked()
         if is_far and config.is_slave:

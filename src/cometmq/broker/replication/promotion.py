@@ -135,8 +135,8 @@ class PromotionAdmin:
         self,
         *,
         config: BrokerConfig,
-        part: MasterPart | SlavePart,
-        promote: Callable[[BrokerRole], None] | None,
+        part: Callable[[], MasterPart | SlavePart],
+        promote: Callable[[], Callable[[BrokerRole], None] | None],
         remoting: Remoting,
         clock: Clock,
     ) -> None:

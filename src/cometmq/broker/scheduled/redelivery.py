@@ -107,9 +107,9 @@ class Redelivery:
             log.error("delayed message dropped topic=%s reason=%s", record.topic, error)
             return False
         self._appended += 1
-        if self._appender.repeats is not None:
+        if self._appender.on_append is not None:
             topic, queue_id = place
-            self._appender.repeats.appended(topic, properties, queue_id, physical, queue_offset)
+            self._appender.on_append(topic, properties, queue_id, physical, queue_offset)
         return True
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -41,9 +41,9 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
-    from cometmq.broker.dedup.guard import RepeatGuard
     from cometmq.broker.send.commitbatch import (
-        TransactionsEnded,
+        Ender,
+        Hearer,
         WaitingRows,
         WaitingSend,
         WaitingTransaction,
@@ -62,8 +62,8 @@ _NEVER_MS: Final = 1 << 62
 class Replicated(Protocol):
     """The slaves that a SYNC_MASTER's responses wait for."""
 
-    #: Listeners that get the new :attr:`reached` when it moves.
-    on_reached: list[Callable[[int], None]]
+    #: Called with the new :attr:`reached` when it moves.
+    on_reached: Callable[[int], None]
 
     @property
     def reached(self) -> int:
@@ -76,36 +76,16 @@ class Replicated(Protocol):
         ...
 
 
-class Answers(Protocol):
-    """Writes the responses of client sends (answers.py)."""
-
-    def answer(self, sends: list[WaitingSend], code: int, remark: str | None, /) -> None:
-        """Answer sends that waited one by one."""
-        ...
-
-    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None, /) -> None:
-        """Answer plain sends that the core took together."""
-        ...
-
-
 class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
-    ``answers`` writes the responses of client sends. ``repeats`` notes the ids of appended
-    messages; None if no repeats are dropped. Listeners of ``on_transactions_ended`` get the
-    transactions whose end was appended in a turn, and the error of the turn, if any; they must not
-    wait or raise.
+    ``answer_sends`` writes the responses of client sends; it gets the sends, a response code and a
+    remark. ``end_transactions`` gets the transactions whose end was appended in a turn, and the
+    error of the turn, if any; it must not wait or raise.
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        *,
-        clock: Clock,
-        store_host: bytes,
-        watchdog: Watchdog,
-        answers: Answers | None = None,
-        repeats: RepeatGuard | None = None,
+        self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
     ) -> None:
         self._store = store
         self._clock = clock
@@ -132,11 +112,13 @@ class Appender:
         self._now_ns = clock.monotonic_ns
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
-        self._answers = answers
-        self.repeats = repeats
-        self.on_transactions_ended: list[TransactionsEnded] = []
-        store.on_durable.append(self._durable)
-        store.on_sync_failed.append(self._sync_failed)
+        self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
+        self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        self.end_transactions: Ender = _unended
+        self.on_append: Hearer | None = None
+        self.on_turn_failed: Callable[[], None] = _nothing
+        store.on_durable = self._durable
+        store.on_sync_failed = self._sync_failed
         if store.transient is not None:
             store.on_progress.append(self._written)
             store.transient.on_lost.append(self._lost)
@@ -145,7 +127,7 @@ class Appender:
         """Answer turns only once enough slaves have them, or after a timeout."""
         self._slaves = slaves
         self._slave_timeout_ms = timeout_ms
-        slaves.on_reached.append(self._slaves_have)
+        slaves.on_reached = self._slaves_have
 
     @property
     def lacks_slaves(self) -> bool:
@@ -239,8 +221,8 @@ class Appender:
             tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
             keys=props.index_keys(properties) if keys is None else keys,
         )
-        if self.repeats is not None:
-            self.repeats.appended(record.topic, properties, record.queue_id, physical, queue_offset)
+        if self.on_append is not None:
+            self.on_append(record.topic, properties, record.queue_id, physical, queue_offset)
         self._schedule()
         return physical, queue_offset
 
@@ -365,8 +347,7 @@ class Appender:
             repeated, self._repeated = self._repeated, Turn()
             for failed in (unsynced, repeated, turn):
                 self._fail(failed, error)
-            if self.repeats is not None:
-                self.repeats.turn_failed()
+            self.on_turn_failed()
             return
         turn.end = store.log.held
         # The write is enough for these sends: answer them before the turn is parked.
@@ -412,8 +393,7 @@ class Appender:
                 self._fail(turn, error)
             else:
                 self._stored(turn)
-        if self.repeats is not None:
-            self.repeats.turn_failed()
+        self.on_turn_failed()
 
     def _park(self, turn: Turn) -> None:
         """Park a turn until it is synced, and start a sync."""
@@ -461,14 +441,11 @@ class Appender:
                 result = msgspec.structs.replace(result, code=code)
             _tell(told, result)
         if turn.transactions or turn.rows_with_ends:
-            for ended in self.on_transactions_ended:
-                ended(turn.transactions, turn.rows_with_ends, None)
+            self.end_transactions(turn.transactions, turn.rows_with_ends, None)
         if turn.rows:
-            assert self._answers is not None
-            self._answers.answer_rows(turn.rows, code, remark)
+            self.answer_rows(turn.rows, code, remark)
         if turn.sends:
-            assert self._answers is not None
-            self._answers.answer(turn.sends, code, remark)
+            self.answer_sends(turn.sends, code, remark)
         if turn.watchers:
             turn.end_watch(None)
 
@@ -476,14 +453,11 @@ class Appender:
         for told, _ in turn.puts:
             _tell(told, error)
         if turn.transactions or turn.rows_with_ends:
-            for ended in self.on_transactions_ended:
-                ended(turn.transactions, turn.rows_with_ends, error)
+            self.end_transactions(turn.transactions, turn.rows_with_ends, error)
         if turn.rows:
-            assert self._answers is not None
-            self._answers.answer_rows(turn.rows, error.code, error.remark)
+            self.answer_rows(turn.rows, error.code, error.remark)
         if turn.sends:
-            assert self._answers is not None
-            self._answers.answer(turn.sends, error.code, error.remark)
+            self.answer_sends(turn.sends, error.code, error.remark)
         turn.end_watch(error)
 
 
@@ -502,3 +476,18 @@ def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -
         done.set_result(outcome)
     else:
         done.set_exception(outcome)
+
+
+def _nothing() -> None:
+    """Do nothing: the default of ``on_turn_failed``."""
+
+
+def _unended(
+    transactions: list[WaitingTransaction], rows: list[WaitingRows], error: CometError | None
+) -> None:
+    count = len(transactions) + len(rows)
+    raise AssertionError(f"{count} transactions have nobody to end them: {error}")
+
+
+def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:
+    raise AssertionError(f"{len(sends)} sends have nobody to answer them: {code} {remark}")

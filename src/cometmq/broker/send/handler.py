@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.dedup.guard import Stored
 from cometmq.broker.dedup.sending import GuardedSends
-from cometmq.broker.scheduled.timers.rules import TimerRules, drop_wishes, wants_timer
+from cometmq.broker.scheduled.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.send.admission import (
     MAX_WAITING_SENDS,
     Admission,
@@ -25,6 +25,7 @@ from cometmq.broker.send.admission import (
     check_properties,
     choose_queue,
 )
+from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.largebatches import LARGE_BYTES, LargeBatches
 from cometmq.broker.send.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.broker.send.routecache import Destinations
@@ -48,20 +49,25 @@ from cometmq.store.write.batching import Shared
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.context import Context
+    from cometmq.broker.dedup.guard import RepeatGuard
+    from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled.delaylevels import DelayLevels
+    from cometmq.broker.scheduled.timers.rules import TimerRules
     from cometmq.broker.send.acknowledgement import Appender
-    from cometmq.broker.send.answers import SendAnswers
     from cometmq.broker.topics.table import TopicTable
     from cometmq.broker.transactions.endtransaction import Transactions
+    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
     from cometmq.protocol.answers import Reply
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import SendMessage
+    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -78,16 +84,21 @@ class SendHandler:
 
     def __init__(
         self,
-        context: Context,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
         appender: Appender,
-        answers: SendAnswers,
         topics: TopicTable,
         groups: GroupTable,
         delay: DelayLevels,
+        timers: TimerRules,
         transactions: Transactions,
+        hooks: SendHooks,
+        store_host: bytes,
+        tasks: Tasks,
+        clock: Clock,
+        repeats: RepeatGuard | None = None,
     ) -> None:
-        config, store, clock, tasks = context.config, context.store, context.clock, context.tasks
         self._config = config
         self._store = store
         self._appender = appender
@@ -96,23 +107,32 @@ class SendHandler:
         self._groups = groups
         self._delay = delay
         self._transactions = transactions
-        self._timers = TimerRules(config)
+        self._timers = timers
         self._clock = clock
         self._admission = Admission(config, topics, clock)
-        self._hooks = context.hooks.send
-        self._hooks_added = self._hooks.added
+        self._hooks = hooks
+        self._hooks_added = hooks.added
         self._inside_hooks = False
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._separated_cluster = b"\x02" + self._cluster_property
-        self._answers = answers
-        self._large = LargeBatches(store=store, appender=appender, tasks=tasks, fail=answers.fail)
-        self._guarded = appender.repeats and GuardedSends(
-            appender.repeats,
+        self._answers = SendAnswers(
+            config=config,
+            topics=topics,
+            hooks=hooks,
+            store_host=store_host,
+        )
+        appender.answer_sends = self._answers.answer
+        appender.answer_rows = self._answers.answer_rows
+        self._large = LargeBatches(
+            store=store, appender=appender, tasks=tasks, fail=self._answers.fail
+        )
+        self._guarded = repeats and GuardedSends(
+            repeats,
             store=store,
             appender=appender,
             tasks=tasks,
             again=self._serve_again,
-            fail=answers.fail,
+            fail=self._answers.fail,
         )
 
     def handlers(self) -> dict[int, Handler]:
@@ -221,7 +241,7 @@ class SendHandler:
         index = None
         if (
             not config.reject_transaction_message
-            and appender.repeats is None
+            and appender.on_append is None
             and store.transient is None
         ):
             index = self._transactions.index

@@ -30,12 +30,16 @@ from cometmq.protocol.headers import CheckTransactionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.context import Context
     from cometmq.broker.transactions.endtransaction import Transactions
+    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
+    from cometmq.net.tasks import Tasks
     from cometmq.speedups import Half
+    from cometmq.store.files import Files
+    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +55,32 @@ class CheckBack:
 
     def __init__(
         self,
-        context: Context,
+        config_directory: str,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
         transactions: Transactions,
         offsets: ConsumerOffsets,
         members: Members,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
     ) -> None:
-        self._config = context.config
-        self._store = context.store
+        self._config = config
+        self._store = store
         self._transactions = transactions
         self._members = members
-        self._clock = context.clock
-        self.state = TransactionState(context, transactions=transactions, offsets=offsets)
+        self._clock = clock
+        self.state = TransactionState(
+            config_directory,
+            config=config,
+            store=store,
+            transactions=transactions,
+            offsets=offsets,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
 
     async def recover(self) -> None:
         """Find the open transactions at a start. Raise StoreCorrupt if that fails."""

@@ -39,10 +39,14 @@ from cometmq.speedups import Half
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.context import Context
     from cometmq.broker.transactions.endtransaction import Transactions
+    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.files import Files
+    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -82,25 +86,30 @@ class TransactionState:
 
     def __init__(
         self,
-        context: Context,
+        config_directory: str,
         *,
+        config: BrokerConfig,
+        store: MessageStore,
         transactions: Transactions,
         offsets: ConsumerOffsets,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
     ) -> None:
-        self._config = context.config
-        self._store = context.store
+        self._config = config
+        self._store = store
         self._transactions = transactions
         self._offsets = offsets
-        self._clock = context.clock
+        self._clock = clock
         self._mark: _Mark | None = None
         self._saved: tuple[int, int, int] = (0, 0, 0)
         self._saved_ms = 0
         self._file = TableFile(
-            os.path.join(context.directory, "transactions.json"),
+            os.path.join(config_directory, "transactions.json"),
             self._encode,
-            clock=context.clock,
-            tasks=context.tasks,
-            files=context.files,
+            clock=clock,
+            tasks=tasks,
+            files=files,
         )
 
     # ---------------------------------------------------------------------------------- at a start
