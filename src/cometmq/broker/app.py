@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cometmq.broker.admin.handlers import admin_parts
 from cometmq.broker.config import resolve
@@ -20,7 +20,7 @@ from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.dedup.guard import RepeatGuard
-from cometmq.broker.hooks import Hooks
+from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.ports import join, reserve_ha
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
@@ -71,24 +71,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Restarts(Protocol):
-    """Restarts a broker within its process (supervisor.py)."""
-
-    def rejoin(self, problem: LogsDiffer, /) -> None:
-        """Cut the log where it differs from the master's, and follow the master again."""
-        ...
-
-    def promote(self, role: BrokerRole, /) -> None:
-        """Become a master with this role."""
-        ...
-
-
 class Broker:
     """One broker; :meth:`start` and :meth:`stop` it once each.
 
-    ``hooks`` and ``router.hooks`` may be filled after the start. ``restarts`` restarts the broker in
-    its process; without it the broker can neither be promoted nor rejoin a master whose log
-    differs.
+    ``send_hooks``, ``consume_hooks`` and ``router.hooks`` may be filled after the start.
     """
 
     def __init__(
@@ -99,8 +85,6 @@ class Broker:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
-        restarts: Restarts | None = None,
-        hooks: Hooks | None = None,
     ) -> None:
         self.config = config
         self._store_config = store_config
@@ -111,9 +95,12 @@ class Broker:
         self.addresses = Addresses(config, root, reserve)
         self.watchdog = Watchdog(clock)
         self._tasks = Tasks(self.watchdog)
-        self._restarts = restarts
-        self.hooks = hooks or Hooks()
+        self.send_hooks = SendHooks()
+        self.consume_hooks = ConsumeHooks()
         self.port = 0
+        #: Requests for a restart; the supervisor replaces both before the start.
+        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
+        self.promote: Callable[[BrokerRole], None] | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> int:
@@ -179,7 +166,7 @@ class Broker:
             await self.repeats.recover()
         await self.store.start(self._tasks)
         self._spawn_background()
-        await self.part.start(self._ha_listener, self.appender, self._tasks)
+        await self.part.start(self._ha_listener, self.appender, self.pull, self._tasks)
         push_async(self.part.close)
         push_async(self.server.close)
         for listener in listeners:
@@ -267,8 +254,8 @@ class Broker:
                 remoting=self.remoting,
                 clock=clock,
             )
-            rejoin = self._restarts.rejoin if self._restarts is not None else None
-            self.part = SlavePart(config, self.store, tables, clock=clock, rejoin=rejoin)
+            self.part = SlavePart(config, self.store, tables, clock=clock)
+            self.part.rejoin = self.rejoin
         else:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
         self.rivals = Rivals(
@@ -298,12 +285,7 @@ class Broker:
             clock=self.clock,
             tasks=self._tasks,
         )
-        self.members = Members(
-            topics=self.topics,
-            groups=self.groups,
-            clock=self.clock,
-            log_end=lambda: self.store.written_offset,
-        )
+        self.members = Members(topics=self.topics, groups=self.groups, clock=self.clock)
         self.stored_filters = FilterTable(
             directory,
             config=self.config,
@@ -311,6 +293,7 @@ class Broker:
             tasks=self._tasks,
             files=self._files,
         )
+        self.members.log_end = lambda: self.store.written_offset
         self.members.on_subscribed.append(self.stored_filters.subscribed)
         self.members.on_group_gone.append(self.stored_filters.group_gone)
         self.checkback = CheckBack(

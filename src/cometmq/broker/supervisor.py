@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import Broker
-from cometmq.broker.hooks import Hooks
 from cometmq.broker.replication.rolefile import keep_role, role_to_begin_in
 from cometmq.core.errors import CometError, StoreError
 from cometmq.net.server import Reserve, reserve
@@ -50,7 +49,6 @@ class Lives:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
-        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store_config = store_config
         self._clock = clock
@@ -60,22 +58,18 @@ class Lives:
         self._turning: asyncio.Task[None] | None = None
         self._stopping = False
         self._may_cut = True
-        self._hooks = Hooks()
         self.failure: Exception | None = None
-        self._on_failed = on_failed
+        self.on_failed: Callable[[], None] = lambda: None
         config = role_to_begin_in(config, store_config.store_path_root_dir, self._files)
         self.broker = self._make(config)
 
     def _make(self, config: BrokerConfig) -> Broker:
-        return Broker(
-            config,
-            self._store_config,
-            self._clock,
-            files=self._files,
-            reserve=self._reserve,
-            restarts=self,
-            hooks=self._hooks,
+        broker = Broker(
+            config, self._store_config, self._clock, files=self._files, reserve=self._reserve
         )
+        broker.rejoin = self._rejoin
+        broker.promote = self._promote
+        return broker
 
     async def start(self) -> int:
         """Start the broker, as :meth:`Broker.start` does."""
@@ -97,13 +91,11 @@ class Lives:
 
     # ------------------------------------------------------------------------------------ changes
 
-    def rejoin(self, problem: LogsDiffer) -> None:
-        """Restart with the log cut where it differs from the master's."""
+    def _rejoin(self, problem: LogsDiffer) -> None:
         if self._may_cut:
             self._turn(lambda config: self._cut(config, problem), "cut")
 
-    def promote(self, role: BrokerRole) -> None:
-        """Restart as a master with this role."""
+    def _promote(self, role: BrokerRole) -> None:
         self._turn(lambda config: self._raise_to(config, role), "promote")
 
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
@@ -117,11 +109,12 @@ class Lives:
             await before.stop()
             config = change(replace(before.config, listen_port=before.port))
             broker = self.broker = self._make(config)
+            broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
             await broker.start()
         except (CometError, OSError) as error:
             log.critical("broker_not_begun_anew reason=%r", str(error))
             self.failure = error
-            self._on_failed()
+            self.on_failed()
         finally:
             self._turning = None
         duration_ms = self._clock.monotonic_ms() - begun_ms

@@ -89,7 +89,6 @@ class Slave:
         clock: Clock,
         master: Callable[[], str],
         whole_history: bool = False,
-        on_differ: Callable[[LogsDiffer], None] = lambda problem: None,
     ) -> None:
         self._whole_history = whole_history
         self.store = store
@@ -99,7 +98,7 @@ class Slave:
         self._connection: _Connection | None = None
         self._due = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
-        self._on_differ = on_differ
+        self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
         self.problem: CometError | None = None
         store.on_progress.append(self._progressed)
         store.listeners.append(self._progressed)
@@ -173,7 +172,7 @@ class Slave:
             log.error("replication_stopped master=%s reason=%r", self._master(), str(problem))
         self.problem = problem
         if isinstance(problem, LogsDiffer):
-            self._on_differ(problem)
+            self.on_differ(problem)
 
 
 class _Connection(asyncio.BufferedProtocol):

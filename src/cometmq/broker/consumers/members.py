@@ -65,14 +65,7 @@ SCAN_INTERVAL_MS: Final = 10_000
 class Members:
     """Serves heartbeats, unregistrations and queries about the online members."""
 
-    def __init__(
-        self,
-        *,
-        topics: TopicTable,
-        groups: GroupTable,
-        clock: Clock,
-        log_end: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, *, topics: TopicTable, groups: GroupTable, clock: Clock) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock
@@ -81,7 +74,8 @@ class Members:
         self._charges: dict[Peer, Charge] = {}
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
-        self._log_end = log_end
+        #: Returns the end of the log; a broker sets it.
+        self.log_end: Callable[[], int] = lambda: 0
         #: Number of times that members of a group began to have different subscriptions.
         self.conflicts = 0
         #: Callbacks: for every consumer heartbeat, and for groups that lost their last member.
@@ -169,7 +163,7 @@ class Members:
             language_name(request.language),
             request.version,
             self._clock.monotonic_ms(),
-            self._log_end(),
+            self.log_end(),
         )
         for data in body.consumer_data_set:
             self._prepare_group(data)

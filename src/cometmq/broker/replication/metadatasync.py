@@ -46,7 +46,9 @@ TIMEOUT_MS: Final = 5_000
 class MasterTables:
     """Keeps a slave's tables equal to its master's.
 
-    ``master`` is the master's address, "" while it is unknown.
+    ``master`` is the master's address, "" while it is unknown. No request is sent while ``follows``
+    returns False, that is, while the master sends no log: at that address there may be a slave by
+    now, or an empty broker.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class MasterTables:
         self._remoting = remoting
         self._clock = clock
         self.master = ""
+        self.follows: Callable[[], bool] = lambda: True
         self._due = asyncio.Event()
         self.synced_ms = -1
         self._has_compared = False
@@ -87,16 +90,12 @@ class MasterTables:
         """Ask the master at once, because it is connected (again)."""
         self._due.set()
 
-    async def run_forever(self, follows: Callable[[], bool] = lambda: True) -> None:
-        """Copy the tables every INTERVAL_MS, or at once after :meth:`soon`, until cancelled.
-
-        No request is sent while ``follows`` returns False, that is, while the master sends no log:
-        at that address there may be a slave by now, or an empty broker.
-        """
+    async def run_forever(self) -> None:
+        """Copy the tables every INTERVAL_MS, or at once after :meth:`soon`, until cancelled."""
         failing = False
         while True:
             address = self.master
-            if address and follows():
+            if address and self.follows():
                 try:
                     await self.copy(address)
                     failing = False

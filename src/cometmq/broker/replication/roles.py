@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
 
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.pull.handler import PullHandler
     from cometmq.broker.replication.metadatasync import MasterTables
     from cometmq.broker.send.acknowledgement import Appender
     from cometmq.core.clock import Clock
@@ -47,12 +48,13 @@ class MasterPart:
         self.master = Master(store, settings, clock=clock, tasks=tasks)
 
     async def start(
-        self, listener: socket.socket | None, appender: Appender, _tasks: Tasks
+        self, listener: socket.socket | None, appender: Appender, pull: PullHandler, _tasks: Tasks
     ) -> None:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             appender.wait_for_slaves(self.master, self._config.slave_timeout)
+        pull.relieved = self.master.has_a_near_slave
         await self.master.start(listener)
 
     async def close(self) -> None:
@@ -61,18 +63,6 @@ class MasterPart:
 
     def master_is(self, _ha_address: str, _address: str) -> None:
         """Do nothing: this broker is the master."""
-
-    def serves_reads(self) -> bool:
-        """Return True: consumers may always read a master."""
-        return True
-
-    def refers_reads(self) -> bool:
-        """Decide whether readers far from the end of the log are referred to a slave."""
-        return self.master.has_a_near_slave()
-
-    def is_alone(self) -> bool:
-        """Return False: a master follows nobody."""
-        return False
 
     def where(self) -> str:
         """Return "": only a slave refers requests to its master."""
@@ -94,13 +84,7 @@ class SlavePart:
     """The slave's part: copies of its master's log and tables."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        tables: MasterTables,
-        *,
-        clock: Clock,
-        rejoin: Callable[[LogsDiffer], None] | None = None,
+        self, config: BrokerConfig, store: MessageStore, tables: MasterTables, *, clock: Clock
     ) -> None:
         self._config = config
         self._clock = clock
@@ -112,21 +96,25 @@ class SlavePart:
             clock=clock,
             master=lambda: self.ha_address,
             whole_history=config.ha_whole_history,
-            on_differ=self._differs,
         )
         self.slave.on_change.append(tables.soon)
-        self._rejoin = rejoin
+        tables.follows = lambda: self.slave.is_connected
+        self.slave.on_differ = self._differs
+        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
 
     async def start(
-        self, _listener: socket.socket | None, _appender: Appender, tasks: Tasks
+        self,
+        _listener: socket.socket | None,
+        _appender: Appender,
+        pull: PullHandler,
+        tasks: Tasks,
     ) -> None:
         """Follow the master from now on."""
+        pull.serves = self._serves
+        pull.is_alone = lambda: not self.slave.is_connected
+        pull.relieved = lambda: True
         tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
-        tasks.keep(
-            lambda: self.tables.run_forever(lambda: self.slave.is_connected),
-            name="copy the tables",
-            clock=self._clock,
-        )
+        tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)
 
     def master_is(self, ha_address: str, address: str) -> None:
         """Take the master's addresses from a name server's answer."""
@@ -145,28 +133,18 @@ class SlavePart:
         """Return the master's address; "" while it is unknown."""
         return self.tables.master
 
-    def serves_reads(self) -> bool:
-        """Decide whether consumers may read here: always if slaves may be read, else only while
-        the master is gone."""
+    def _serves(self) -> bool:
         return self._config.slave_read_enable or not self.slave.is_connected
 
-    def refers_reads(self) -> bool:
-        """Return True: a slave never refers readers back to a busy master."""
-        return True
-
-    def is_alone(self) -> bool:
-        """Decide whether the master is gone."""
-        return not self.slave.is_connected
-
     def _differs(self, problem: LogsDiffer) -> None:
-        if self._rejoin is None or self._config.ha_rejoin is not HaRejoin.TRUNCATE:
+        if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
             return
         segments = self.slave.store.log.segments
         first = first_record(segments.files[0]) if segments.files else None
         if first is None or problem.offset < segments.start + first.size_bytes:
             log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
             return
-        self._rejoin(problem)
+        self.rejoin(problem)
 
     def facts(self) -> dict[str, str]:
         """Return entries about replication for the broker's runtime information."""
