@@ -14,7 +14,6 @@ LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 
 LAYERS = "Imports point one way"
 STORE = "The rooms of the store import one way"
-SOCKETS = "The modules of the sockets import one way"
 TWO_HALVES = "Client, admin and outbox meet the servers only on the wire"
 SPARK = "Spark knows the wire and the pure file layouts, nothing else of a server"
 CLI = "The command line touches servers only to start them"
@@ -39,8 +38,8 @@ def lint(folder: Path) -> tuple[int, set[str]]:
 
 
 def skeleton(folder: Path) -> None:
-    """The packages of the project, the modules of store and net, without anything in them."""
-    named = [path for name in ("store", "net") for path in (SRC / "cometmq" / name).glob("*.py")]
+    """The packages of the project and the modules of the store, without anything in them."""
+    named = [*(SRC / "cometmq" / "store").glob("*.py")]
     for package in (SRC / "cometmq", SRC / "pyspark_rocketmq"):
         for path in (*package.rglob("__init__.py"), *named):
             copy = folder / "src" / path.relative_to(SRC)
@@ -69,8 +68,6 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("store/log/x.py", "import cometmq.store.queue", STORE),
         ("store/read/x.py", "import cometmq.store.messagestore", STORE),
         ("store/maintenance/x.py", "import cometmq.store.recovery.startingpoint", STORE),
-        ("net/peer.py", "import cometmq.net.router", SOCKETS),
-        ("net/memory.py", "import cometmq.net.peer", SOCKETS),
         ("client/x.py", "import cometmq.store", TWO_HALVES),
         ("spark/x.py", "import cometmq.store.messagestore", SPARK),
         ("cli/x.py", "import cometmq.broker.send.handler", CLI),

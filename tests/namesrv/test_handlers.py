@@ -18,11 +18,10 @@ from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.registering import BrokerHandlers
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
-from cometmq.net.router import Router
+from cometmq.net.router import Reply, Router
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol import headers as h
-from cometmq.protocol.answers import Reply
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.frame import BINARY, Request
 from cometmq.protocol.registry import REGISTRY, Side

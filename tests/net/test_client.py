@@ -19,8 +19,8 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.client import Remoting, split_address
+from cometmq.net.router import Reply
 from cometmq.net.tasks import Tasks
-from cometmq.protocol.answers import Reply
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
 from cometmq.protocol.headers import ConsumerGroup, GetConsumerRunningInfo, Topic

@@ -15,11 +15,10 @@ from cometmq.net import server as server_module
 from cometmq.net.descriptors import Connections
 from cometmq.net.memory import MemoryBudget
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
-from cometmq.net.router import Router
+from cometmq.net.router import Reply, Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
-from cometmq.protocol.answers import Reply
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
 from cometmq.protocol.registry import Side

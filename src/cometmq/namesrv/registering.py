@@ -16,8 +16,8 @@ from cometmq.core.slices import Slices
 from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.namesrv.routes import QueueLayout, Registration
+from cometmq.net.router import Reply
 from cometmq.protocol import headers as h
-from cometmq.protocol.answers import Reply
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json

@@ -12,14 +12,16 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.budget import Charge
 from cometmq.core.memory import limit_bytes
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from cometmq.net.peer import Peer
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +34,6 @@ PEER_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 4_096
 #: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
-
-
-class Closable(Protocol):
-    """A connection that can be closed to free its memory."""
-
-    @property
-    def address(self) -> str:
-        """The client's "ip:port"."""
-        ...
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        ...
 
 
 class MemoryBudget:
@@ -77,7 +66,7 @@ class MemoryBudget:
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
         #: For each server a function that returns the bytes held by each of its connections.
-        self.servers: list[Callable[[], Sequence[tuple[int, Closable]]]] = []
+        self.servers: list[Callable[[], list[tuple[int, Peer]]]] = []
         #: Number of slow requests that are running.
         self.tasks = 0
         #: True while large requests must be refused.
@@ -130,7 +119,7 @@ class MemoryBudget:
         return self.bound_bytes // TASK_BYTES
 
 
-def _size(pair: tuple[int, Closable]) -> int:
+def _size(pair: tuple[int, Peer]) -> int:
     return pair[0]
 
 

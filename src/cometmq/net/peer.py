@@ -20,8 +20,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.departures import Departures
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.lookout import Lookout
     from cometmq.net.memory import MemoryBudget
+    from cometmq.net.router import Reply, Router
     from cometmq.net.watchdog import Watchdog
-    from cometmq.protocol.answers import Reply
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request, Response
-    from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import Header
 
 log = logging.getLogger(__name__)
@@ -61,32 +60,6 @@ IDLE_LIMIT_MS: Final = 120_000
 Waiter = asyncio.Future["Response"]
 
 
-class RequestRouter(Protocol):
-    """Serves the requests of connections (router.py)."""
-
-    @property
-    def takers(self) -> Mapping[bytes, TakeFrames[Peer]]:
-        """Takers of undecoded frames, by the digits of a request code."""
-        ...
-
-    @property
-    def hooks(self) -> Sequence[object]:
-        """Hooks that are called for each request; if there are none, handlers may skip them."""
-        ...
-
-    def handle(self, peer: Peer, event: Event[Any], /) -> None:
-        """Serve one event of ``peer``. Must not raise."""
-        ...
-
-    def finish(self, peer: Peer, request: Request[Any], reply: Reply, /) -> None:
-        """Send the response to a request."""
-        ...
-
-    def acknowledge(self, peer: Peer, request: Request[Any], /) -> None:
-        """Send an empty success response to a request."""
-        ...
-
-
 class Peer(asyncio.Protocol):
     """One accepted connection.
 
@@ -97,7 +70,7 @@ class Peer(asyncio.Protocol):
 
     def __init__(
         self,
-        router: RequestRouter,
+        router: Router,
         *,
         clock: Clock,
         watchdog: Watchdog,

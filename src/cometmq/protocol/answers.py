@@ -1,6 +1,4 @@
-"""Responses: what a handler returns, and its encoding.
-
-Plain sends and pulls have templates: the parts of a response around its numbers.
+"""Encodes responses: whole ones, and for plain sends and pulls the parts around their numbers.
 
 The parts are cut from the output of the encoder in :mod:`cometmq.protocol.frame`, so that all
 responses have the same form.
@@ -9,27 +7,17 @@ responses have the same form.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.protocol.codes import Language, ResponseCode
 from cometmq.protocol.fields import to_ext
 from cometmq.protocol.frame import FLAG_RESPONSE, JSON, Request, encode_head, head_pieces, lengths
-from cometmq.protocol.headers import Header
+
+if TYPE_CHECKING:
+    from cometmq.protocol.headers import Header
 
 _SEND_FIELDS: Final = ("msgId", "queueId", "queueOffset")
 _PULL_FIELDS: Final = ("maxOffset", "minOffset", "nextBeginOffset", "suggestWhichBrokerId")
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Response of a handler. ``ext`` replaces ``header`` if the registry has no header for it."""
-
-    code: int = ResponseCode.SUCCESS
-    header: Header | None = None
-    body: bytes = b""
-    remark: str | None = None
-    ext: dict[str, str] | None = None
 
 
 def _pieces(

@@ -11,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.send.commitbatch import Scattered
-from cometmq.protocol.answers import DONE_HEAD, Reply, encode_done, send_pieces
+from cometmq.net.router import Reply
+from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths
 from cometmq.protocol.headers import NoFields, SendMessageResponse
