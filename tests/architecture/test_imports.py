@@ -18,6 +18,7 @@ TWO_HALVES = "Client, admin and outbox meet the servers only on the wire"
 SPARK = "Spark knows the wire and the pure file layouts, nothing else of a server"
 CLI = "The command line touches servers only to start them"
 PURE = "Protocol, message and filter do no input, output or waiting"
+NET_LAYERS = "The modules of net import one way"
 NET = "The sockets know frames, not brokers or clients"
 
 
@@ -38,8 +39,8 @@ def lint(folder: Path) -> tuple[int, set[str]]:
 
 
 def skeleton(folder: Path) -> None:
-    """The packages of the project and the modules of the store, without anything in them."""
-    named = [*(SRC / "cometmq" / "store").glob("*.py")]
+    """The packages of the project and the modules of its layers, without anything in them."""
+    named = [path for room in ("store", "net") for path in (SRC / "cometmq" / room).glob("*.py")]
     for package in (SRC / "cometmq", SRC / "pyspark_rocketmq"):
         for path in (*package.rglob("__init__.py"), *named):
             copy = folder / "src" / path.relative_to(SRC)
@@ -73,7 +74,10 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("cli/x.py", "import cometmq.broker.send.handler", CLI),
         ("protocol/x.py", "from os import path", PURE),
         ("filter/x.py", "import asyncio", PURE),
-        ("net/x.py", "import cometmq.message", NET),
+        ("net/tasks.py", "import cometmq.message", NET),
+        ("net/peer.py", "import cometmq.net.router", NET_LAYERS),
+        ("net/memory.py", "import cometmq.net.peer", NET_LAYERS),
+        ("net/x.py", "", NET_LAYERS),
     ],
 )
 def test_a_planted_import_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:

@@ -35,7 +35,8 @@ from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.memory import MemoryBudget, PeerMemory
 from cometmq.net.peer import Peer
-from cometmq.net.router import Handler, HandlerPart, Reply
+from cometmq.net.reply import Reply
+from cometmq.net.router import Handler, HandlerPart
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, Subscription

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.client.routes import Brokers
     from cometmq.message.model import MessageQueue
-    from cometmq.net.router import Reply
+    from cometmq.net.reply import Reply
     from cometmq.protocol.frame import Request
 
 log = logging.getLogger(__name__)

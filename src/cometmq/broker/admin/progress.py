@@ -10,7 +10,7 @@ import msgspec
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ConsumeOffset, ConsumeStats, QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import StoreError
 from cometmq.message.names import is_system_topic
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:

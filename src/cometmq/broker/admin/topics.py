@@ -11,7 +11,7 @@ from cometmq.broker.lookup import bounds
 from cometmq.broker.topics.table import check_name
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import join_in_slices
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     GroupList,
     QueueKey,

@@ -16,7 +16,7 @@ from cometmq.broker.consumers.membertable import Group, Member, MemberTable, Wan
 from cometmq.core.errors import BadRequest
 from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     ClientConnection,
     ConsumerConnections,

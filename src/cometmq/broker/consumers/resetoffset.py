@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import offset_entry, offset_table, reset_to

@@ -17,7 +17,7 @@ from cometmq.filter import tags
 from cometmq.filter.budget import Budget
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.filter.stored import matching
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientConfigCheck
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json

@@ -16,7 +16,8 @@ from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans, entries_of
 from cometmq.core.errors import CometError, StoreCorrupt
-from cometmq.net.router import Reply, begin_task, end_task
+from cometmq.net.reply import Reply
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.answers import pull_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON

@@ -18,7 +18,7 @@ from cometmq.broker.config import BrokerRole
 from cometmq.broker.replication.roles import SlavePart
 from cometmq.broker.replication.splitbrain import master_at
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import Finding, Promote, Promotion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.send.commitbatch import Scattered
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths

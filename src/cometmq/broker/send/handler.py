@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
-    from cometmq.net.router import Handler, Reply
+    from cometmq.net.reply import Reply
+    from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request

@@ -22,7 +22,7 @@ from cometmq.broker.send.admission import (
 from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PushReply, SendMessageResponse
 from cometmq.protocol.route import writable

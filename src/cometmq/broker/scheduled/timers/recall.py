@@ -14,7 +14,7 @@ from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
 from cometmq.message.recall import decode_recall
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageResponse
 
