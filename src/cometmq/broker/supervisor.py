@@ -49,6 +49,7 @@ class Lives:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store_config = store_config
         self._clock = clock
@@ -59,17 +60,20 @@ class Lives:
         self._stopping = False
         self._may_cut = True
         self.failure: Exception | None = None
-        self.on_failed: Callable[[], None] = lambda: None
+        self.on_failed = on_failed
         config = role_to_begin_in(config, store_config.store_path_root_dir, self._files)
         self.broker = self._make(config)
 
     def _make(self, config: BrokerConfig) -> Broker:
-        broker = Broker(
-            config, self._store_config, self._clock, files=self._files, reserve=self._reserve
+        return Broker(
+            config,
+            self._store_config,
+            self._clock,
+            files=self._files,
+            reserve=self._reserve,
+            rejoin=self._rejoin,
+            promote=self._promote,
         )
-        broker.rejoin = self._rejoin
-        broker.promote = self._promote
-        return broker
 
     async def start(self) -> int:
         """Start the broker, as :meth:`Broker.start` does."""

@@ -147,8 +147,7 @@ async def running_broker(
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
-    lives = Lives(config, store, clock)
-    lives.on_failed = on_failed
+    lives = Lives(config, store, clock, on_failed=on_failed)
     port = await lives.start()
     try:
         address = join_address(config.broker_ip1, port)

@@ -27,10 +27,10 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswers
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
     from cometmq.net.peer import Peer

@@ -65,7 +65,14 @@ SCAN_INTERVAL_MS: Final = 10_000
 class Members:
     """Serves heartbeats, unregistrations and queries about the online members."""
 
-    def __init__(self, *, topics: TopicTable, groups: GroupTable, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        clock: Clock,
+        log_end: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock
@@ -74,8 +81,8 @@ class Members:
         self._charges: dict[Peer, Charge] = {}
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
-        #: Returns the end of the log; a broker sets it.
-        self.log_end: Callable[[], int] = lambda: 0
+        #: Returns the end of the log.
+        self.log_end = log_end
         #: Number of times that members of a group began to have different subscriptions.
         self.conflicts = 0
         #: Callbacks: for every consumer heartbeat, and for groups that lost their last member.

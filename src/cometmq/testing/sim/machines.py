@@ -155,9 +155,13 @@ class BrokerMachine:
 
     async def _start(self, files: MemoryFiles, reserve: Reserve) -> None:
         lives = self._lives = Lives(
-            self.config, self.store_config, self.clock, files=files, reserve=reserve
+            self.config,
+            self.store_config,
+            self.clock,
+            files=files,
+            reserve=reserve,
+            on_failed=lambda: self._failed(lives.failure),
         )
-        lives.on_failed = lambda: self._failed(lives.failure)
         await lives.start()
         self._serving = True
 

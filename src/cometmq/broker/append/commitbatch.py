@@ -1,6 +1,6 @@
 """Records appended in one turn of the event loop, and the requests that wait for the outcome.
 
-broker/send/acknowledgement.py appends, commits and reports the outcome.
+broker/append/acknowledgement.py appends, commits and reports the outcome.
 """
 
 from __future__ import annotations
