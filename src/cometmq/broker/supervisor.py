@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Lives:
+class Supervisor:
     """Runs a broker, and restarts it when it asks for that; :meth:`start` and :meth:`stop` it once
     each. ``broker`` is the current one.
 
@@ -105,9 +105,9 @@ class Lives:
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
         if self._stopping or self._turning is not None:
             return
-        self._turning = self._tasks.spawn(self._begin_anew(change), name=f"{name} the broker")
+        self._turning = self._tasks.spawn(self._restart(change), name=f"{name} the broker")
 
-    async def _begin_anew(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
+    async def _restart(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
         before, begun_ms = self.broker, self._clock.monotonic_ms()
         try:
             await before.stop()

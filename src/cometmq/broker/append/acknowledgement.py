@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult, Told, Turn
+from cometmq.broker.append.commitbatch import OnOutcome, OutgoingRecord, PutResult, Turn
 from cometmq.core.errors import CometError, StoreError
 from cometmq.core.watermark import Watermark
 from cometmq.filter.tags import tag_code
@@ -219,15 +219,15 @@ class Appender:
         self.append(record, partial(_resolve, done))
         return done
 
-    def append(self, record: OutgoingRecord, told: Told) -> None:
-        """Append a record in this turn; call ``told`` with the outcome.
+    def append(self, record: OutgoingRecord, on_outcome: OnOutcome) -> None:
+        """Append a record in this turn; call ``on_outcome`` with the outcome.
 
-        ``told`` is called before the responses of the turn's sends are written. Raises StoreError
-        and MessageIllegal if the record cannot be appended.
+        ``on_outcome`` is called before the responses of the turn's sends are written. Raises
+        StoreError and MessageIllegal if the record cannot be appended.
         """
         physical, queue_offset = self.store(record)
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
-        self._turn.puts.append((told, result))
+        self._turn.puts.append((on_outcome, result))
 
     def store(self, record: OutgoingRecord) -> tuple[int, int]:
         """Append a record in this turn; return its physical offset and its queue offset.
@@ -468,10 +468,10 @@ class Appender:
             self._fail(turn, error)
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
-        for told, result in turn.puts:
+        for on_outcome, result in turn.puts:
             if code != ResponseCode.SUCCESS:
                 result = msgspec.structs.replace(result, code=code)
-            _tell(told, result)
+            _report(on_outcome, result)
         if turn.transactions or turn.rows_with_ends:
             self.end_transactions(turn.transactions, turn.rows_with_ends, None)
         if turn.rows:
@@ -482,8 +482,8 @@ class Appender:
             turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
-        for told, _ in turn.puts:
-            _tell(told, error)
+        for on_outcome, _ in turn.puts:
+            _report(on_outcome, error)
         if turn.transactions or turn.rows_with_ends:
             self.end_transactions(turn.transactions, turn.rows_with_ends, error)
         if turn.rows:
@@ -493,12 +493,12 @@ class Appender:
         turn.end_watch(error)
 
 
-def _tell(told: Told, outcome: PutResult | CometError) -> None:
+def _report(on_outcome: OnOutcome, outcome: PutResult | CometError) -> None:
     try:
-        told(outcome)
+        on_outcome(outcome)
     except Exception:
         # The record is stored. A callback that fails must not fail the rest of the turn.
-        log.exception("put not told told=%r", told)
+        log.exception("put not told told=%r", on_outcome)
 
 
 def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -> None:

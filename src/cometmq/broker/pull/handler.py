@@ -31,7 +31,7 @@ from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.hooks import ConsumeHooks
-    from cometmq.broker.pull.filtering import Filters, Wanted
+    from cometmq.broker.pull.filtering import Filters, PullFilter
     from cometmq.filter.sql92 import SqlFilter
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -172,7 +172,7 @@ class PullHandler:
         if not self._config.long_polling_enable:
             hold_ms = self._config.short_polling_time_mills
         deadline_ms = self._clock.monotonic_ms() + hold_ms
-        queue, wanted = plan.queue, cast("Wanted", plan.wanted)
+        queue, wanted = plan.queue, cast("PullFilter", plan.wanted)
         key = plan.fields[1], plan.fields[2]
         pull = HeldPull(peer, None, key, offset, wanted, deadline_ms, plan, opaque)
         if (wanted.sql is None or self._filters.has_room) and self.longpoll.hold(pull):
