@@ -18,6 +18,8 @@ TWO_HALVES = "Client, admin and outbox meet the servers only on the wire"
 SPARK = "Spark knows the wire and the pure file layouts, nothing else of a server"
 CLI = "The command line touches servers only to start them"
 PURE = "Protocol, message and filter do no input, output or waiting"
+BROKER = "The rooms of the broker import one way"
+NET_LAYERS = "The modules of net import one way"
 NET = "The sockets know frames, not brokers or clients"
 
 
@@ -38,8 +40,12 @@ def lint(folder: Path) -> tuple[int, set[str]]:
 
 
 def skeleton(folder: Path) -> None:
-    """The packages of the project and the modules of the store, without anything in them."""
-    named = [*(SRC / "cometmq" / "store").glob("*.py")]
+    """The packages of the project and the modules of its layers, without anything in them."""
+    named = [
+        path
+        for room in ("store", "net", "broker")
+        for path in (SRC / "cometmq" / room).glob("*.py")
+    ]
     for package in (SRC / "cometmq", SRC / "pyspark_rocketmq"):
         for path in (*package.rglob("__init__.py"), *named):
             copy = folder / "src" / path.relative_to(SRC)
@@ -63,17 +69,24 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("core/x.py", "import cometmq.speedups", LAYERS),
         ("speedups/plain/x.py", "import cometmq.core", LAYERS),
         ("message/x.py", "import cometmq.protocol", LAYERS),
-        ("broker/x.py", "import cometmq.client", LAYERS),
+        ("broker/app.py", "import cometmq.client", LAYERS),
         ("drawer/__init__.py", "", LAYERS),
         ("store/log/x.py", "import cometmq.store.queue", STORE),
         ("store/read/x.py", "import cometmq.store.messagestore", STORE),
         ("store/maintenance/x.py", "import cometmq.store.recovery.startingpoint", STORE),
+        ("broker/append/x.py", "import cometmq.broker.send", BROKER),
+        ("broker/admin/x.py", "import cometmq.broker.app", BROKER),
+        ("broker/send/x.py", "import cometmq.broker.pull", BROKER),
+        ("broker/attic/__init__.py", "", BROKER),
         ("client/x.py", "import cometmq.store", TWO_HALVES),
         ("spark/x.py", "import cometmq.store.messagestore", SPARK),
         ("cli/x.py", "import cometmq.broker.send.handler", CLI),
         ("protocol/x.py", "from os import path", PURE),
         ("filter/x.py", "import asyncio", PURE),
-        ("net/x.py", "import cometmq.message", NET),
+        ("net/tasks.py", "import cometmq.message", NET),
+        ("net/peer.py", "import cometmq.net.router", NET_LAYERS),
+        ("net/memory.py", "import cometmq.net.peer", NET_LAYERS),
+        ("net/x.py", "", NET_LAYERS),
     ],
 )
 def test_a_planted_import_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:

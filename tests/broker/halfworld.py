@@ -90,11 +90,7 @@ async def open_world(
             config=config, store=parts.store, appender=parts.appender, topics=parts.topics,
             clock=clock, tasks=parts.tasks,
         )  # fmt: skip
-        checkback = CheckBack(
-            str(directory / "config"), config=config, store=parts.store,
-            transactions=transactions, offsets=parts.offsets, members=parts.members,
-            clock=clock, tasks=parts.tasks,
-        )  # fmt: skip
+        checkback = CheckBack(str(directory / "config"), parts.context, transactions)
         await checkback.recover()
         world = World(parts, clock, transactions, checkback)
         member = Member("p@1", "JAVA", 407, clock.monotonic_ms())

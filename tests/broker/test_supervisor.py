@@ -12,7 +12,7 @@ import pytest
 from cometmq.broker.app import Broker
 from cometmq.broker.config import BrokerRole, load
 from cometmq.broker.replication.rolefile import role_path
-from cometmq.broker.supervisor import Lives
+from cometmq.broker.supervisor import Supervisor
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.protocol.codes import RequestCode
@@ -33,9 +33,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Living(RunningBroker):
     """A broker with its lives; ``broker`` is the one of now."""
 
-    lives: Lives
+    lives: Supervisor
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Supervisor) -> None:
         self.lives = lives
         self._clients = []
 
@@ -59,7 +59,7 @@ async def living(made: Group, name: str, **settings: str) -> AsyncIterator[Livin
         **settings,
     }
     config, store_config, _ = load(values)
-    running = Living(Lives(config, store_config, SystemClock()))
+    running = Living(Supervisor(config, store_config, SystemClock()))
     await running.lives.start()
     try:
         yield running

@@ -14,8 +14,8 @@ from cometmq.core.errors import StoreOffline
 from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.store.transientpool import TransientPool
+from tests.broker.append.test_acknowledgement import RECORD
 from tests.broker.replicated import group, hurry, master_of
-from tests.broker.send.test_acknowledgement import RECORD
 from tests.broker.serving import (
     BATCH,
     IO_ERROR,

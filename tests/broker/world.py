@@ -15,27 +15,29 @@ from cometmq.broker.admin.clients import ClientAdmin
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.longanswers import LongAnswers
 from cometmq.broker.admin.progress import ProgressAdmin
+from cometmq.broker.admin.resetoffset import ResetHandler
 from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.append.acknowledgement import Appender
+from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.consumerproxy import RelayHandler
 from cometmq.broker.consumers.groups import GroupTable
 from cometmq.broker.consumers.members import Members
 from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
-from cometmq.broker.consumers.resetoffset import ResetHandler
 from cometmq.broker.consumers.retry import SendBackHandler
+from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.hooks import SendHooks
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
-from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.memory import MemoryBudget, PeerMemory
 from cometmq.net.peer import Peer
-from cometmq.net.router import Handler, HandlerPart, Reply
+from cometmq.net.reply import Reply
+from cometmq.net.router import Handler, HandlerPart
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, Subscription
@@ -197,6 +199,14 @@ class Parts(Tables):
     delivery: DelayDelivery
     stats: BrokerStats
     handlers: dict[int, Handler]
+
+    @property
+    def context(self) -> BrokerContext:
+        """The context that a broker makes of these parts."""
+        tables = BrokerTables(self.topics, self.groups, self.offsets, self.members)
+        return BrokerContext(
+            self.config, self.clock, self.tasks, None, self.store, self.appender, self.stats, tables
+        )
 
     async def ask(
         self,
@@ -373,17 +383,7 @@ def consumer_admin(parts: Parts, answers: LongAnswers) -> tuple[HandlerPart, ...
     config, store, topics = parts.config, parts.store, parts.topics
     offsets, members, clock = parts.offsets, parts.members, parts.clock
     return (
-        ProgressAdmin(
-            config=config,
-            store=store,
-            topics=topics,
-            groups=parts.groups,
-            offsets=offsets,
-            members=members,
-            stats=parts.stats,
-            answers=answers,
-            store_address="127.0.0.1:10911",
-        ),
+        ProgressAdmin(parts.context, answers=answers, store_address="127.0.0.1:10911"),
         ResetHandler(
             config=config,
             store=store,

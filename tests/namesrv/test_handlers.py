@@ -18,7 +18,8 @@ from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.registering import BrokerHandlers
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
-from cometmq.net.router import Reply, Router
+from cometmq.net.reply import Reply
+from cometmq.net.router import Router
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol import headers as h

@@ -19,7 +19,7 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.client import Remoting, split_address
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request

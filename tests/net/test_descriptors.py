@@ -17,7 +17,7 @@ from cometmq.net import descriptors
 from cometmq.net import server as server_module
 from cometmq.net.descriptors import BACKLOG, Connections, backlog, max_connections
 from cometmq.net.peer import Peer
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.net.serving import serving

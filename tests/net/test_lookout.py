@@ -10,7 +10,7 @@ import pytest
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net.lookout import Lookout
 from cometmq.net.peer import Peer
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.net.serving import serving

@@ -13,7 +13,8 @@ import pytest
 from cometmq.net import server as servers
 from cometmq.net.memory import MemoryBudget, PeerMemory
 from cometmq.net.peer import Peer
-from cometmq.net.router import Handler, Reply
+from cometmq.net.reply import Reply
+from cometmq.net.router import Handler
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.frame import FLAG_ONEWAY, Request, encode_head

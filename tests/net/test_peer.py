@@ -12,7 +12,7 @@ from cometmq.core.errors import NotConnected, RequestTimedOut
 from cometmq.net import peer as peers
 from cometmq.net import runtime
 from cometmq.net.peer import Peer, describe_host
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
 from tests.net.serving import RawClient, Served, serving

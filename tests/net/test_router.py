@@ -10,7 +10,8 @@ import pytest
 
 from cometmq.core.errors import BadRequest, StoreFull
 from cometmq.net.peer import Peer
-from cometmq.net.router import Reply, Router
+from cometmq.net.reply import Reply
+from cometmq.net.router import Router
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, decode_head, encode_head

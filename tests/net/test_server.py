@@ -15,7 +15,8 @@ from cometmq.net import server as server_module
 from cometmq.net.descriptors import Connections
 from cometmq.net.memory import MemoryBudget
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
-from cometmq.net.router import Reply, Router
+from cometmq.net.reply import Reply
+from cometmq.net.router import Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog

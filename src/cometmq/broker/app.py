@@ -13,20 +13,23 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from cometmq.broker.admin.handlers import admin_parts
+from cometmq.broker.append.acknowledgement import Appender
 from cometmq.broker.config import resolve
 from cometmq.broker.consumers.groups import GroupTable
 from cometmq.broker.consumers.members import Members
 from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.retry import SendBackHandler
+from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.dedup.guard import RepeatGuard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.ports import join, reserve_ha
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
 from cometmq.broker.pull.handler import PullHandler
-from cometmq.broker.replication.addresstakeover import Addresses
+from cometmq.broker.replication.addresstakeover import AddressAdmin, Addresses
 from cometmq.broker.replication.metadatasync import MasterTables
+from cometmq.broker.replication.promotion import PromotionAdmin
 from cometmq.broker.replication.roles import MasterPart, SlavePart
 from cometmq.broker.replication.slaverole import as_slave, forget_notes
 from cometmq.broker.replication.splitbrain import Rivals
@@ -34,7 +37,7 @@ from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.scheduled.timers.recall import RecallHandler
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
-from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.handler import SendHandler
 from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.stats import BrokerStats
@@ -85,6 +88,8 @@ class Broker:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
+        rejoin: Callable[[LogsDiffer], None] = lambda problem: None,
+        promote: Callable[[BrokerRole], None] | None = None,
     ) -> None:
         self.config = config
         self._store_config = store_config
@@ -98,9 +103,9 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
-        #: Requests for a restart; the supervisor replaces both before the start.
-        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
-        self.promote: Callable[[BrokerRole], None] | None = None
+        #: Requests for a restart, which a supervisor carries out.
+        self._rejoin = rejoin
+        self.promote = promote
         self._stack = AsyncExitStack()
 
     async def start(self) -> int:
@@ -166,7 +171,7 @@ class Broker:
             await self.repeats.recover()
         await self.store.start(self._tasks)
         self._spawn_background()
-        await self.part.start(self._ha_listener, self.appender, self.pull, self._tasks)
+        await self.part.start(self._ha_listener, self.appender, self._tasks)
         push_async(self.part.close)
         push_async(self.server.close)
         for listener in listeners:
@@ -207,8 +212,36 @@ class Broker:
         self.queue_locks = QueueLockHandler(directory, clock=clock, tasks=tasks, files=self._files)
         flusher = self.store.flusher
         flusher.on_synced = self.watchdog.watched("synced", flusher.on_synced)
+        self.repeats = self._make_repeats()
+        self.answers = SendAnswers(
+            config=config,
+            topics=self.topics,
+            hooks=self.send_hooks,
+            store_host=self.store.store_host,
+        )
         self.appender = Appender(
-            self.store, clock=clock, store_host=self.store.store_host, watchdog=self.watchdog
+            self.store,
+            clock=clock,
+            store_host=self.store.store_host,
+            watchdog=self.watchdog,
+            answers=self.answers,
+            listener=self.repeats,
+        )
+        self.members = Members(
+            topics=self.topics,
+            groups=self.groups,
+            clock=clock,
+            log_end=lambda: self.store.written_offset,
+        )
+        self.context = BrokerContext(
+            config,
+            clock,
+            tasks,
+            self._files,
+            self.store,
+            self.appender,
+            self.stats,
+            BrokerTables(self.topics, self.groups, self.offsets, self.members),
         )
         self.levels = DelayLevels(config.message_delay_level)
         self.delay = DelayDelivery(
@@ -222,7 +255,6 @@ class Broker:
             files=self._files,
         )
         self.timers = Timers(store=self.store, appender=self.appender, clock=clock)
-        self.repeats = self._make_repeats()
         self._build_transactions(directory)
         self._load_tables(directory)
         self._build_outgoing()
@@ -254,8 +286,7 @@ class Broker:
                 remoting=self.remoting,
                 clock=clock,
             )
-            self.part = SlavePart(config, self.store, tables, clock=clock)
-            self.part.rejoin = self.rejoin
+            self.part = SlavePart(config, self.store, tables, clock=clock, rejoin=self._rejoin)
         else:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
         self.rivals = Rivals(
@@ -285,7 +316,6 @@ class Broker:
             clock=self.clock,
             tasks=self._tasks,
         )
-        self.members = Members(topics=self.topics, groups=self.groups, clock=self.clock)
         self.stored_filters = FilterTable(
             directory,
             config=self.config,
@@ -293,30 +323,16 @@ class Broker:
             tasks=self._tasks,
             files=self._files,
         )
-        self.members.log_end = lambda: self.store.written_offset
         self.members.on_subscribed.append(self.stored_filters.subscribed)
         self.members.on_group_gone.append(self.stored_filters.group_gone)
-        self.checkback = CheckBack(
-            directory,
-            config=self.config,
-            store=self.store,
-            transactions=self.transactions,
-            offsets=self.offsets,
-            members=self.members,
-            clock=self.clock,
-            tasks=self._tasks,
-            files=self._files,
-        )
+        self.checkback = CheckBack(directory, self.context, self.transactions)
 
     def _make_repeats(self) -> RepeatGuard | None:
         if not self.config.drop_repeated_ids_topics:
             return None
-        guard = RepeatGuard(
+        return RepeatGuard(
             config=self.config, store=self.store, topics=self.topics, clock=self.clock
         )
-        self.appender.on_append = guard.appended
-        self.appender.on_turn_failed = guard.turn_failed
-        return guard
 
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
@@ -338,7 +354,7 @@ class Broker:
         self.delay.load()
 
     def _handlers(self) -> dict[int, Handler]:
-        parts = (*self._hot_parts(), *self._group_parts(), *admin_parts(self))
+        parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
         found = {code: handler for part in parts for code, handler in part.handlers().items()}
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
@@ -350,31 +366,19 @@ class Broker:
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)
         self.send = SendHandler(
-            config=self.config,
-            store=self.store,
-            appender=self.appender,
-            topics=self.topics,
-            groups=self.groups,
+            self.context,
+            answers=self.answers,
             delay=self.levels,
             timers=TimerRules(self.config),
             transactions=self.transactions,
             hooks=self.send_hooks,
-            store_host=self.store.store_host,
-            tasks=self._tasks,
-            clock=self.clock,
             repeats=self.repeats,
         )
         self.pull = PullHandler(
-            config=self.config,
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
+            self.context,
             filters=self.filters,
-            offsets=self.offsets,
-            stats=self.stats,
             hooks=self.consume_hooks,
-            clock=self.clock,
-            tasks=self._tasks,
+            role=self.part,
             watchdog=self.watchdog,
         )
         return self.send, self.pull
@@ -418,6 +422,42 @@ class Broker:
                 hooks=self.send_hooks,
             ),
         )
+
+    def _admin_parts(self) -> tuple[HandlerPart, ...]:
+        return (
+            *admin_parts(
+                self.context,
+                delivery=self.delay,
+                facts=self._facts,
+                store_address=join(resolve(self.config.broker_ip1), self.port),
+            ),
+            PromotionAdmin(
+                config=self.config,
+                part=lambda: self.part,
+                promote=lambda: self.promote,
+                remoting=self.remoting,
+                clock=self.clock,
+            ),
+            AddressAdmin(
+                self.addresses,
+                config=self.config,
+                files=self.store.files,
+                clock=self.clock,
+                serve=lambda listener: self.server.serve(listener),
+                moved=self.moved,
+            ),
+        )
+
+    def _facts(self) -> dict[str, str]:
+        """Return the entries of the parts for the broker's runtime information."""
+        return {
+            **self.checkback.facts(),
+            **self.members.facts(),
+            **self.timers.facts(),
+            **(self.repeats.facts() if self.repeats else {}),
+            **self.part.facts(),
+            "otherMasters": ",".join(self.rivals.found),
+        }
 
     def _spawn_background(self) -> None:
         keep, clock = self._tasks.keep, self.clock

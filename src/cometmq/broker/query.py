@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.lookup import bounds, find_bytes
 from cometmq.core.errors import BadRequest
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.headers import (

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Lives:
+class Supervisor:
     """Runs a broker, and restarts it when it asks for that; :meth:`start` and :meth:`stop` it once
     each. ``broker`` is the current one.
 
@@ -49,6 +49,7 @@ class Lives:
         *,
         files: Files | None = None,
         reserve: Reserve = reserve,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store_config = store_config
         self._clock = clock
@@ -59,17 +60,20 @@ class Lives:
         self._stopping = False
         self._may_cut = True
         self.failure: Exception | None = None
-        self.on_failed: Callable[[], None] = lambda: None
+        self.on_failed = on_failed
         config = role_to_begin_in(config, store_config.store_path_root_dir, self._files)
         self.broker = self._make(config)
 
     def _make(self, config: BrokerConfig) -> Broker:
-        broker = Broker(
-            config, self._store_config, self._clock, files=self._files, reserve=self._reserve
+        return Broker(
+            config,
+            self._store_config,
+            self._clock,
+            files=self._files,
+            reserve=self._reserve,
+            rejoin=self._rejoin,
+            promote=self._promote,
         )
-        broker.rejoin = self._rejoin
-        broker.promote = self._promote
-        return broker
 
     async def start(self) -> int:
         """Start the broker, as :meth:`Broker.start` does."""
@@ -101,9 +105,9 @@ class Lives:
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
         if self._stopping or self._turning is not None:
             return
-        self._turning = self._tasks.spawn(self._begin_anew(change), name=f"{name} the broker")
+        self._turning = self._tasks.spawn(self._restart(change), name=f"{name} the broker")
 
-    async def _begin_anew(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
+    async def _restart(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
         before, begun_ms = self.broker, self._clock.monotonic_ms()
         try:
             await before.stop()

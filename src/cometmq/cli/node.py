@@ -143,12 +143,11 @@ async def running_broker(
     ``on_failed`` is called if the broker stopped in order to restart in this process, and could
     not. The block should then end; the error is raised after it.
     """
-    from cometmq.broker.supervisor import Lives
+    from cometmq.broker.supervisor import Supervisor
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
-    lives = Lives(config, store, clock)
-    lives.on_failed = on_failed
+    lives = Supervisor(config, store, clock, on_failed=on_failed)
     port = await lives.start()
     try:
         address = join_address(config.broker_ip1, port)

@@ -23,7 +23,7 @@ from cometmq.message.ids import pack_host
 from cometmq.message.model import Message, StoredMessage
 from cometmq.message.record import BadRecord
 from cometmq.net.client import split_address
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:

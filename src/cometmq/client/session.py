@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.client.routes import Brokers
     from cometmq.message.model import MessageQueue
-    from cometmq.protocol.answers import Reply
+    from cometmq.net.reply import Reply
     from cometmq.protocol.frame import Request, Response
     from cometmq.protocol.headers import Header
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -16,7 +16,7 @@ from cometmq.core.slices import Slices
 from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.namesrv.routes import QueueLayout, Registration
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -12,16 +12,14 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.core.budget import Charge
 from cometmq.core.memory import limit_bytes
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
-
-    from cometmq.net.peer import Peer
+    from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +32,16 @@ PEER_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 4_096
 #: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
+
+
+class Closable(Protocol):
+    """A connection that can be closed because it holds too much memory."""
+
+    address: str
+
+    def abort(self) -> None:
+        """Close the connection at once; what it has not sent is lost."""
+        ...
 
 
 class MemoryBudget:
@@ -66,7 +74,7 @@ class MemoryBudget:
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
         #: For each server a function that returns the bytes held by each of its connections.
-        self.servers: list[Callable[[], list[tuple[int, Peer]]]] = []
+        self.servers: list[Callable[[], Sequence[tuple[int, Closable]]]] = []
         #: Number of slow requests that are running.
         self.tasks = 0
         #: True while large requests must be refused.
@@ -119,7 +127,7 @@ class MemoryBudget:
         return self.bound_bytes // TASK_BYTES
 
 
-def _size(pair: tuple[int, Peer]) -> int:
+def _size(pair: tuple[int, Closable]) -> int:
     return pair[0]
 
 

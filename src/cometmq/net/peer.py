@@ -20,8 +20,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.departures import Departures
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.lookout import Lookout
     from cometmq.net.memory import MemoryBudget
-    from cometmq.net.router import Reply, Router
+    from cometmq.net.reply import Reply
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request, Response
+    from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import Header
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,32 @@ IDLE_LIMIT_MS: Final = 120_000
 Waiter = asyncio.Future["Response"]
 
 
+class RequestRouter(Protocol):
+    """Serves the requests of a connection; ``Router`` in net/router.py is the one of servers."""
+
+    @property
+    def takers(self) -> Mapping[bytes, TakeFrames[Peer]]:
+        """Functions that take undecoded frames, by the digits of the request code."""
+        ...
+
+    @property
+    def hooks(self) -> Sequence[object]:
+        """Hooks of all requests; while there are any, requests are served one by one."""
+        ...
+
+    def handle(self, peer: Peer, event: Event[Any]) -> None:
+        """Serve one event of ``peer``. Must not raise."""
+        ...
+
+    def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
+        """Send the response of a request."""
+        ...
+
+    def acknowledge(self, peer: Peer, request: Request[Any]) -> None:
+        """Send an empty success response."""
+        ...
+
+
 class Peer(asyncio.Protocol):
     """One accepted connection.
 
@@ -70,7 +97,7 @@ class Peer(asyncio.Protocol):
 
     def __init__(
         self,
-        router: Router,
+        router: RequestRouter,
         *,
         clock: Clock,
         watchdog: Watchdog,

@@ -13,14 +13,12 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-import msgspec
-
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
+from cometmq.net.reply import Reply
 from cometmq.protocol.answers import encode_done, encode_response
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected
 from cometmq.protocol.frame import JSON
-from cometmq.protocol.headers import Header
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
 if TYPE_CHECKING:
@@ -34,16 +32,6 @@ log = logging.getLogger(__name__)
 
 #: Maximum number of slow requests of one connection that run at once; more are refused as busy.
 MAX_TASKS_PER_PEER: Final = 256
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Response of a handler. ``ext`` replaces ``header`` if the registry has no header for it."""
-
-    code: int = ResponseCode.SUCCESS
-    header: Header | None = None
-    body: bytes = b""
-    remark: str | None = None
-    ext: dict[str, str] | None = None
 
 
 LoopHandler = Callable[["Peer", "Request[Any]"], Reply | None]

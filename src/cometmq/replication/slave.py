@@ -89,6 +89,7 @@ class Slave:
         clock: Clock,
         master: Callable[[], str],
         whole_history: bool = False,
+        on_differ: Callable[[LogsDiffer], None] = lambda problem: None,
     ) -> None:
         self._whole_history = whole_history
         self.store = store
@@ -98,7 +99,7 @@ class Slave:
         self._connection: _Connection | None = None
         self._due = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
-        self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
+        self.on_differ = on_differ
         self.problem: CometError | None = None
         store.on_progress.append(self._progressed)
         store.listeners.append(self._progressed)

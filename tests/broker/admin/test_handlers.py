@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from cometmq.broker.admin.handlers import admin_parts
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import running_broker
 
 
 async def test_each_code_is_served_by_one_part(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
-        codes = Counter(code for part in admin_parts(running.broker) for code in part.handlers())
+        codes = Counter(code for part in running.broker._admin_parts() for code in part.handlers())
     assert codes.most_common(1)[0][1] == 1
     assert {
         RequestCode.QUERY_MESSAGE,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.pull import longpoll
-from cometmq.broker.pull.filtering import Wanted
+from cometmq.broker.pull.filtering import PullFilter
 from cometmq.broker.pull.longpoll import HeldPull, LongPoll
 from cometmq.core.clock import VirtualClock
 from cometmq.net.peer import Peer
@@ -60,7 +60,7 @@ class Held:
 
     def hold(self, peer: Peer, offset: int, wait_ms: int = 1000, topic: str = "t") -> HeldPull:
         deadline_ms = self.clock.monotonic_ms() + wait_ms
-        pull = HeldPull(peer, REQUEST, (topic, 0), offset, Wanted(), deadline_ms)
+        pull = HeldPull(peer, REQUEST, (topic, 0), offset, PullFilter(), deadline_ms)
         assert self.longpoll.hold(pull)
         return pull
 
@@ -118,7 +118,7 @@ async def test_a_closed_connection_takes_its_pulls_along() -> None:
     assert held.longpoll.count == 1
     held.wake([(("t", 0), 10)])
     assert held.served == [(kept, False)]
-    assert not held.longpoll.hold(HeldPull(leaving, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+    assert not held.longpoll.hold(HeldPull(leaving, REQUEST, ("t", 0), 1, PullFilter(), 99_999))
 
 
 async def test_a_served_pull_may_be_held_again() -> None:
@@ -203,7 +203,7 @@ async def test_one_connection_cannot_take_all_places(monkeypatch: Any) -> None:
     greedy, modest = held.peer(), held.peer()
     held.hold(greedy, 1)
     held.hold(greedy, 1)
-    assert not held.longpoll.hold(HeldPull(greedy, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+    assert not held.longpoll.hold(HeldPull(greedy, REQUEST, ("t", 0), 1, PullFilter(), 99_999))
     held.hold(modest, 1)
 
 
@@ -213,7 +213,7 @@ async def test_the_bound_refuses_to_hold(monkeypatch: Any) -> None:
     peer = held.peer()
     held.hold(peer, 1)
     held.hold(peer, 1)
-    assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+    assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 1, PullFilter(), 99_999))
 
 
 @given(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.replication.metadatasync import MasterTables
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode
@@ -162,8 +162,7 @@ async def test_it_is_asked_again_when_it_is_there(tmp_path: Path) -> None:
             await copy(address)
 
         tables.copy = note  # type: ignore[method-assign]
-        tables.follows = lambda: follows
-        running = asyncio.create_task(tables.run_forever())
+        running = asyncio.create_task(tables.run_forever(lambda: follows))
         master.broker.topics.put(TopicConfig("t", 3, 3))
         for _ in range(3):
             tables.soon()

@@ -7,7 +7,8 @@ import pytest
 from cometmq.broker.replication.slaverole import as_slave
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer
-from cometmq.net.router import Handler, Reply
+from cometmq.net.reply import Reply
+from cometmq.net.router import Handler
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
 from tests.broker.world import connect, request

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels
 from cometmq.broker.scheduled.redelivery import GATHER_COUNT
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code

@@ -16,7 +16,8 @@ from cometmq.broker.topics import registration as r
 from cometmq.broker.topics.registration import BrokerPlace, Registration
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net.client import Remoting
-from cometmq.net.router import Handler, Reply
+from cometmq.net.reply import Reply
+from cometmq.net.router import Handler
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable

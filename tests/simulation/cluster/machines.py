@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.replication.roles import SlavePart
-from cometmq.broker.supervisor import Lives
+from cometmq.broker.supervisor import Supervisor
 from cometmq.core.errors import CometError
 from cometmq.store.config import FlushDiskType
 from tests.simulation.cluster.clock import SimClock
@@ -54,7 +54,7 @@ class BrokerMachine:
         self.host = config.bind_address
         self.disk = Disk()
         self.clock = SimClock(loop, grain_ms=grain_ms)
-        self._lives: Lives | None = None
+        self._lives: Supervisor | None = None
         self.files: MemoryFiles | None = None
         #: Errors that kept a process from starting or stopping although its disk was well.
         self.failures: list[BaseException] = []
@@ -158,10 +158,14 @@ class BrokerMachine:
             self.on_open()
 
     async def _start(self, files: MemoryFiles, reserve: Reserve) -> None:
-        lives = self._lives = Lives(
-            self.config, self.store_config, self.clock, files=files, reserve=reserve
+        lives = self._lives = Supervisor(
+            self.config,
+            self.store_config,
+            self.clock,
+            files=files,
+            reserve=reserve,
+            on_failed=lambda: self._failed(lives.failure),
         )
-        lives.on_failed = lambda: self._failed(lives.failure)
         await lives.start()
         self._serving = True
 
@@ -190,7 +194,7 @@ class BrokerMachine:
         self._serving = False
         self._run(lambda: self._stop(lives))
 
-    async def _stop(self, lives: Lives) -> None:
+    async def _stop(self, lives: Supervisor) -> None:
         await lives.stop()
         self.kill()
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.append.acknowledgement import Appender
+from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult, Turn
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.queuelocks import QueueLocks as Leases
 from cometmq.broker.scheduled.delaylevels import DelayLevels
-from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult, Turn
 from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.client import transactions
 from cometmq.client.consumer.inflight import InFlight

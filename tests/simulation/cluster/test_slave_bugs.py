@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from cometmq.broker.append.acknowledgement import Appender
+from cometmq.broker.append.commitbatch import Turn
 from cometmq.broker.consumers.offsets import ConsumerOffsets
-from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import Turn
 from cometmq.protocol.codes import ResponseCode
 from cometmq.replication.slave import _Connection as Connection
 from cometmq.store.log.logfile import LogFile

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
+from cometmq.broker.append.acknowledgement import Appender
+from cometmq.broker.append.commitbatch import WaitingRows, WaitingSend
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.offsets import ConsumerOffsets
-from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import WaitingSend
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
@@ -37,6 +37,19 @@ _TURNS_LIMIT = 20_000
 _IDLE_STEP_MS = 5
 T = TypeVar("T")
 FilesMaker = Callable[..., MemoryFiles]
+
+
+class _Answers:
+    """Passes answered sends on; there are no rows of plain sends here."""
+
+    def __init__(self, answered: Callable[[list[WaitingSend], int, str | None], None]) -> None:
+        self._answered = answered
+
+    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        self._answered(sends, code, remark)
+
+    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
+        raise AssertionError(f"{len(rows)} rows code={code} remark={remark}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +163,12 @@ class Process:
             "config": BrokerConfig(), "clock": clock, "tasks": self, "files": self.files
         }  # fmt: skip
         self.appender = Appender(
-            self.store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock)
+            self.store,
+            clock=clock,
+            store_host=STORE_HOST,
+            watchdog=Watchdog(clock),
+            answers=_Answers(answered),
         )
-        self.appender.answer_sends = answered
         self.topics = TopicTable(CONFIG, **tables)
         self.offsets = ConsumerOffsets(CONFIG, **tables)
         self.topics.load()

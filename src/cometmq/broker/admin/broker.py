@@ -14,7 +14,7 @@ from cometmq.broker.config import change
 from cometmq.broker.lookup import find_record
 from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt
 from cometmq.core.settings import format_properties, parse_properties, to_properties
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import encode_json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientConnection
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import ProducerConnections, ProducerInfo, ProducerTable

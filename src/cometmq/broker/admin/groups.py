@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import join_in_slices
 from cometmq.message.names import is_legal_name
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import SubscriptionGroupConfig, table_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json

@@ -10,7 +10,7 @@ import msgspec
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ConsumeOffset, ConsumeStats, QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import (
@@ -23,17 +23,11 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswer, LongAnswers
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics.table import TopicTable
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol import headers as h
     from cometmq.protocol.frame import Request
-    from cometmq.store.messagestore import MessageStore
 
 #: Correction that leaves the offset of a queue unchanged.
 _NO_CORRECTION = 2**63 - 1
@@ -45,26 +39,15 @@ class ProgressAdmin:
     ``store_address`` is the "ip:port" that this broker reports to clients.
     """
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        members: Members,
-        stats: BrokerStats,
-        answers: LongAnswers,
-        store_address: str,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._members = members
-        self._stats = stats
+    def __init__(self, context: BrokerContext, *, answers: LongAnswers, store_address: str) -> None:
+        tables = context.tables
+        self._config = context.config
+        self._store = context.store
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._members = tables.members
+        self._stats = context.stats
         self._answers = answers
         self._clock = answers.clock
         self._store_address = store_address

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import StoreError
 from cometmq.message.names import is_system_topic
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler

@@ -11,7 +11,7 @@ from cometmq.broker.lookup import bounds
 from cometmq.broker.topics.table import check_name
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import join_in_slices
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     GroupList,
     QueueKey,
@@ -27,10 +27,10 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswers
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
     from cometmq.net.peer import Peer

@@ -92,19 +92,19 @@ class GroupTable:
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group."""
         if self._table.put(config.group_name, config):
-            self._tell()
+            self._notify()
 
     def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
         """Take over the groups of a master at a version of its table."""
         self._table.replace(groups, version)
         for name in _AT_START:
             self._table.add_default(name, SubscriptionGroupConfig(name))
-        self._tell()
+        self._notify()
 
     def delete(self, group: str) -> bool:
         """Delete a group; return False if there was none."""
         deleted = self._table.delete(group)
-        self._tell()
+        self._notify()
         return deleted
 
     async def saved(self) -> None:
@@ -124,7 +124,7 @@ class GroupTable:
         """Return all groups by name."""
         return self._table.values()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self.on_change:
             callback()
 

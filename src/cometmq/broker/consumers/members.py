@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.consumers.membertable import Group, Member, MemberTable, Wants
+from cometmq.broker.consumers.membertable import Member, MemberTable, OnlineGroup, Wants
 from cometmq.core.errors import BadRequest
 from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     ClientConnection,
     ConsumerConnections,
@@ -65,7 +65,14 @@ SCAN_INTERVAL_MS: Final = 10_000
 class Members:
     """Serves heartbeats, unregistrations and queries about the online members."""
 
-    def __init__(self, *, topics: TopicTable, groups: GroupTable, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        clock: Clock,
+        log_end: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock
@@ -74,8 +81,8 @@ class Members:
         self._charges: dict[Peer, Charge] = {}
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
-        #: Returns the end of the log; a broker sets it.
-        self.log_end: Callable[[], int] = lambda: 0
+        #: Returns the end of the log.
+        self.log_end = log_end
         #: Number of times that members of a group began to have different subscriptions.
         self.conflicts = 0
         #: Callbacks: for every consumer heartbeat, and for groups that lost their last member.
@@ -240,7 +247,7 @@ class Members:
         known = self.table.consumers.get(group)
         return None if known is None else known.subscriptions.get(topic)
 
-    def group(self, name: str) -> Group[Peer] | None:
+    def group(self, name: str) -> OnlineGroup[Peer] | None:
         """Return the online consumers of a group, or None."""
         return self.table.consumers.get(name)
 
@@ -402,28 +409,28 @@ def _chars_of(data: ConsumerData) -> int:
     )
 
 
-def _in_words(group: Group[Peer]) -> str:
+def _in_words(group: OnlineGroup[Peer]) -> str:
     """Return the subscriptions of some clients of a group, for the log."""
     pieces = [
         f"{client[:_MAX_LOGGED_CHARS]}={str(wanted)[:_MAX_LOGGED_CHARS]}"
         for client, wanted in islice(_each_described(group), _MAX_DESCRIBED)
     ]
-    more = len(group.told) - len(pieces)
+    more = len(group.reported) - len(pieces)
     return " ".join(pieces) + (f" and {more} more" if more > 0 else "")
 
 
-def _described(group: Group[Peer]) -> dict[str, dict[str, str]]:
+def _described(group: OnlineGroup[Peer]) -> dict[str, dict[str, str]]:
     """Return the subscriptions of each client of a group: expressions by topic."""
     return dict(_each_described(group))
 
 
-def _each_described(group: Group[Peer]) -> Iterator[tuple[str, dict[str, str]]]:
-    for peer, told in group.told.items():
+def _each_described(group: OnlineGroup[Peer]) -> Iterator[tuple[str, dict[str, str]]]:
+    for peer, data in group.reported.items():
         yield (
             group.members[peer].client_id,
             {
                 each.topic: each.sub_string
-                for each in sorted(told.subscription_data_set, key=lambda each: each.topic)
+                for each in sorted(data.subscription_data_set, key=lambda each: each.topic)
                 if not each.topic.startswith(RETRY_PREFIX)
             },
         )

@@ -41,7 +41,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group(Generic[Channel]):
+class OnlineGroup(Generic[Channel]):
     """The online consumers of a group, and their subscriptions."""
 
     name: str
@@ -51,7 +51,7 @@ class Group(Generic[Channel]):
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Channel, Member] = field(default_factory=dict)
     #: Last heartbeat of each member.
-    told: dict[Channel, ConsumerData] = field(default_factory=dict)
+    reported: dict[Channel, ConsumerData] = field(default_factory=dict)
     #: End of the log when the subscription to each topic began.
     since: dict[str, int] = field(default_factory=dict)
 
@@ -60,15 +60,15 @@ class Group(Generic[Channel]):
 
     def tell(self, channel: Channel, data: ConsumerData) -> None:
         """Record a member's heartbeat."""
-        known = self.told.get(channel)
+        known = self.reported.get(channel)
         if known is None or wants_of(known) != wants_of(data):
             self.forget(channel)
             self.variants[wants_of(data)] += 1
-        self.told[channel] = data
+        self.reported[channel] = data
 
     def forget(self, channel: Channel) -> None:
         """Remove a member's heartbeat."""
-        known = self.told.pop(channel, None)
+        known = self.reported.pop(channel, None)
         if known is not None:
             wants = wants_of(known)
             self.variants[wants] -= 1
@@ -93,7 +93,7 @@ class MemberTable(Generic[Channel]):
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
-        self.consumers: dict[str, Group[Channel]] = {}
+        self.consumers: dict[str, OnlineGroup[Channel]] = {}
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
         #: The channel of each producing client, from its last heartbeat.
@@ -111,7 +111,7 @@ class MemberTable(Generic[Channel]):
         changed."""
         group = self.consumers.get(data.group_name)
         if group is None:
-            group = self.consumers[data.group_name] = Group(data.group_name)
+            group = self.consumers[data.group_name] = OnlineGroup(data.group_name)
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
@@ -123,7 +123,7 @@ class MemberTable(Generic[Channel]):
         before = dict(group.subscriptions)
         changed |= _replace_subscriptions(group, data.subscription_data_set)
         if group.subscriptions != before:
-            self._tell()
+            self._notify()
         since = group.since
         group.since = {topic: since.get(topic, member.log_end) for topic in group.subscriptions}
         return changed
@@ -149,7 +149,7 @@ class MemberTable(Generic[Channel]):
         known.forget(channel)
         if not known.members:
             del self.consumers[group]
-            self._tell()
+            self._notify()
         return True
 
     def remove_producer(self, channel: Channel, group: str) -> bool:
@@ -216,7 +216,7 @@ class MemberTable(Generic[Channel]):
         """Return all channels that are members of a group."""
         return set(self._groups_of)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self.on_change:
             callback()
 
@@ -228,7 +228,7 @@ class MemberTable(Generic[Channel]):
                 del self._groups_of[channel]
 
 
-def _replace_subscriptions(group: Group[Any], wanted: Iterable[Subscription]) -> bool:
+def _replace_subscriptions(group: OnlineGroup[Any], wanted: Iterable[Subscription]) -> bool:
     """Make ``wanted`` the group's subscriptions; return True if its set of topics changed."""
     topics: set[str] = set()
     changed = False

@@ -20,7 +20,7 @@ from cometmq.broker.tables.tablefile import TableFile
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
 from cometmq.message.names import is_legal_name
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import truth

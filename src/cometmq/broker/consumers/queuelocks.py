@@ -23,7 +23,7 @@ import msgspec
 
 from cometmq.broker.tables.tablefile import TableFile
 from cometmq.core.errors import StoreCorrupt, StoreError
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import RequestCode

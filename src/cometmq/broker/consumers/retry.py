@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.scheduled.timers.rules import drop_wishes
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id, encode_offset_id
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, WAITING_TOPICS, is_legal_name
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.route import writable
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled.delaylevels import DelayLevels
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
     from cometmq.message.record import Record

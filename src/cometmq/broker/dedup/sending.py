@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.broker.append.commitbatch import Scattered
 from cometmq.broker.dedup.batches import sift
 from cometmq.broker.dedup.guard import Cold, Stored
-from cometmq.broker.send.commitbatch import Scattered
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.message.batch import has_more_than
 from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.dedup.guard import RepeatGuard
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request

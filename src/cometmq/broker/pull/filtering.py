@@ -17,7 +17,7 @@ from cometmq.filter import tags
 from cometmq.filter.budget import Budget
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.filter.stored import matching
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientConfigCheck
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
@@ -48,7 +48,7 @@ _TAG_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PullFilter:
     """Filter of a pull: ``codes`` of queue entries (None accepts all), and a SQL92 filter of
     records (None accepts all)."""
 
@@ -67,7 +67,7 @@ class Wanted:
         return _WANTED_BYTES + sql_bytes + _TAG_BYTES * len(self.codes or ())
 
 
-_EVERYTHING: Final = Wanted()
+_EVERYTHING: Final = PullFilter()
 
 
 class Filters:
@@ -77,7 +77,7 @@ class Filters:
         self._config = config
         self._members = members
         self._stored = stored
-        self._known: dict[tuple[bool, str], Wanted] = {}
+        self._known: dict[tuple[bool, str], PullFilter] = {}
         self._known_bytes = self._live_bytes = 0
 
     @property
@@ -107,7 +107,7 @@ class Filters:
         self._read(subscription.expression_type, subscription.sub_string)
         return Reply()
 
-    def wanted(self, header: PullMessage) -> Wanted:
+    def wanted(self, header: PullMessage) -> PullFilter:
         """Return the filter of a pull.
 
         Raises BadRequest with code 23 if the expression cannot be parsed, 24 or 25 if the
@@ -130,7 +130,7 @@ class Filters:
         if subscription.expression_type == SQL92:
             return self._read(SQL92, self._stored_expression(header, subscription))
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
-        return Wanted(frozenset(subscription.code_set) or None)
+        return PullFilter(frozenset(subscription.code_set) or None)
 
     def _stored_expression(self, header: PullMessage, subscription: Subscription) -> str:
         data = self._stored.get(header.topic, header.consumer_group)
@@ -151,7 +151,7 @@ class Filters:
             )
         return data.expression
 
-    def _read(self, kind: str | None, expression: str | None) -> Wanted:
+    def _read(self, kind: str | None, expression: str | None) -> PullFilter:
         is_sql = kind == SQL92
         if not is_sql and kind not in (None, "", TAG):
             raise BadRequest(
@@ -170,7 +170,7 @@ class Filters:
         found = self._known.get(key)
         return self._remember(key, _parse(*key)) if found is None else found
 
-    def _remember(self, key: tuple[bool, str], wanted: Wanted) -> Wanted:
+    def _remember(self, key: tuple[bool, str], wanted: PullFilter) -> PullFilter:
         if wanted.sql is not None:
             size_bytes = wanted.sql.size_bytes
             self._live_bytes += size_bytes
@@ -188,11 +188,11 @@ class Filters:
         self._live_bytes -= size_bytes
 
 
-def _parse(is_sql: bool, expression: str) -> Wanted:
+def _parse(is_sql: bool, expression: str) -> PullFilter:
     try:
         if is_sql:
-            return Wanted(sql=SqlFilter(expression))
-        return Wanted(tags.parse(expression).codes or None)
+            return PullFilter(sql=SqlFilter(expression))
+        return PullFilter(tags.parse(expression).codes or None)
     except (BadFilter, ValueError) as error:
         raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 

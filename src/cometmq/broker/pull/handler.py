@@ -10,43 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans, entries_of
+from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans
 from cometmq.core.errors import CometError, StoreCorrupt
-from cometmq.net.router import Reply, begin_task, end_task
+from cometmq.net.reply import Reply
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.answers import pull_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
-from cometmq.speedups import PullAnswers, answer_frame
-from cometmq.store.read.coldreads import RECENT_BYTES, FarTurns
+from cometmq.speedups import answer_frame
+from cometmq.store.read.coldreads import FarTurns
 from cometmq.store.read.filtered import read_matching_at_once
 from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.hooks import ConsumeHooks
-    from cometmq.broker.pull.filtering import Filters, Wanted
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
+    from cometmq.broker.pull.filtering import Filters, PullFilter
     from cometmq.filter.sql92 import SqlFilter
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.speedups import PullPlan
-    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.read.reader import ReadResult
 
@@ -78,52 +70,50 @@ _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUE
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 
+class ReplicationRole(Protocol):
+    """The broker's part in replication, as far as pulls depend on it."""
+
+    def relieved(self) -> bool:
+        """Return True while slaves serve readers far from the end of the log."""
+        ...
+
+    def serves(self) -> bool:
+        """Return True while this broker may be read."""
+        ...
+
+    def is_alone(self) -> bool:
+        """Return True on a slave without a connection to its master."""
+        ...
+
+
 class PullHandler:
     """Serves PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
+        context: BrokerContext,
         *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
         filters: Filters,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
         hooks: ConsumeHooks,
-        clock: Clock,
-        tasks: Tasks,
+        role: ReplicationRole,
         watchdog: Watchdog,
     ) -> None:
-        self._config = config
+        store, clock, tasks = context.store, context.clock, context.tasks
+        self._config = context.config
         self._store = store
-        self._groups = groups
+        self._groups = context.tables.groups
         self._filters = filters
-        self._offsets = offsets
-        self._stats = stats
+        self._offsets = context.tables.offsets
+        self._stats = context.stats
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
-        #: True while slaves serve readers far from the end of the log; on a slave, whether it may
-        #: be read now, and whether its master is gone.
-        self.relieved: Callable[[], bool] = lambda: False
-        self.serves: Callable[[], bool] = lambda: True
-        self.is_alone: Callable[[], bool] = lambda: False
-        self._plans = PullPlans(
-            config=config, store=store, topics=topics, groups=groups, filters=filters
-        )
-        self._answers = PullAnswers(
-            store.reads,
-            RECENT_BYTES,
-            (_pieces(ReadStatus.FOUND), _pieces(ReadStatus.NO_MATCHED_MESSAGE)),
-            stats.pulled,
-            self._plans.plan_of,
-            entries_of,
-            stats.counter,
-            offsets.commit,
-        )
-        self._plans.when_changed(self._answers.forget)
+        self._relieved = role.relieved
+        self._serves = role.serves
+        self._is_alone = role.is_alone
+        heads = _pieces(ReadStatus.FOUND), _pieces(ReadStatus.NO_MATCHED_MESSAGE)
+        self._plans = PullPlans(context, filters, heads)
+        self._answers = self._plans.answers
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self._far = FarTurns(clock, tasks, lambda: store.written_offset)
         soon = asyncio.get_running_loop().call_soon
@@ -182,7 +172,7 @@ class PullHandler:
         if not self._config.long_polling_enable:
             hold_ms = self._config.short_polling_time_mills
         deadline_ms = self._clock.monotonic_ms() + hold_ms
-        queue, wanted = plan.queue, cast("Wanted", plan.wanted)
+        queue, wanted = plan.queue, cast("PullFilter", plan.wanted)
         key = plan.fields[1], plan.fields[2]
         pull = HeldPull(peer, None, key, offset, wanted, deadline_ms, plan, opaque)
         if (wanted.sql is None or self._filters.has_room) and self.longpoll.hold(pull):
@@ -210,7 +200,7 @@ class PullHandler:
     def _suggests(self) -> int:
         """Return the broker to suggest to plain pulls: 0 for none, 1 for the group's usual broker,
         2 for its broker of slow consumers (:meth:`_suggested`)."""
-        if not self._config.slave_read_enable or not self.relieved():
+        if not self._config.slave_read_enable or not self._relieved():
             return 0
         return 2 if self._cold_reads.locked() else 1
 
@@ -231,7 +221,7 @@ class PullHandler:
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
         wanted = self._filters.wanted(header)
-        if not self.serves():
+        if not self._serves():
             peer.reply(
                 request,
                 Reply(
@@ -331,7 +321,7 @@ class PullHandler:
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
         header = pull.request.header
         # A consumer that is ahead of this slave would retry at once while the master is gone.
-        is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self.is_alone()
+        is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self._is_alone()
         if not (result.status in _HOLDABLE or is_ahead):
             return False
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
@@ -413,7 +403,7 @@ class PullHandler:
         config = self._config
         if not (result.count or result.far):
             return 0
-        if not config.slave_read_enable or not self.relieved():
+        if not config.slave_read_enable or not self._relieved():
             return 0
         is_far = result.far or self._cold_reads.locked()
         if is_far and config.is_slave:

@@ -21,7 +21,7 @@ from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
 
 if TYPE_CHECKING:
-    from cometmq.broker.pull.filtering import Wanted
+    from cometmq.broker.pull.filtering import PullFilter
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.speedups import PullPlan
@@ -72,7 +72,7 @@ class HeldPull:
         request: Request[PullMessage] | None,
         queue: QueueKey,
         offset: int,
-        wanted: Wanted,
+        wanted: PullFilter,
         deadline_ms: int,
         plan: PullPlan | None = None,
         opaque: int = 0,

@@ -25,20 +25,16 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import PullMessage
 from cometmq.protocol.route import PERM_READ
-from cometmq.speedups import PullPlan
+from cometmq.speedups import PullAnswers, PullPlan
 from cometmq.store.queue.consumequeue import ConsumeQueue
+from cometmq.store.read.coldreads import RECENT_BYTES
 from cometmq.store.read.validation import proof_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filtering import Filters
-    from cometmq.broker.topics.table import TopicTable
     from cometmq.speedups import QueueState
     from cometmq.speedups.plain.pullframes import PullFields
-    from cometmq.store.messagestore import MessageStore
     from cometmq.store.read.reader import ReadLimits
 
 #: Limits of one response (upstream: maxTransferBytesOnMessageInMemory and -Count).
@@ -54,33 +50,40 @@ _NO_BUDGET: Final = (0, 0)
 
 
 class PullPlans:
-    """Checks pulls and makes plans for plain ones."""
+    """Checks pulls and makes plans for plain ones; ``answers`` serves pulls by these plans.
+
+    ``heads`` are the fixed pieces of two responses: messages found, and none that matches.
+    """
 
     def __init__(
         self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
+        context: BrokerContext,
         filters: Filters,
+        heads: tuple[tuple[bytes, ...], tuple[bytes, ...]],
     ) -> None:
-        self._config = config
+        store, tables = context.store, context.tables
+        self._config = context.config
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._topics = tables.topics
+        self._groups = tables.groups
         self._filters = filters
         self._planned_bytes = 0
-        self._forget: Callable[[], None] = lambda: None
         self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
-
-    def when_changed(self, forget: Callable[[], None]) -> None:
-        """Call ``forget`` whenever all plans have become invalid."""
-        self._forget = forget
-        self._topics.on_change.append(forget)
-        self._groups.on_change.append(forget)
-        self._filters.when_changed(forget)
-        self._store.queues.on_gone.append(lambda _: forget())
+        self.answers = PullAnswers(
+            store.reads,
+            RECENT_BYTES,
+            heads,
+            context.stats.pulled,
+            self.plan_of,
+            entries_of,
+            context.stats.counter,
+            tables.offsets.commit,
+        )
+        self._forget = forget = self.answers.forget
+        tables.topics.on_change.append(forget)
+        tables.groups.on_change.append(forget)
+        filters.when_changed(forget)
+        store.queues.on_gone.append(lambda _: forget())
 
     def plan_of(self, fields: PullFields) -> PullPlan | None:
         """Return the plan of a plain pull; None if it is refused or its queue does not exist."""

@@ -22,7 +22,7 @@ from cometmq.broker.replication.rolefile import keep_role, role_path
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
 from cometmq.net.client import split_address
 from cometmq.net.descriptors import backlog
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json

@@ -70,7 +70,6 @@ class MasterTables:
         self._remoting = remoting
         self._clock = clock
         self.master = ""
-        self.follows: Callable[[], bool] = lambda: True
         self._due = asyncio.Event()
         self.synced_ms = -1
         self._has_compared = False
@@ -90,12 +89,15 @@ class MasterTables:
         """Ask the master at once, because it is connected (again)."""
         self._due.set()
 
-    async def run_forever(self) -> None:
-        """Copy the tables every INTERVAL_MS, or at once after :meth:`soon`, until cancelled."""
+    async def run_forever(self, follows: Callable[[], bool]) -> None:
+        """Copy the tables every INTERVAL_MS, or at once after :meth:`soon`, until cancelled.
+
+        Nothing is copied while ``follows`` returns False.
+        """
         failing = False
         while True:
             address = self.master
-            if address and self.follows():
+            if address and follows():
                 try:
                     await self.copy(address)
                     failing = False

@@ -18,7 +18,7 @@ from cometmq.broker.config import BrokerRole
 from cometmq.broker.replication.roles import SlavePart
 from cometmq.broker.replication.splitbrain import master_at
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import Finding, Promote, Promotion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -154,7 +154,7 @@ class PromotionAdmin:
         """Judge the promotion, and restart as the master, unless a finding refuses or only a
         check was requested."""
         wanted = parse_json(request.body, Promote)
-        part, begin_anew = self._part(), self._promote()
+        part, restart = self._part(), self._promote()
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
@@ -163,7 +163,7 @@ class PromotionAdmin:
         if not isinstance(part, SlavePart):
             role = self._config.broker_role.name
             raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, no slave")
-        if begin_anew is None:
+        if restart is None:
             raise BadRequest(
                 ResponseCode.ILLEGAL_OPERATION,
                 "whoever runs this broker cannot begin it anew: stop it, and start it with "
@@ -182,7 +182,7 @@ class PromotionAdmin:
             log.log(level, "promotion_finding weight=%s text=%r", finding.weight, finding.text)
         if begins:
             log.warning("promoted by=%s role=%s force=%s", peer.address, wanted.role, wanted.force)
-            begin_anew(BrokerRole[wanted.role])
+            restart(BrokerRole[wanted.role])
         return Reply(body=encode_json(Promotion(begins, self._config.broker_name, findings)))
 
     async def _look(self, part: SlavePart) -> Situation:

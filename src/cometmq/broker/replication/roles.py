@@ -19,10 +19,9 @@ from cometmq.store.replica import Replica
 if TYPE_CHECKING:
     import socket
 
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.pull.handler import PullHandler
     from cometmq.broker.replication.metadatasync import MasterTables
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
     from cometmq.replication.slave import LogsDiffer
@@ -46,15 +45,23 @@ class MasterPart:
             rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
         )
         self.master = Master(store, settings, clock=clock, tasks=tasks)
+        self.relieved = self.master.has_a_near_slave
+
+    def serves(self) -> bool:
+        """Return True: a master may always be read."""
+        return True
+
+    def is_alone(self) -> bool:
+        """Return False: a master has no master to be connected to."""
+        return False
 
     async def start(
-        self, listener: socket.socket | None, appender: Appender, pull: PullHandler, _tasks: Tasks
+        self, listener: socket.socket | None, appender: Appender, _tasks: Tasks
     ) -> None:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             appender.wait_for_slaves(self.master, self._config.slave_timeout)
-        pull.relieved = self.master.has_a_near_slave
         await self.master.start(listener)
 
     async def close(self) -> None:
@@ -81,10 +88,19 @@ class MasterPart:
 
 
 class SlavePart:
-    """The slave's part: copies of its master's log and tables."""
+    """The slave's part: copies of its master's log and tables.
+
+    ``rejoin`` is called when the logs differ and the slave may cut its own to join its master.
+    """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, tables: MasterTables, *, clock: Clock
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        tables: MasterTables,
+        *,
+        clock: Clock,
+        rejoin: Callable[[LogsDiffer], None],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -96,25 +112,20 @@ class SlavePart:
             clock=clock,
             master=lambda: self.ha_address,
             whole_history=config.ha_whole_history,
+            on_differ=self._differs,
         )
         self.slave.on_change.append(tables.soon)
-        tables.follows = lambda: self.slave.is_connected
-        self.slave.on_differ = self._differs
-        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
+        self._rejoin = rejoin
 
     async def start(
-        self,
-        _listener: socket.socket | None,
-        _appender: Appender,
-        pull: PullHandler,
-        tasks: Tasks,
+        self, _listener: socket.socket | None, _appender: Appender, tasks: Tasks
     ) -> None:
         """Follow the master from now on."""
-        pull.serves = self._serves
-        pull.is_alone = lambda: not self.slave.is_connected
-        pull.relieved = lambda: True
         tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
-        tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)
+        tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)
+
+    async def _copy_tables(self) -> None:
+        await self.tables.run_forever(lambda: self.slave.is_connected)
 
     def master_is(self, ha_address: str, address: str) -> None:
         """Take the master's addresses from a name server's answer."""
@@ -133,8 +144,17 @@ class SlavePart:
         """Return the master's address; "" while it is unknown."""
         return self.tables.master
 
-    def _serves(self) -> bool:
+    def relieved(self) -> bool:
+        """Return True: a slave serves readers far from the end of the log itself."""
+        return True
+
+    def serves(self) -> bool:
+        """Return True if slaves may be read, or while the master is not connected."""
         return self._config.slave_read_enable or not self.slave.is_connected
+
+    def is_alone(self) -> bool:
+        """Return True while the master is not connected."""
+        return not self.slave.is_connected
 
     def _differs(self, problem: LogsDiffer) -> None:
         if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
@@ -144,7 +164,7 @@ class SlavePart:
         if first is None or problem.offset < segments.start + first.size_bytes:
             log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
             return
-        self.rejoin(problem)
+        self._rejoin(problem)
 
     def facts(self) -> dict[str, str]:
         """Return entries about replication for the broker's runtime information."""

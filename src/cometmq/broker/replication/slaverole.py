@@ -19,7 +19,8 @@ from cometmq.store.timerfiles import TIMER_DIRECTORY
 
 if TYPE_CHECKING:
     from cometmq.net.peer import Peer
-    from cometmq.net.router import Handler, Reply
+    from cometmq.net.reply import Reply
+    from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.store.files import Files
 

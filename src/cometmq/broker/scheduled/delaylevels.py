@@ -41,8 +41,8 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
     from cometmq.store.files import Files

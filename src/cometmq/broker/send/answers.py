@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.send.commitbatch import Scattered
-from cometmq.net.router import Reply
+from cometmq.broker.append.commitbatch import Scattered
+from cometmq.net.reply import Reply
 from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths
@@ -19,9 +19,9 @@ from cometmq.protocol.headers import NoFields, SendMessageResponse
 from cometmq.speedups import send_answers
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.commitbatch import WaitingRows, WaitingSend
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.hooks import SendHooks
-    from cometmq.broker.send.commitbatch import WaitingRows, WaitingSend
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.errors import CometError
     from cometmq.net.peer import Peer

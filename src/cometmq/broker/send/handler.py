@@ -49,24 +49,20 @@ from cometmq.store.write.batching import Shared
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.dedup.guard import RepeatGuard
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled.delaylevels import DelayLevels
     from cometmq.broker.scheduled.timers.rules import TimerRules
-    from cometmq.broker.send.acknowledgement import Appender
-    from cometmq.broker.topics.table import TopicTable
+    from cometmq.broker.send.answers import SendAnswers
     from cometmq.broker.transactions.endtransaction import Transactions
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
-    from cometmq.net.router import Handler, Reply
-    from cometmq.net.tasks import Tasks
+    from cometmq.net.reply import Reply
+    from cometmq.net.router import Handler
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import SendMessage
-    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -83,45 +79,34 @@ class SendHandler:
 
     def __init__(
         self,
+        context: BrokerContext,
         *,
-        config: BrokerConfig,
-        store: MessageStore,
-        appender: Appender,
-        topics: TopicTable,
-        groups: GroupTable,
+        answers: SendAnswers,
         delay: DelayLevels,
         timers: TimerRules,
         transactions: Transactions,
         hooks: SendHooks,
-        store_host: bytes,
-        tasks: Tasks,
-        clock: Clock,
         repeats: RepeatGuard | None = None,
     ) -> None:
+        config, store, appender = context.config, context.store, context.appender
+        tasks, topics = context.tasks, context.tables.topics
         self._config = config
         self._store = store
         self._appender = appender
         self._topics = topics
         self._destinations = Destinations(topics, store.queues)
-        self._groups = groups
+        self._groups = context.tables.groups
         self._delay = delay
         self._transactions = transactions
         self._timers = timers
-        self._clock = clock
-        self._admission = Admission(config, topics, clock)
+        self._clock = context.clock
+        self._admission = Admission(config, topics, context.clock)
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._inside_hooks = False
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._separated_cluster = b"\x02" + self._cluster_property
-        self._answers = SendAnswers(
-            config=config,
-            topics=topics,
-            hooks=hooks,
-            store_host=store_host,
-        )
-        appender.answer_sends = self._answers.answer
-        appender.answer_rows = self._answers.answer_rows
+        self._answers = answers
         self._large = LargeBatches(
             store=store, appender=appender, tasks=tasks, fail=self._answers.fail
         )

@@ -13,24 +13,24 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.send.admission import (
     Admission,
     check_no_transaction,
     check_properties,
     choose_queue,
 )
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PushReply, SendMessageResponse
 from cometmq.protocol.route import writable
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer

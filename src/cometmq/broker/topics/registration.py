@@ -77,7 +77,7 @@ class _NameServer:
     none), the number of lost connections, and the broker address it was sent last."""
 
     address: str
-    told: str = ""
+    reported: str = ""
     version: DataVersion | None = None
     losses: int = 0
     due_ms: int = 0
@@ -296,7 +296,7 @@ class Registration:
         now_ms = self._clock.monotonic_ms()
         self._rest_until_ms = now_ms + min(now_ms - started_ms, REST_MAX_MS)
         server.failing = False
-        former, server.told = server.told, place.broker_addr
+        former, server.reported = server.reported, place.broker_addr
         if former not in ("", place.broker_addr):
             # Only after the new registration: otherwise the broker's name would be without a master
             # for a moment.
@@ -311,9 +311,9 @@ class Registration:
             log.info("registered name_server=%s broker=%s", server.address, place.broker_name)
         server.version = version
         if place.broker_id and self._on_master is not None:
-            told = from_ext(h.RegisterBrokerResponse, response.ext)
-            if told.ha_server_addr and told.master_addr:
-                self._on_master(told.ha_server_addr, told.master_addr)
+            answer = from_ext(h.RegisterBrokerResponse, response.ext)
+            if answer.ha_server_addr and answer.master_addr:
+                self._on_master(answer.ha_server_addr, answer.master_addr)
             else:
                 # A master may register any moment.
                 server.due_ms = now_ms + RETRY_MS

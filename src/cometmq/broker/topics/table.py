@@ -104,7 +104,7 @@ class TopicTable:
         self._written_ms = 0
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
-        self.announced: Callable[[], Awaitable[None]] = _nobody_to_tell
+        self.announced: Callable[[], Awaitable[None]] = _announce_nothing
         self.system_names: frozenset[str] = SYSTEM_TOPICS
 
     def __len__(self) -> int:
@@ -211,21 +211,21 @@ class TopicTable:
     def put(self, config: TopicConfig) -> None:
         """Create or replace a topic."""
         if self._table.put(config.topic_name, config):
-            self._tell()
+            self._notify()
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> set[str]:
         """Take over the topics of a master at a version of its table; return those that were
         removed."""
         gone = self._table.replace(topics, version)
         self._add_system_topics()
-        self._tell()
+        self._notify()
         return gone - set(self._table)
 
     def delete(self, topic: str) -> bool:
         """Delete a topic; return False if there was none."""
         deleted = self._table.delete(topic)
         if deleted:
-            self._tell()
+            self._notify()
         return deleted
 
     def remember_deletion(self, topic: str, *, end: int, log_start: int) -> None:
@@ -286,7 +286,7 @@ class TopicTable:
         changed."""
         self._add_system_topics()
         self._table.all_changed()
-        self._tell()
+        self._notify()
 
     def is_system(self, topic: str) -> bool:
         """Decide whether ``topic`` belongs to the broker itself."""
@@ -332,7 +332,7 @@ class TopicTable:
             self.put(config)
         return config
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self.on_change:
             callback()
 
@@ -355,7 +355,7 @@ class _Bounded(Mapping[str, TopicConfig]):
         return msgspec.structs.replace(config, perm=config.perm & self._permission)
 
 
-async def _nobody_to_tell() -> None:
+async def _announce_nothing() -> None:
     """Return at once: without name servers there is nothing to announce."""
 
 

@@ -30,16 +30,10 @@ from cometmq.protocol.headers import CheckTransactionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.transactions.endtransaction import Transactions
-    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
-    from cometmq.net.tasks import Tasks
     from cometmq.speedups import Half
-    from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -54,32 +48,22 @@ class CheckBack:
     """Checks the open transactions while the broker runs. ``state`` keeps them across restarts."""
 
     def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        transactions: Transactions,
-        offsets: ConsumerOffsets,
-        members: Members,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
+        self, config_directory: str, context: BrokerContext, transactions: Transactions
     ) -> None:
-        self._config = config
-        self._store = store
+        self._config = context.config
+        self._store = context.store
         self._transactions = transactions
-        self._members = members
-        self._clock = clock
+        self._members = context.tables.members
+        self._clock = context.clock
         self.state = TransactionState(
             config_directory,
-            config=config,
-            store=store,
+            config=context.config,
+            store=context.store,
             transactions=transactions,
-            offsets=offsets,
-            clock=clock,
-            tasks=tasks,
-            files=files,
+            offsets=context.tables.offsets,
+            clock=context.clock,
+            tasks=context.tasks,
+            files=context.files,
         )
 
     async def recover(self) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.scheduled.timers.rules import TimerRules, wants_timer
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter.tags import tag_code
@@ -28,7 +28,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, with_transaction_type
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from cometmq.message.record import BadRecord, Record, decode_one
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.route import PERM_READ, PERM_WRITE
@@ -37,9 +37,9 @@ from cometmq.speedups import Half
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.append.commitbatch import WaitingRows, WaitingTransaction
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.send.acknowledgement import Appender
-    from cometmq.broker.send.commitbatch import WaitingRows, WaitingTransaction
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer

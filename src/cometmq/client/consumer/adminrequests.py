@@ -17,7 +17,7 @@ from cometmq.client.queuekeys import key_of, queue_of
 from cometmq.core.errors import BadRequest
 from cometmq.message.model import MessageList, from_record
 from cometmq.message.record import BadRecord, decode_one
-from cometmq.protocol.answers import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import ClientStatus, DirectResult, read_offsets
 from cometmq.protocol.fastjson import encode_json, object_map

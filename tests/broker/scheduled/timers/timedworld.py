@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cometmq.broker.append.acknowledgement import Appender
+from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
-from cometmq.broker.send.acknowledgement import Appender
-from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC

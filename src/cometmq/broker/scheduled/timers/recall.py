@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, recall_key
-from cometmq.broker.send.commitbatch import OutgoingRecord
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
 from cometmq.message.recall import decode_recall
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageResponse
 
 if TYPE_CHECKING:
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.scheduled.timers.rules import TimerRules
-    from cometmq.broker.send.acknowledgement import Appender
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer

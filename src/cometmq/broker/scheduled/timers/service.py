@@ -29,7 +29,7 @@ from cometmq.store.timerfiles import BUCKET_MS, TimerFiles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
     from cometmq.store.messagestore import MessageStore

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult, Told, Turn
+from cometmq.broker.append.commitbatch import OnOutcome, OutgoingRecord, PutResult, Turn
 from cometmq.core.errors import CometError, StoreError
 from cometmq.core.watermark import Watermark
 from cometmq.filter.tags import tag_code
@@ -41,9 +41,8 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
-    from cometmq.broker.send.commitbatch import (
+    from cometmq.broker.append.commitbatch import (
         Ender,
-        Hearer,
         WaitingRows,
         WaitingSend,
         WaitingTransaction,
@@ -76,16 +75,49 @@ class Replicated(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """Writes the responses of client sends, with a response code and a remark."""
+
+    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        """Answer single sends and batches."""
+        ...
+
+    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
+        """Answer rows of plain sends."""
+        ...
+
+
+class AppendListener(Protocol):
+    """Hears of the records that the broker itself appends."""
+
+    def appended(
+        self, topic: str, properties: Mapping[str, str], queue_id: int, place: int, offset: int
+    ) -> None:
+        """Note a record at physical offset ``place`` and queue offset ``offset``."""
+        ...
+
+    def turn_failed(self) -> None:
+        """Forget the records of a turn that was not written."""
+        ...
+
+
 class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
-    ``answer_sends`` writes the responses of client sends; it gets the sends, a response code and a
-    remark. ``end_transactions`` gets the transactions whose end was appended in a turn, and the
+    ``answers`` writes the responses of client sends, ``listener`` hears of the broker's own
+    records. ``end_transactions`` gets the transactions whose end was appended in a turn, and the
     error of the turn, if any; it must not wait or raise.
     """
 
     def __init__(
-        self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
+        self,
+        store: MessageStore,
+        *,
+        clock: Clock,
+        store_host: bytes,
+        watchdog: Watchdog,
+        answers: Answers | None = None,
+        listener: AppendListener | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -112,11 +144,11 @@ class Appender:
         self._now_ns = clock.monotonic_ns
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
-        self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
-        self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        self.answer_rows = _unanswered if answers is None else answers.answer_rows
+        self.answer_sends = _unanswered if answers is None else answers.answer
         self.end_transactions: Ender = _unended
-        self.on_append: Hearer | None = None
-        self.on_turn_failed: Callable[[], None] = _nothing
+        self.on_append = None if listener is None else listener.appended
+        self.on_turn_failed = _nothing if listener is None else listener.turn_failed
         store.on_durable = self._durable
         store.on_sync_failed = self._sync_failed
         if store.transient is not None:
@@ -187,15 +219,15 @@ class Appender:
         self.append(record, partial(_resolve, done))
         return done
 
-    def append(self, record: OutgoingRecord, told: Told) -> None:
-        """Append a record in this turn; call ``told`` with the outcome.
+    def append(self, record: OutgoingRecord, on_outcome: OnOutcome) -> None:
+        """Append a record in this turn; call ``on_outcome`` with the outcome.
 
-        ``told`` is called before the responses of the turn's sends are written. Raises StoreError
-        and MessageIllegal if the record cannot be appended.
+        ``on_outcome`` is called before the responses of the turn's sends are written. Raises
+        StoreError and MessageIllegal if the record cannot be appended.
         """
         physical, queue_offset = self.store(record)
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
-        self._turn.puts.append((told, result))
+        self._turn.puts.append((on_outcome, result))
 
     def store(self, record: OutgoingRecord) -> tuple[int, int]:
         """Append a record in this turn; return its physical offset and its queue offset.
@@ -436,10 +468,10 @@ class Appender:
             self._fail(turn, error)
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
-        for told, result in turn.puts:
+        for on_outcome, result in turn.puts:
             if code != ResponseCode.SUCCESS:
                 result = msgspec.structs.replace(result, code=code)
-            _tell(told, result)
+            _report(on_outcome, result)
         if turn.transactions or turn.rows_with_ends:
             self.end_transactions(turn.transactions, turn.rows_with_ends, None)
         if turn.rows:
@@ -450,8 +482,8 @@ class Appender:
             turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
-        for told, _ in turn.puts:
-            _tell(told, error)
+        for on_outcome, _ in turn.puts:
+            _report(on_outcome, error)
         if turn.transactions or turn.rows_with_ends:
             self.end_transactions(turn.transactions, turn.rows_with_ends, error)
         if turn.rows:
@@ -461,12 +493,12 @@ class Appender:
         turn.end_watch(error)
 
 
-def _tell(told: Told, outcome: PutResult | CometError) -> None:
+def _report(on_outcome: OnOutcome, outcome: PutResult | CometError) -> None:
     try:
-        told(outcome)
+        on_outcome(outcome)
     except Exception:
         # The record is stored. A callback that fails must not fail the rest of the turn.
-        log.exception("put not told told=%r", told)
+        log.exception("put not told told=%r", on_outcome)
 
 
 def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.net.router import Reply
+from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import offset_entry, offset_table, reset_to
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswer, LongAnswers
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.membertable import Group, Member
+    from cometmq.broker.consumers.membertable import Member, OnlineGroup
     from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.topics.table import TopicTable
     from cometmq.net.peer import Peer
@@ -99,7 +99,7 @@ class ResetHandler:
                 for language in ("JAVA", *(languages - {"JAVA"}))
             }
         for member_peer, member in group.members.items():
-            _tell(member_peer, member, header, bodies[_dialect(member)])
+            _notify(member_peer, member, header, bodies[_dialect(member)])
         return Reply(body=bodies["JAVA"])
 
     def _queues(self, header: ResetOffset) -> range | list[int]:
@@ -120,7 +120,7 @@ class ResetHandler:
             )
         return [header.queue_id]
 
-    def _online(self, header: ResetOffset) -> Group[Peer]:
+    def _online(self, header: ResetOffset) -> OnlineGroup[Peer]:
         group = self._members.group(header.group)
         if group is None:
             raise BadRequest(
@@ -151,9 +151,9 @@ async def _table(offsets: Mapping[QueueKey, int], language: str, answer: LongAns
     return offset_table(answer.take(), language)
 
 
-def _tell(peer: Peer, member: Member, header: ResetOffset, body: bytes) -> None:
-    told = ResetOffset(header.topic, header.group, header.timestamp, header.is_force)
-    peer.send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+def _notify(peer: Peer, member: Member, header: ResetOffset, body: bytes) -> None:
+    header_sent = ResetOffset(header.topic, header.group, header.timestamp, header.is_force)
+    peer.send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header_sent, body)
     log.info(
         "consumer told of reset group=%s topic=%s client=%s",
         header.group, header.topic, member.client_id,

@@ -1,6 +1,6 @@
 """Records appended in one turn of the event loop, and the requests that wait for the outcome.
 
-broker/send/acknowledgement.py appends, commits and reports the outcome.
+broker/append/acknowledgement.py appends, commits and reports the outcome.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Scattered(msgspec.Struct, frozen=True, gc=False):
 
 #: Called once with the place of a stored record, or with the error if it was not stored. It must
 #: not wait.
-Told = Callable[[PutResult | CometError], None]
+OnOutcome = Callable[[PutResult | CometError], None]
 
 
 #: A send that waits for its response: peer, request, queue id, queue offset of the (first) message,
@@ -87,7 +87,7 @@ Ender = Callable[[list[WaitingTransaction], "list[WaitingRows]", CometError | No
 #: offset, queue offset.
 Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
 #: A put that waits: its callback, and its result if the turn succeeds.
-WaitingPut = tuple[Told, PutResult]
+WaitingPut = tuple[OnOutcome, PutResult]
 
 
 #: Plain sends and transactions of one connection that wait for their responses: the peer, the
