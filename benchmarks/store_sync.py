@@ -56,7 +56,7 @@ class Load:
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.queue = store.queue("sync", 0)
         self.scheduled = False
-        store.on_durable = self.released
+        store.on_durable.append(self.released)
 
     def turn(self) -> None:
         self.scheduled = False

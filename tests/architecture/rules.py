@@ -13,7 +13,6 @@ TESTS = ROOT / "tests"
 FILE_LINES_MAX = 1_000
 FUNCTION_LINES_MAX = 80
 CLASS_NAME_USES_MAX = 2
-CONSTRUCTOR_ARGUMENTS_MAX = 8
 
 #: Words that name nothing: whatever they are put on becomes a drawer.
 EMPTY_WORDS = frozenset(
@@ -109,70 +108,3 @@ def class_names_used_often(files: Iterable[Path]) -> list[str]:
         for name, found in sorted(places.items())
         if len(found) > CLASS_NAME_USES_MAX
     ]
-
-
-def wide_constructors(files: Iterable[Path]) -> list[str]:
-    """Return the constructors with more than CONSTRUCTOR_ARGUMENTS_MAX arguments."""
-    complaints = []
-    for path in files:
-        for node in ast.walk(parse(path)):
-            if isinstance(node, Function) and node.name == "__init__":
-                names = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)][1:]
-                if len(names) > CONSTRUCTOR_ARGUMENTS_MAX:
-                    complaints.append(f"{path}:{node.lineno}: {len(names)} arguments")
-    return complaints
-
-
-def callables_set_from_outside(files: Iterable[Path]) -> list[str]:
-    """Return the assignments to a callable attribute of another object.
-
-    An attribute counts as callable if some class annotates it with ``Callable``, sets it to a
-    lambda, or sets it to an argument of its constructor that is annotated so. Pass the callable to
-    the constructor instead, or add it to a list of listeners.
-    """
-    trees = {path: parse(path) for path in files}
-    callables = {
-        name for tree in trees.values() for node in ast.walk(tree) for name in _callable_names(node)
-    }
-    return [
-        f"{path}:{target.lineno}: {ast.unparse(target)}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        for target in _targets(node)
-        if target.attr in callables and ast.unparse(target.value) != "self"
-    ]
-
-
-def _targets(node: ast.AST) -> list[ast.Attribute]:
-    """Return the attributes that a statement assigns."""
-    if isinstance(node, ast.Assign):
-        found: list[ast.expr] = []
-        for target in node.targets:
-            found += target.elts if isinstance(target, ast.Tuple) else [target]
-    elif isinstance(node, ast.AnnAssign):
-        found = [node.target]
-    else:
-        return []
-    return [target for target in found if isinstance(target, ast.Attribute)]
-
-
-def _callable_names(node: ast.AST) -> list[str]:
-    """Return the attributes of ``self`` that a statement or constructor makes callable."""
-    if isinstance(node, Function) and node.name == "__init__":
-        given = {
-            each.arg
-            for each in (*node.args.args, *node.args.kwonlyargs)
-            if each.annotation is not None and ast.unparse(each.annotation).startswith("Callable[")
-        }
-        return [
-            target.attr
-            for each in ast.walk(node)
-            if isinstance(each, ast.Assign) and ast.unparse(each.value) in given
-            for target in _targets(each)
-        ]
-    if isinstance(node, ast.AnnAssign):
-        is_callable = ast.unparse(node.annotation).startswith("Callable[")
-    else:
-        is_callable = isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
-    names = [target for target in _targets(node) if ast.unparse(target.value) == "self"]
-    return [target.attr for target in names] if is_callable else []

@@ -91,45 +91,6 @@ def test_a_class_name_used_often_is_found(tmp_path: Path, modules: int, found: i
     assert len(rules.class_names_used_often(paths)) == found
 
 
-def test_no_constructor_is_wide() -> None:
-    assert rules.wide_constructors(rules.python_files(rules.SRC)) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found"), [("a, b, *, c, d, e, f, g, h", 0), ("a, b, *, c, d, e, f, g, h, i", 1)]
-)
-def test_a_wide_constructor_is_found(tmp_path: Path, arguments: str, found: int) -> None:
-    path = plant(tmp_path, "a.py", f"class A:\n    def __init__(self, {arguments}): ...\n")
-    assert len(rules.wide_constructors([path])) == found
-
-
-def test_no_callable_is_set_from_outside() -> None:
-    assert rules.callables_set_from_outside(rules.python_files(rules.SRC)) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("a.on_end = print", 1),
-        ("a.b.on_end = print", 1),
-        ("a.ended, a.on_end = 1, print", 1),
-        ("a.later = print", 1),
-        ("a.given = print", 1),
-        ("a.on_ends.append(print)", 0),
-        ("a.ended = True", 0),
-    ],
-)
-def test_a_callable_set_from_outside_is_found(tmp_path: Path, line: str, found: int) -> None:
-    own = (
-        "class A:\n    def __init__(self, later, given: Callable[[], None]):\n"
-        "        self.on_end: Callable[[], None] = later\n        self.later = lambda: None\n"
-        "        self.given = given\n"
-        "        self.on_ends: list[Callable[[], None]] = []\n        self.ended = False\n"
-    )
-    paths = [plant(tmp_path, "a.py", own), plant(tmp_path, "b.py", f"def f(a):\n    {line}\n")]
-    assert len(rules.callables_set_from_outside(paths)) == found
-
-
 def test_core_can_be_imported_by_all() -> None:
     # protocol imports core.errors; an import in core/__init__.py would become one of protocol's.
     assert (rules.PACKAGE / "core" / "__init__.py").read_bytes() == b""

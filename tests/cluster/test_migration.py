@@ -180,10 +180,14 @@ async def moved_with_address(
     admin, said = Admin(client.session), list[str]()
     mover = Mover(admin, client.session, ours.broker, say=said.append)
     stopping: list[asyncio.Future[None]] = []
-    mover.stop_old = lambda: stopping.append(
-        asyncio.ensure_future(asyncio.to_thread(java.broker_server.stop))
+    moved = await mover.move(
+        wait_ms=60_000,
+        take_address=True,
+        address_wait_ms=30_000,
+        stop_old=lambda: stopping.append(
+            asyncio.ensure_future(asyncio.to_thread(java.broker_server.stop))
+        ),
     )
-    moved = await mover.move(wait_ms=60_000, take_address=True, address_wait_ms=30_000)
     await counted(driver, await counted(driver, 0) + 500)
     # The old broker tells the name server of itself to the very end, and takes what others
     # registered by its address along, for a moment.

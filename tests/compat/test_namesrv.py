@@ -224,10 +224,11 @@ async def test_our_broker_registers_with_both(pair: Pair, tmp_path: Path) -> Non
         for config in TOPICS.values():
             tables.topics.put(config)
         registration = Registration(
-            pair.addresses, tables.topics, remoting=remoting, clock=tables.clock, tasks=tables.tasks
+            pair.addresses, remoting=remoting, clock=tables.clock, tasks=tables.tasks
         )
         tables.topics.on_change.append(registration.changed)
-        await registration.start(BrokerPlace("c", "broker-a", 0, "127.0.0.1:1", "127.0.0.1:2"))
+        place = BrokerPlace("c", "broker-a", 0, "127.0.0.1:1", "127.0.0.1:2")
+        await registration.start(place, tables.topics)
         async with asyncio.timeout(10):
             await until(lambda: len(registration.registered_with) == 2)
         await pair.look(known=2)

@@ -54,7 +54,7 @@ class Pair:
         """A store."""
         store = open_store(config(self.root / name, **changes), SystemClock())
         store.store_host = STORE_HOST
-        store.backlog.call_soon = asyncio.get_running_loop().call_soon
+        store.backlog.start(asyncio.get_running_loop().call_soon)
         node = Node(store, Tasks())
         self.nodes.append(node)
         return node

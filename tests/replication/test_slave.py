@@ -46,7 +46,9 @@ async def test_what_a_sync_slave_reports_is_on_its_device(tmp_path: Path) -> Non
         slave = made.slave(master, flush_disk_type=FlushDiskType.SYNC_FLUSH)
         acked: list[tuple[int, int]] = []
         assert master.master is not None
-        master.master.on_reached = lambda offset: acked.append((offset, slave.store.durable_offset))
+        master.master.on_reached.append(
+            lambda offset: acked.append((offset, slave.store.durable_offset))
+        )
         for turn in range(10):
             fill(master.store, 10, first=10 * turn)
             await asyncio.sleep(0.001)

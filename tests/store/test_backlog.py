@@ -25,7 +25,7 @@ def with_turns(
 ) -> MessageStore:
     """A store whose later turns are ``calls``."""
     store = opened(root, flush_disk_type=flush)
-    store.backlog.call_soon = calls.append
+    store.backlog.start(calls.append)
     return store
 
 
@@ -76,7 +76,7 @@ def test_a_stop_dispatches_everything(tmp_path: Path, calls: Calls, flush: Flush
 
 def test_with_sync_flush_nothing_is_seen_before_the_sync(tmp_path: Path, calls: Calls) -> None:
     store = with_turns(tmp_path, calls, FlushDiskType.SYNC_FLUSH)
-    store.on_durable = lambda tokens: None
+    store.on_durable.append(lambda tokens: None)
     fill(store, 15, queues=1, turn=100)
     put(store, body=b"later")
     store.commit()

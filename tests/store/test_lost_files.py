@@ -56,8 +56,8 @@ def test_nothing_is_acknowledged_into_a_log_file_that_is_gone(
     store = opened(tmp_path / "s", flush_disk_type=FlushDiskType.SYNC_FLUSH)
     failed: list[object] = []
     done: list[object] = []
-    store.on_durable = done.extend
-    store.on_sync_failed = lambda tokens, _: failed.extend(tokens)
+    store.on_durable.append(done.extend)
+    store.on_sync_failed.append(lambda tokens, _: failed.extend(tokens))
     fill(store, 10)
     store.flusher.sync_now()
     lose(Path(store.log.segments.files[-1].path))

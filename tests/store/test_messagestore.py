@@ -188,7 +188,7 @@ def test_deleted_topic_begins_again(tmp_path: Path) -> None:
 async def test_sync_flush_hides_a_message_until_it_is_durable(tmp_path: Path) -> None:
     store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     phys, _ = put(store)
     store.commit()
     store.durable.park(phys + 1, 1 << 60, "token")

@@ -20,7 +20,7 @@ class Life:
         self.files = LossyFiles(f"boot {number}")
         kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
         self.store: MessageStore = opened(root, clock, self.files, flush_disk_type=kind)
-        self.store.on_durable = self._released
+        self.store.on_durable.append(self._released)
         self.acknowledged: list[bytes] = []
 
     def _released(self, tokens: list[object]) -> None:

@@ -97,7 +97,7 @@ def test_turns_are_written_together_and_seen_once_they_are(tmp_path: Path) -> No
 def test_enough_pages_are_written_in_another_turn(tmp_path: Path) -> None:
     store = opened(tmp_path, commit_commit_log_least_pages=1, **LATE)
     later: list[Callable[[], None]] = []
-    store.backlog.call_soon = later.append
+    store.backlog.start(later.append)
     put(store, body=bytes(3_000))
     store.commit()
     pool_of(store).write_soon()

@@ -257,8 +257,6 @@ class Mover:
     def __init__(
         self, admin: Admin, session: Session, slave: str, *, say: Callable[[str], None]
     ) -> None:
-        #: Called to stop the old master, once everything else is moved.
-        self.stop_old: Callable[[], None] = lambda: None
         self._admin = admin
         self._clock = session.clock
         self._remoting = session.remoting
@@ -272,9 +270,11 @@ class Mover:
         *,
         take_address: bool = False,
         address_wait_ms: int = WAIT_MS,
+        stop_old: Callable[[], None] = lambda: None,
     ) -> Move:
         """Carry out the whole move.
 
+        ``stop_old`` is called to stop the old master, once everything else is moved.
         Raises NotMoved; if the slave was not promoted yet, the old master accepts sends again.
         Raises NotTaken when everything but the address was moved.
         """
@@ -302,7 +302,7 @@ class Mover:
         self._say(f"promoted: {self._slave} is the master of {outcome.promotion.broker_name}")
         late_bytes = await self._late_bytes(seen.master, end)
         if take_address:
-            self.stop_old()
+            stop_old()
             await take_over(
                 self._remoting, self._clock, self._slave, seen.master,
                 wait_ms=address_wait_ms, say=self._say,

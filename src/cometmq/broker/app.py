@@ -166,7 +166,7 @@ class Broker:
         if not self.config.is_slave:
             await self.checkback.recover()
             await self.timers.recover()
-            self.store.upkeep.expiry.release = self.timers.release
+            self.store.upkeep.expiry.release_with(self.timers.release)
         if self.repeats is not None:
             await self.repeats.recover()
         await self.store.start(self._tasks)
@@ -177,7 +177,7 @@ class Broker:
         for listener in listeners:
             await self.server.serve(listener)
         push_async(self.registration.stop)
-        await self.registration.start(self._place())
+        await self.registration.start(self._place(), self.topics, self.part.master_is)
 
     @property
     def registered(self) -> list[str]:
@@ -200,8 +200,17 @@ class Broker:
         self.stats = BrokerStats(clock, self.store.dispatcher)
         self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
         directory = os.path.join(self._store_config.store_path_root_dir, "config")
+        self.remoting = Remoting(clock=clock, tasks=tasks)
+        self.registration = Registration(
+            config.name_servers, remoting=self.remoting, clock=clock, tasks=tasks
+        )
         self.topics = TopicTable(
-            directory, config=config, clock=clock, tasks=tasks, files=self._files
+            directory,
+            config=config,
+            clock=clock,
+            tasks=tasks,
+            files=self._files,
+            announcer=self.registration,
         )
         self.groups = GroupTable(
             directory, config=config, clock=clock, tasks=tasks, files=self._files
@@ -274,7 +283,6 @@ class Broker:
     def _build_outgoing(self) -> None:
         """Build the outgoing side: registration with name servers, and a slave's copying."""
         config, clock, tasks = self.config, self.clock, self._tasks
-        self.remoting = Remoting(clock=clock, tasks=tasks)
         self.part: MasterPart | SlavePart
         if config.is_slave:
             tables = MasterTables(
@@ -296,16 +304,6 @@ class Broker:
             remoting=self.remoting,
             clock=clock,
         )
-        self.registration = Registration(
-            config.name_servers,
-            self.topics,
-            remoting=self.remoting,
-            clock=clock,
-            tasks=tasks,
-            on_master=self.part.master_is,
-        )
-        self.topics.on_change.append(self.registration.changed)
-        self.topics.announced = self.registration.announced
 
     def _build_transactions(self, directory: str) -> None:
         self.transactions = Transactions(

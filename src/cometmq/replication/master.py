@@ -61,7 +61,10 @@ class SlaveState:
 
 
 class Master:
-    """Serves the slaves of one store. ``on_reached`` gets the offset that enough logs hold."""
+    """Serves the slaves of one store.
+
+    Listeners of ``on_reached`` get the offset that enough logs hold.
+    """
 
     def __init__(
         self, store: MessageStore, settings: MasterSettings, *, clock: Clock, tasks: Tasks
@@ -70,7 +73,7 @@ class Master:
         self.settings = settings
         self.clock = clock
         self.tasks = tasks
-        self.on_reached: Callable[[int], None] = lambda offset: None
+        self.on_reached: list[Callable[[int], None]] = []
         self._places: Places[_Slave] = Places()
         self._slaves = self._places.slaves
         self._links: list[SlaveLink] = []
@@ -165,11 +168,12 @@ class Master:
             self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
-        """Note a slave's acknowledgement, and pass the reached offset to ``on_reached``."""
+        """Note a slave's acknowledgement; listeners of ``on_reached`` get the reached offset."""
         if not slave.is_remembered and slave.has_copied:
             slave.is_remembered = True
             self._places.copied(slave)
-        self.on_reached(self.reached)
+        for hear in self.on_reached:
+            hear(self.reached)
 
     def _end(self, slave: _Slave | None, reason: str) -> None:
         if slave is not None:

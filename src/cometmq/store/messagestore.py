@@ -120,8 +120,8 @@ class MessageStore:
         self.backlog = Backlog(self.dispatcher)
         self.seals = Seals(files, config.store_path_root_dir)
         self.durable: Watermark[object] = Watermark()
-        self.on_durable: Callable[[list[object]], None] = _ignore
-        self.on_sync_failed: Callable[[list[object], StoreError], None] = _ignore
+        self.on_durable: list[Callable[[list[object]], None]] = []
+        self.on_sync_failed: list[Callable[[list[object], StoreError], None]] = []
         self.store_host = _NO_HOST
         self.refusal: StoreError | None = None
         self.report: RecoveryReport | None = None
@@ -470,7 +470,8 @@ class MessageStore:
             self.transient.write()
 
     def sync(self) -> None:
-        """Make the written log durable; ``on_durable`` then gets the tokens parked for it."""
+        """Make the written log durable; listeners of ``on_durable`` then get the tokens parked for
+        it."""
         self.flusher.sync(self.backlog.messages)
 
     def _synced(self, offset: int) -> None:
@@ -479,7 +480,8 @@ class MessageStore:
             self.backlog.release(offset, self.last_ms)
         tokens = self.durable.advance(offset)
         if tokens:
-            self.on_durable(tokens)
+            for durable in self.on_durable:
+                durable(tokens)
         for call in (*self.on_progress,):
             call()
 
@@ -488,7 +490,8 @@ class MessageStore:
         self.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
         tokens = self.durable.drain()
         if tokens:
-            self.on_sync_failed(tokens, anew(self.refusal))
+            for failed in self.on_sync_failed:
+                failed(tokens, anew(self.refusal))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -645,11 +648,6 @@ class MessageStore:
             self.pool.close()
             self.index.close()
             self.files.close(self.lock_handle)
-
-
-def _ignore(tokens: list[object], error: StoreError | None = None) -> None:
-    what = "durable" if error is None else "failed"
-    logger.warning("%s_tokens_unclaimed count=%d error=%r", what, len(tokens), str(error))
 
 
 def _check_batch_bytes(size_bytes: int) -> None:

@@ -184,7 +184,7 @@ async def test_a_new_group_is_told_after_name_servers_know_its_retry_topic(tmp_p
         async def announced() -> None:
             await known.wait()
 
-        tables.topics.announced = announced
+        tables.topics.announced = announced  # type: ignore[method-assign]
         peer = connect(1)
         first = asyncio.create_task(beat(tables.members, peer, "c1", [consumer("g", "t")]))
         while tables.topics.get("%RETRY%g") is None:

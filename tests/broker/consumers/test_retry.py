@@ -155,7 +155,7 @@ class Slaves:
 
     def __init__(self, *, has_enough: bool) -> None:
         self.has_enough = has_enough
-        self.on_reached: Callable[[int], None] = print
+        self.on_reached: list[Callable[[int], None]] = []
 
 
 async def test_without_slaves_a_sync_master_keeps_nothing(tmp_path: Path) -> None:

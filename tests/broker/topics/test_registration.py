@@ -42,7 +42,6 @@ class Broker:
         self.order: Mapping[str, str] = {}
         self.registration = Registration(
             name_servers,
-            self,
             remoting=self.remoting,
             clock=self.clock,
             tasks=self.tasks,
@@ -112,7 +111,7 @@ async def refused_address() -> str:
 
 async def test_a_broker_registers_with_every_name_server(first: Served, second: Served) -> None:
     broker = Broker(first.address, f" {second.address} ", first.address, filter_servers=("f:1",))
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     await until(lambda: len(broker.registration.registered_with) == 2)
     for served in (first, second):
         found = json.loads(served.server.routes.pick("t") or b"{}")
@@ -128,7 +127,7 @@ async def test_a_broker_registers_with_every_name_server(first: Served, second: 
 
 async def test_a_broker_that_moved_is_registered_there_alone(first: Served, second: Served) -> None:
     broker = Broker(first.address, second.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     await until(lambda: len(broker.registration.registered_with) == 2)
     moved = replace(PLACE, broker_addr="127.0.0.1:10999")
     await broker.registration.move(moved)
@@ -162,7 +161,7 @@ async def test_changes_of_one_rest_leave_together(first: Served) -> None:
             pass
 
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     first.server.router.hooks.append(Watch())
     for number in range(2, 12):
         broker.table = topics(*(f"t{n}" for n in range(number)), version=number)
@@ -186,7 +185,7 @@ async def test_changes_of_one_rest_leave_together(first: Served) -> None:
 
 async def test_an_unchanged_broker_only_asks(first: Served) -> None:
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     seen: list[int] = []
 
     class Watch:
@@ -207,7 +206,7 @@ async def test_an_unchanged_broker_only_asks(first: Served) -> None:
 
 async def test_a_name_server_that_lost_the_topics_gets_them_again(first: Served) -> None:
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     first.server.routes.unregister(h.BrokerIdentity("broker-a", PLACE.broker_addr, "c", 0))
     assert version(first) is None
     for _ in range(r.HEARTBEAT_MS // 1000):
@@ -221,7 +220,7 @@ async def test_a_dead_name_server_delays_nobody(first: Served) -> None:
     hanging = f"127.0.0.1:{silent.getsockname()[1]}"
     broker = Broker(hanging, await refused_address(), first.address)
     async with asyncio.timeout(2):
-        await broker.registration.start(PLACE)
+        await broker.registration.start(PLACE, broker)
     assert broker.registration.registered_with == [first.address]
     await broker.change(topics("t", "late", version=2))
     async with asyncio.timeout(2):
@@ -234,7 +233,7 @@ async def test_a_dead_name_server_delays_nobody(first: Served) -> None:
 async def test_a_start_without_any_name_server_alive_goes_on(tmp_path: Path) -> None:
     broker = Broker(await refused_address(), await refused_address())
     async with asyncio.timeout(5):
-        await broker.registration.start(PLACE)
+        await broker.registration.start(PLACE, broker)
     assert broker.registration.registered_with == []
     await broker.close()
 
@@ -244,7 +243,7 @@ async def test_a_name_server_that_comes_up_late_is_found(
 ) -> None:
     address = await refused_address()
     broker = Broker(address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     for _ in range(2 * r.RETRY_MS // 1000):
         await broker.pass_time(1000)
     # One line while it stays away, not one an attempt.
@@ -266,7 +265,7 @@ async def until_passing(broker: Broker, condition: Any) -> None:
 async def test_a_restarted_name_server_is_told_again_soon(tmp_path: Path) -> None:
     async with name_server(tmp_path) as before:
         broker = Broker(before.address)
-        await broker.registration.start(PLACE)
+        await broker.registration.start(PLACE, broker)
         await before.server.stop()
         await until(lambda: broker.registration.registered_with == [])
     async with name_server(tmp_path, port=before.port) as after:
@@ -279,7 +278,7 @@ async def test_a_restarted_name_server_is_told_again_soon(tmp_path: Path) -> Non
 async def test_order_topics_come_back(first: Served) -> None:
     await first.server.kv.put("ORDER_TOPIC_CONFIG", "t", "broker-a:4")
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     assert broker.order == {"t": "broker-a:4"}
     await broker.close()
 
@@ -300,7 +299,7 @@ async def test_a_large_table_leaves_compressed(
             pass
 
     first.server.router.hooks.append(Watch())
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     assert compressed == ["true"]
     (names,) = first.server.routes.topics()
     assert len(names) == 500
@@ -318,7 +317,7 @@ async def test_refusals_are_logged_and_tried_again(caplog: pytest.LogCaptureFixt
     handlers: dict[int, Handler] = {Code.REGISTER_BROKER: refuse, Code.UNREGISTER_BROKER: refuse}
     async with serving(handlers, Side.NAMESRV) as served:
         broker = Broker(f"127.0.0.1:{served.port}")
-        await broker.registration.start(PLACE)
+        await broker.registration.start(PLACE, broker)
         assert "not now" in caplog.text
         assert broker.registration.registered_with == []
         await until_passing(broker, lambda: len(codes) == 2)
@@ -332,7 +331,7 @@ async def test_refusals_are_logged_and_tried_again(caplog: pytest.LogCaptureFixt
 
 async def test_a_broker_without_name_servers_needs_none() -> None:
     broker = Broker()
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     broker.registration.changed()
     await broker.close()
 
@@ -345,7 +344,7 @@ async def test_a_broker_that_never_started_can_stop() -> None:
 
 async def test_connections_of_others_do_not_matter(first: Served, second: Served) -> None:
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     await broker.remoting.request(
         second.address, Code.GET_BROKER_CLUSTER_INFO, None, timeout_ms=999
     )
@@ -360,7 +359,7 @@ async def test_a_change_is_announced_when_all_reachable_name_servers_have_it(
 ) -> None:
     broker = Broker(first.address, "127.0.0.1:1")
     await broker.registration.announced()  # before the start there is nobody to tell
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     broker.table = topics("t", "new", version=2)
     broker.registration.changed()
     async with asyncio.timeout(10):
@@ -374,7 +373,7 @@ async def test_nobody_waits_for_a_silent_name_server_for_long(
 ) -> None:
     monkeypatch.setattr(r, "ANNOUNCE_TIMEOUT_MS", 50)
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     broker.table = topics("t", "new", version=2)  # and nobody is told of it
     await broker.registration.announced()
     assert "topics not announced in time version=2" in caplog.text
@@ -384,7 +383,7 @@ async def test_nobody_waits_for_a_silent_name_server_for_long(
 async def test_only_what_changed_is_registered_while_the_connection_lasts(tmp_path: Path) -> None:
     async with name_server(tmp_path) as before:
         broker = Broker(before.address)
-        await broker.registration.start(PLACE)
+        await broker.registration.start(PLACE, broker)
         await broker.change(topics("t", "u", version=2))
         await until(lambda: version(before) == DataVersion(2, 1))
         assert broker.asked == [None, DataVersion(1, 1)]
@@ -407,7 +406,7 @@ async def test_a_change_reaches_a_name_server_that_forgot_the_rest_with_all_of_i
 ) -> None:
     """Forgotten with another connection: of this one's end the broker would hear."""
     broker = Broker(first.address)
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     first.server.routes.unregister(h.BrokerIdentity("broker-a", PLACE.broker_addr, "c", 0))
     await broker.change(topics("t", "new", version=2))
     await until(lambda: version(first) == DataVersion(2, 1))
@@ -435,7 +434,7 @@ async def test_a_connection_that_breaks_while_registering_is_no_registration(
             pass
 
     first.server.router.hooks.append(Cut())
-    await broker.registration.start(PLACE)
+    await broker.registration.start(PLACE, broker)
     await broker.change(topics("t", "u", version=2))
     await until_passing(broker, lambda: len(broker.asked) == 3)
     await until(lambda: broker.registration.registered_with == [first.address])

@@ -49,7 +49,7 @@ def test_latency_is_quick_while_all_but_one_of_a_hundred_are() -> None:
 async def test_a_quick_device_is_synced_inline(tmp_path: Path) -> None:
     store = sync_store(tmp_path, FailingFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     for _ in range(10):
         store.flusher.latency.add(1)
     send(store, 1)
@@ -64,7 +64,7 @@ async def test_a_quick_device_is_synced_inline(tmp_path: Path) -> None:
 async def test_many_waiting_share_a_thread_s_sync(tmp_path: Path) -> None:
     store = sync_store(tmp_path, FailingFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     for _ in range(10):
         store.flusher.latency.add(1)
     for number in range(20):
@@ -91,7 +91,7 @@ async def test_a_failed_sync_takes_the_log_offline(tmp_path: Path, quick: bool) 
         failed.extend(tokens)
         errors.append(error)
 
-    store.on_sync_failed = on_failed
+    store.on_sync_failed.append(on_failed)
     if quick:
         for _ in range(10):
             store.flusher.latency.add(1)
@@ -134,7 +134,7 @@ async def test_unclaimed_tokens_are_logged(
 async def test_waiting_messages_are_stored_by_the_stop(tmp_path: Path) -> None:
     store = sync_store(tmp_path, FailingFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     send(store, 1)
     store.close()
     assert released == [1]
@@ -147,7 +147,7 @@ async def test_a_sync_that_fails_while_the_store_stops_is_no_clean_stop(tmp_path
     files = FailingFiles()
     store = sync_store(tmp_path, files)
     failed: list[object] = []
-    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    store.on_sync_failed.append(lambda tokens, error: failed.extend(tokens))
     send(store, "unproven")
     files.failing["datasync"] = errno.EIO
     store.flusher.sync_in_thread()

@@ -116,7 +116,7 @@ async def test_whoever_still_needs_files_is_asked_first(tmp_path: Path) -> None:
         asked.append((end, forced))
         return 2 * LOG_BYTES - 1
 
-    store.upkeep.expiry.release = release
+    store.upkeep.expiry.release_with(release)
     await store.upkeep.expiry.check()
     assert asked == [(3 * LOG_BYTES, False)]
     assert store.log.segments.start == LOG_BYTES

@@ -42,7 +42,7 @@ from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
     from cometmq.broker.append.commitbatch import (
-        Ender,
+        TransactionsEnded,
         WaitingRows,
         WaitingSend,
         WaitingTransaction,
@@ -61,8 +61,8 @@ _NEVER_MS: Final = 1 << 62
 class Replicated(Protocol):
     """The slaves that a SYNC_MASTER's responses wait for."""
 
-    #: Called with the new :attr:`reached` when it moves.
-    on_reached: Callable[[int], None]
+    #: Listeners that get the new :attr:`reached` when it moves.
+    on_reached: list[Callable[[int], None]]
 
     @property
     def reached(self) -> int:
@@ -105,8 +105,8 @@ class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
     ``answers`` writes the responses of client sends, ``listener`` hears of the broker's own
-    records. ``end_transactions`` gets the transactions whose end was appended in a turn, and the
-    error of the turn, if any; it must not wait or raise.
+    records. Listeners of ``on_transactions_ended`` get the transactions whose end was appended in a
+    turn, and the error of the turn, if any; they must not wait or raise.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class Appender:
         self.waiting_sends = 0
         self.answer_rows = _unanswered if answers is None else answers.answer_rows
         self.answer_sends = _unanswered if answers is None else answers.answer
-        self.end_transactions: Ender = _unended
+        self.on_transactions_ended: list[TransactionsEnded] = []
         self.on_append = None if listener is None else listener.appended
         self.on_turn_failed = _nothing if listener is None else listener.turn_failed
-        store.on_durable = self._durable
-        store.on_sync_failed = self._sync_failed
+        store.on_durable.append(self._durable)
+        store.on_sync_failed.append(self._sync_failed)
         if store.transient is not None:
             store.on_progress.append(self._written)
             store.transient.on_lost.append(self._lost)
@@ -159,7 +159,7 @@ class Appender:
         """Answer turns only once enough slaves have them, or after a timeout."""
         self._slaves = slaves
         self._slave_timeout_ms = timeout_ms
-        slaves.on_reached = self._slaves_have
+        slaves.on_reached.append(self._slaves_have)
 
     @property
     def lacks_slaves(self) -> bool:
@@ -473,7 +473,8 @@ class Appender:
                 result = msgspec.structs.replace(result, code=code)
             _report(on_outcome, result)
         if turn.transactions or turn.rows_with_ends:
-            self.end_transactions(turn.transactions, turn.rows_with_ends, None)
+            for ended in self.on_transactions_ended:
+                ended(turn.transactions, turn.rows_with_ends, None)
         if turn.rows:
             self.answer_rows(turn.rows, code, remark)
         if turn.sends:
@@ -485,7 +486,8 @@ class Appender:
         for on_outcome, _ in turn.puts:
             _report(on_outcome, error)
         if turn.transactions or turn.rows_with_ends:
-            self.end_transactions(turn.transactions, turn.rows_with_ends, error)
+            for ended in self.on_transactions_ended:
+                ended(turn.transactions, turn.rows_with_ends, error)
         if turn.rows:
             self.answer_rows(turn.rows, error.code, error.remark)
         if turn.sends:
@@ -512,13 +514,6 @@ def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -
 
 def _nothing() -> None:
     """Do nothing: the default of ``on_turn_failed``."""
-
-
-def _unended(
-    transactions: list[WaitingTransaction], rows: list[WaitingRows], error: CometError | None
-) -> None:
-    count = len(transactions) + len(rows)
-    raise AssertionError(f"{count} transactions have nobody to end them: {error}")
 
 
 def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:

@@ -82,7 +82,9 @@ WaitingSend = tuple[
 #: message, and the peer and the request that asked for it, if any.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]
 #: Called with the transactions of a turn, also those in rows, and the error of the turn, if any.
-Ender = Callable[[list[WaitingTransaction], "list[WaitingRows]", CometError | None], None]
+TransactionsEnded = Callable[
+    [list[WaitingTransaction], "list[WaitingRows]", CometError | None], None
+]
 #: Called for each record that the broker itself appended: topic, properties, queue id, physical
 #: offset, queue offset.
 Hearer = Callable[[str, Mapping[str, str], int, int, int], None]

@@ -103,37 +103,43 @@ class RegisteredTopics(Protocol):
         ...
 
 
+class _NoTopics:
+    """The topics before the start."""
+
+    data_version = DataVersion()
+
+    def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
+        return {}
+
+
 class Registration:
     """Keeps one broker registered with ``name_servers`` ("host:port" each).
 
     ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) from the name
-    servers' answers. ``on_master`` is called on a slave, with the master's replication address and
-    its broker address. A slave registers in full each time, because only the answer to a
+    servers' answers. A slave registers in full each time, because only the answer to a
     registration carries these addresses.
     """
 
     def __init__(
         self,
         name_servers: Sequence[str],
-        topics: RegisteredTopics,
         *,
         remoting: Remoting,
         clock: Clock,
         tasks: Tasks,
         filter_servers: Sequence[str] = (),
         on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
-        on_master: Callable[[str, str], None] | None = None,
     ) -> None:
         self._servers = [
             _NameServer(address) for address in dict.fromkeys(map(str.strip, name_servers))
         ]
-        self._topics = topics
+        self._topics: RegisteredTopics = _NoTopics()
         self._remoting = remoting
         self._clock = clock
         self._tasks = tasks
         self._filter_servers = list(filter_servers)
         self._on_order_topics = on_order_topics
-        self._on_master = on_master
+        self._on_master: Callable[[str, str], None] | None = None
         self._place: BrokerPlace | None = None
         self._batching = False
         self._rest_until_ms = clock.monotonic_ms()
@@ -147,9 +153,19 @@ class Registration:
         """Addresses of the name servers that hold a registration of this broker."""
         return [server.address for server in self._servers if server.version is not None]
 
-    async def start(self, place: BrokerPlace) -> None:
-        """Begin to register; return once one name server has this broker, or all were tried."""
-        self._place = place
+    async def start(
+        self,
+        place: BrokerPlace,
+        topics: RegisteredTopics,
+        on_master: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Begin to register ``topics``; return once one name server has this broker, or all were
+        tried.
+
+        ``on_master`` is called on a slave, with the master's replication address and its broker
+        address.
+        """
+        self._place, self._topics, self._on_master = place, topics, on_master
         if not self._servers:
             return
         self._remoting.on_close.append(self._connection_lost)

@@ -11,9 +11,9 @@ messages end, for as long as the log may hold some of them. It is present only i
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -79,12 +79,24 @@ def check_name(topic: str) -> None:
         )
 
 
+class Announcer(Protocol):
+    """Registers the changes of topics with name servers (registration.py)."""
+
+    def changed(self) -> None:
+        """Schedule the registration of changed topics."""
+        ...
+
+    async def announced(self) -> None:
+        """Wait until every reachable name server has the current topics."""
+        ...
+
+
 class TopicTable:
     """All topics of the broker.
 
-    ``on_change`` callbacks run after each change, in the same turn of the event loop. ``announced``
-    waits until name servers have all changes made so far. ``get`` is the hot lookup: the
-    configuration of a name, or None.
+    ``on_change`` callbacks run after each change, in the same turn of the event loop.
+    ``announcer`` registers changes with name servers; None without name servers. ``get`` is the
+    hot lookup: the configuration of a name, or None.
     """
 
     def __init__(
@@ -95,6 +107,7 @@ class TopicTable:
         clock: Clock,
         tasks: Tasks,
         files: Files | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self._config = config
         self._tasks = tasks
@@ -104,7 +117,7 @@ class TopicTable:
         self._written_ms = 0
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
-        self.announced: Callable[[], Awaitable[None]] = _announce_nothing
+        self._announcer = announcer
         self.system_names: frozenset[str] = SYSTEM_TOPICS
 
     def __len__(self) -> int:
@@ -185,6 +198,11 @@ class TopicTable:
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raise StoreError if that fails."""
         await self._table.file.saved()
+
+    async def announced(self) -> None:
+        """Wait until name servers have all changes made so far, at most a second."""
+        if self._announcer is not None:
+            await self._announcer.announced()
 
     def when_announced(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once all changes made so far are on the device and known to name
@@ -333,6 +351,8 @@ class TopicTable:
         return config
 
     def _notify(self) -> None:
+        if self._announcer is not None:
+            self._announcer.changed()
         for callback in self.on_change:
             callback()
 

@@ -88,7 +88,7 @@ class Transactions:
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
-        appender.end_transactions = self._ended
+        appender.on_transactions_ended.append(self._ended)
         topics.on_change.append(self._forget_lost_topics)
         store.queues.on_gone.append(self._forget_queue)
 

@@ -188,13 +188,12 @@ def promote(
         async with client(namesrv) as opened:
             say = (lambda text: None) if as_json else typer.echo
             mover = Mover(Admin(opened.session), opened.session, slave, say=say)
-            if stop_with:
-                mover.stop_old = lambda: stopping.append(_begin(stop_with))
             return await mover.move(
                 role.value,
                 int(wait * 1_000),
                 take_address=address,
                 address_wait_ms=int(address_wait * 1_000),
+                stop_old=lambda: stopping.extend(map(_begin, filter(None, [stop_with]))),
             )
 
     try:

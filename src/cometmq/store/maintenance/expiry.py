@@ -29,22 +29,25 @@ _PIN_STEP_MS: Final = 5
 
 
 class Expiry:
-    """Removes the expired files of one store.
+    """Removes the expired files of one store."""
 
-    ``release`` is called before files are dropped. Its arguments are the offset up to which the log
-    should be removed and whether a full disk forces that. It returns the offset up to which the log
-    may be removed now.
-    """
-
-    __slots__ = ("_closing", "_paths", "_round", "_shorter", "_store", "release")
+    __slots__ = ("_closing", "_paths", "_release", "_round", "_shorter", "_store")
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._closing: deque[LogFile] = deque()
         self._paths: deque[str] = deque()
         self._shorter: list[ConsumeQueue] = []
-        self.release: Callable[[int, bool], int] = lambda end, _: end
+        self._release: Callable[[int, bool], int] = lambda end, _: end
         self._round = asyncio.Lock()
+
+    def release_with(self, release: Callable[[int, bool], int]) -> None:
+        """Call ``release`` before files are dropped.
+
+        Its arguments are the offset up to which the log should be removed and whether a full disk
+        forces that. It returns the offset up to which the log may be removed now.
+        """
+        self._release = release
 
     @property
     def leaving(self) -> tuple[str, ...]:
@@ -79,7 +82,7 @@ class Expiry:
     def _released(self, decision: Retention) -> int:
         """Return how many of the files to drop may be dropped now."""
         files = self._store.log.segments.files[: decision.drop_count]
-        free_to = self.release(files[-1].end, decision.is_forced)
+        free_to = self._release(files[-1].end, decision.is_forced)
         return sum(1 for file in files if file.end <= free_to)
 
     def _ages(self) -> list[LogAge]:

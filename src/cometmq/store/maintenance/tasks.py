@@ -123,7 +123,7 @@ class Upkeep:
     def start(self, tasks: Spawner) -> None:
         """Start the periodic rounds as tasks."""
         config = self._store.config
-        self._store.backlog.call_soon = asyncio.get_running_loop().call_soon
+        self._store.backlog.start(asyncio.get_running_loop().call_soon)
         rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),

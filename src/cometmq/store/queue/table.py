@@ -38,12 +38,12 @@ class QueueTable:
     """
 
     __slots__ = (
+        "_check",
         "_count",
         "_delays_ms",
         "_pool",
         "_segments",
         "by_topic",
-        "check",
         "known",
         "load_below",
         "on_gone",
@@ -58,11 +58,15 @@ class QueueTable:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
-        self.check: Callable[[ConsumeQueue], None] = lambda _: None
+        self._check: Callable[[ConsumeQueue], None] = lambda _: None
         self.recovering = True
         self.on_gone: list[Callable[[ConsumeQueue], None]] = []
         self._count = 0
         self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def check_with(self, check: Callable[[ConsumeQueue], None]) -> None:
+        """Call ``check`` with each queue before its files are loaded; it may raise StoreCorrupt."""
+        self._check = check
 
     def __len__(self) -> int:
         return self._count
@@ -92,13 +96,13 @@ class QueueTable:
         queue = self.resumed.pop((topic, queue_id), None)
         log_start = self._segments.start
         if queue is not None:
-            self.check(queue)
+            self._check(queue)
             queue.find_first(log_start)
         else:
             queue = self._make(topic, queue_id)
             ids = self.known.setdefault(topic, set())
             if queue_id in ids:
-                self.check(queue)
+                self._check(queue)
                 queue.load(self.load_below, log_start)
                 if not self.recovering:
                     queue.settle()

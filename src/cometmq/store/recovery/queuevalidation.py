@@ -381,7 +381,7 @@ class Queues:
                     ways_out=(f"stop the broker and run 'cometmq store repair {root} --yes'",),
                 )  # fmt: skip
 
-        store.queues.check = refuse_bad
+        store.queues.check_with(refuse_bad)
 
     def want(self, keys: Iterable[QueueKey]) -> None:
         """Mark queues for a rebuild, whether they look valid or not."""

@@ -276,8 +276,8 @@ class Dispatcher:
 class Backlog:
     """The segments that wait for their dispatch.
 
-    ``call_soon`` runs a function in a later turn of the loop; without it, segments are dispatched
-    at once.
+    Until :meth:`start` segments are dispatched at once. ``call_soon`` runs a function in a later
+    turn of the loop; it is None while there are no later turns.
     """
 
     __slots__ = ("_again", "_dispatcher", "_limit", "_waiting", "call_soon", "messages")
@@ -289,6 +289,10 @@ class Backlog:
         self._again = False
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.messages = 0
+
+    def start(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Spread the dispatch of many messages over turns of the loop from now on."""
+        self.call_soon = call_soon
 
     def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
         """Take the segments that a turn committed, up to the physical offset ``end``.
