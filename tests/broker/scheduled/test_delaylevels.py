@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.broker.append.commitbatch import OutgoingRecord
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels
+from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels, Waits
 from cometmq.broker.scheduled.redelivery import GATHER_COUNT
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
@@ -321,3 +321,43 @@ async def test_a_wrong_entry_is_made_right_before_it_is_delivered(
         await parts.delivery.deliver_due()
         assert [record.body for record in parts.read("t", 3)] == [b"one", b"two", b"three"]
         assert bytes(queue.read(number, 1)) == entry
+
+
+def test_what_was_seen_waits_its_delay() -> None:
+    waits = Waits(1_000)
+    waits.look(3, 5_000)
+    waits.look(3, 5_999)
+    assert waits.over == 0
+    waits.look(3, 6_000)
+    assert waits.over == 3
+
+
+def test_what_comes_later_waits_from_then_on() -> None:
+    waits = Waits(1_000)
+    waits.look(3, 5_000)
+    waits.look(5, 5_400)
+    waits.look(5, 6_000)
+    assert waits.over == 3
+    waits.look(5, 6_400)
+    assert waits.over == 5
+
+
+def test_what_comes_all_the_time_is_remembered_in_few_pieces_and_is_not_early() -> None:
+    waits = Waits(6_400)
+    for number in range(1, 6_400):
+        waits.look(number, number)
+        assert waits.over == 0
+    assert len(waits._marks) <= 65
+    for now_ms in range(6_400, 12_900):
+        waits.look(6_399, now_ms)
+        assert now_ms - 6_400 - 101 <= waits.over <= max(now_ms - 6_400, 0)
+    assert waits.over == 6_399
+
+
+def test_when_the_wall_clock_is_right_nothing_is_remembered() -> None:
+    waits = Waits(1_000)
+    waits.look(3, 0)
+    waits.look(3, 1_000)
+    waits.look(4, 1_000)
+    waits.forget()
+    assert (waits.over, len(waits._marks)) == (0, 0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,6 @@ from cometmq.broker.scheduled.redelivery import (
     real_place,
     record_in,
 )
-from cometmq.broker.scheduled.waits import Waits
 from cometmq.broker.tables.prettyjson import pretty
 from cometmq.broker.tables.tablefile import TableFile
 from cometmq.core.errors import StoreError
@@ -57,6 +57,43 @@ TICK_MS: Final = 25
 IDLE_MS: Final = 250
 #: Longest wait of a stop for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
+#: A delay is measured to one part in this many, which bounds the number of marks.
+_WAIT_PARTS: Final = 64
+
+
+class Waits:
+    """Entries of one delay level; each waits ``delay_ms`` from when it was first seen.
+
+    Used after the wall clock was set back. Store times in a log never decrease: all records get the
+    last one until the clock has caught up. By due times computed from that, delivery would be hours
+    late; without them it would be immediate. Meanwhile the monotonic clock decides.
+    """
+
+    __slots__ = ("_delay_ms", "_marks", "over")
+
+    def __init__(self, delay_ms: int) -> None:
+        #: Every entry before this offset has waited its full delay.
+        self.over = 0
+        self._delay_ms = delay_ms
+        #: Monotonic times at which the first and the last entry of a group were seen, and its end
+        #: offset.
+        self._marks: deque[tuple[int, int, int]] = deque()
+
+    def look(self, end: int, now_ms: int) -> None:
+        """Note that the queue ends at offset ``end`` at the monotonic time ``now_ms``."""
+        marks, delay_ms = self._marks, self._delay_ms
+        if end > (marks[-1][2] if marks else self.over):
+            begun_ms = now_ms
+            if marks and now_ms - marks[-1][0] < delay_ms // _WAIT_PARTS:
+                begun_ms = marks.pop()[0]
+            marks.append((begun_ms, now_ms, end))
+        while marks and now_ms - marks[0][1] >= delay_ms:
+            self.over = marks.popleft()[2]
+
+    def forget(self) -> None:
+        """Drop all marks, because the wall clock can decide again."""
+        self._marks.clear()
+        self.over = 0
 
 
 class DelayLevels:
