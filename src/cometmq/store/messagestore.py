@@ -125,8 +125,7 @@ class MessageStore:
         self.store_host = _NO_HOST
         self.refusal: StoreError | None = None
         self.report: RecoveryReport | None = None
-        flush_thread = files.threads(1, "cometmq-flush")
-        self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
+        self.flusher = Flusher(log, clock, files, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
         #: Called when more of the log was written or became durable.
         self.on_progress: list[Callable[[], None]] = []

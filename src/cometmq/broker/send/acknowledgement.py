@@ -407,9 +407,12 @@ class Appender:
         store.sync()
 
     def _durable(self, tokens: list[object]) -> None:
-        for turn in cast("list[Turn]", tokens):
-            self.waiting_sends -= turn.send_count
-            self._stored(turn)
+        first, *later = cast("list[Turn]", tokens)
+        # One write a connection for all turns that a sync covered.
+        for turn in later:
+            first.join(turn)
+        self.waiting_sends -= first.send_count
+        self._stored(first)
 
     def _stored(self, turn: Turn) -> None:
         """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""
