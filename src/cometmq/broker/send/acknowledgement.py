@@ -144,7 +144,7 @@ class Appender:
         turn.sends.append(send)
         turn.send_count += 1
 
-    def add_rows(self, peer: Peer, rows: SentRows) -> None:
+    def add_rows(self, peer: Peer, rows: SentRows, send_count: int) -> None:
         """Answer rows of plain sends once the flush policy is met; see :meth:`add_send`."""
         if not self._due:
             self._due = True
@@ -154,7 +154,7 @@ class Appender:
         turn.rows.append(waiting)
         if batch.end_count:
             turn.rows_with_ends.append(waiting)
-        turn.send_count += stop - first
+        turn.send_count += send_count
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
         """Answer a repeated send once the flush policy is met for the message stored first.
