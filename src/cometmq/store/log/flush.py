@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 INLINE_BOUND_NS = 2_000_000
 INLINE_MESSAGES = 8
+#: The sync of more bytes takes its time for them; zeros ahead of them would double that.
+ZEROS_BOUND_BYTES = 1 << 18
 _SAMPLES = 100
 
 
@@ -123,8 +125,10 @@ class Flusher:
             return
         if not self._asked and messages <= INLINE_MESSAGES and self.latency.is_quick:
             self._sync_inline()
-        else:
-            self._start_thread()
+            return
+        if log.written - log.durable <= ZEROS_BOUND_BYTES:
+            log.write_zeros()
+        self._start_thread()
 
     def sync_now(self) -> None:
         """Sync in the calling thread, which blocks meanwhile."""
