@@ -1,4 +1,4 @@
-"""The thread that syncs files: with both cores the same requests end alike."""
+"""The thread that syncs files, which only the compiled core has."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import errno
 import os
 import select
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from cometmq.speedups import CORE, SyncThread
+from cometmq.speedups.plain import syncthread
 
-def ended(thread: SimpleNamespace, count: int) -> tuple[int, int, int]:
+needs_core = pytest.mark.skipif(CORE == "plain", reason="plain Python has no such thread")
+
+
+def ended(thread: SyncThread, count: int) -> tuple[int, int, int]:
     """Return what `take` says once `count` syncs have ended."""
     while True:
         readable, _, _ = select.select([thread.event], [], [], 10)
         assert readable, "no sync ended"
-        found: tuple[int, int, int] = thread.take()
+        found = thread.take()
         if found[1] >= count:
             return found
 
 
-def test_a_sync_reports_its_target(core: SimpleNamespace, tmp_path: Path) -> None:
-    thread = core.SyncThread()
+@needs_core
+def test_a_sync_reports_its_target(tmp_path: Path) -> None:
+    thread = SyncThread()
     assert thread.take() == (0, 0, 0)
     with (tmp_path / "file").open("wb", buffering=0) as file:
         for number in (1, 2):
@@ -34,8 +39,9 @@ def test_a_sync_reports_its_target(core: SimpleNamespace, tmp_path: Path) -> Non
     thread.close()
 
 
-def test_files_may_be_closed_once_they_are_asked_for(core: SimpleNamespace, tmp_path: Path) -> None:
-    thread = core.SyncThread()
+@needs_core
+def test_files_may_be_closed_once_they_are_asked_for(tmp_path: Path) -> None:
+    thread = SyncThread()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(1, 200):
         handles = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in "ab"]
@@ -52,8 +58,9 @@ def test_files_may_be_closed_once_they_are_asked_for(core: SimpleNamespace, tmp_
     thread.close()
 
 
-def test_after_a_failure_nothing_is_synced(core: SimpleNamespace, tmp_path: Path) -> None:
-    thread = core.SyncThread()
+@needs_core
+def test_after_a_failure_nothing_is_synced(tmp_path: Path) -> None:
+    thread = SyncThread()
     reader, writer = os.pipe()
     handle = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     thread.begin([handle], 1)
@@ -70,10 +77,9 @@ def test_after_a_failure_nothing_is_synced(core: SimpleNamespace, tmp_path: Path
     assert thread.take()[0::2] == (1, errno.EINVAL)
 
 
-def test_a_closed_file_and_too_many_files_are_refused(
-    core: SimpleNamespace, tmp_path: Path
-) -> None:
-    thread = core.SyncThread()
+@needs_core
+def test_a_closed_file_and_too_many_files_are_refused(tmp_path: Path) -> None:
+    thread = SyncThread()
     handle = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="too long"):
@@ -88,12 +94,18 @@ def test_a_closed_file_and_too_many_files_are_refused(
     thread.close()
 
 
-def test_a_thread_that_never_ran_can_be_closed(core: SimpleNamespace) -> None:
+@needs_core
+def test_a_thread_that_never_ran_can_be_closed() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
-        thread = core.SyncThread()
+        thread = SyncThread()
         thread.wait()
         thread.close()
         thread.close()
         del thread
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_plain_python_has_none() -> None:
+    with pytest.raises(OSError, match="plain Python"):
+        syncthread.SyncThread()

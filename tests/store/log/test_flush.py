@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreError, StoreOffline
+from cometmq.speedups import CORE
 from cometmq.store.config import FlushDiskType
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.flush import INLINE_BOUND_NS, Latency
@@ -162,6 +163,8 @@ async def test_a_sync_that_fails_while_the_store_stops_is_no_clean_stop(tmp_path
 
 # ---- the core's thread, which the plain file layer gets
 
+needs_core = pytest.mark.skipif(CORE == "plain", reason="plain Python has no such thread")
+
 
 def failure_of_the_thread(store: MessageStore) -> None:
     """Wait until the thread has failed, without a turn of the loop, which would report it."""
@@ -172,7 +175,7 @@ def failure_of_the_thread(store: MessageStore) -> None:
     os.eventfd_write(core.event, 1)
 
 
-@pytest.mark.core
+@needs_core
 async def test_the_core_s_thread_syncs_what_was_written_meanwhile(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
@@ -200,7 +203,7 @@ async def test_the_core_s_thread_syncs_what_was_written_meanwhile(tmp_path: Path
     store.close()
 
 
-@pytest.mark.core
+@needs_core
 async def test_the_core_s_thread_syncs_both_files_of_a_roll(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
@@ -219,7 +222,7 @@ async def test_the_core_s_thread_syncs_both_files_of_a_roll(tmp_path: Path) -> N
     again.close()
 
 
-@pytest.mark.core
+@needs_core
 async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
@@ -253,7 +256,7 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     os.close(writer)
 
 
-@pytest.mark.core
+@needs_core
 async def test_a_sync_on_the_loop_hears_of_the_thread_s_failure(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
@@ -274,7 +277,7 @@ async def test_a_sync_on_the_loop_hears_of_the_thread_s_failure(tmp_path: Path) 
     os.close(writer)
 
 
-@pytest.mark.core
+@needs_core
 async def test_a_failure_of_the_thread_while_the_store_stops_is_no_clean_stop(
     tmp_path: Path,
 ) -> None:
@@ -295,7 +298,7 @@ async def test_a_failure_of_the_thread_while_the_store_stops_is_no_clean_stop(
     os.close(writer)
 
 
-@pytest.mark.core
+@needs_core
 async def test_a_deleted_file_is_noticed_after_the_thread_s_sync(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     failed: list[object] = []
@@ -314,7 +317,7 @@ async def test_a_deleted_file_is_noticed_after_the_thread_s_sync(tmp_path: Path)
     store.close()
 
 
-@pytest.mark.core
+@needs_core
 async def test_too_many_files_for_the_thread_are_synced_on_the_loop(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []

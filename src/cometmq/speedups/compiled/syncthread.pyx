@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """A thread that syncs files, and needs no lock of the interpreter for it.
 
-Compiled; plain/syncthread.py is the definition.
+Compiled; plain/syncthread.py says what the methods do.
 """
 
 import os
