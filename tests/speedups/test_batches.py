@@ -333,10 +333,20 @@ def test_a_batch_off_a_connection_is_what_it_is_alone(core: SimpleNamespace) -> 
 
 
 def test_records_of_a_batch_off_a_connection_are_the_same_bytes(core: SimpleNamespace) -> None:
-    for properties, expected in (("", SUFFIX), ("a\x01b", b"a\x01b\x02" + SUFFIX)):
-        _, _, _, packed = World(core).append(batch_frame(BODY, {"i": properties}))
+    keyless = batch.pack([(0, b"UNIQ_KEY", b"a\x01b"), (0, b"", b"UNIQ_KEY\x01own")])
+    for properties, body, expected in (
+        ("", BODY, SUFFIX),
+        ("a\x01b", BODY, b"a\x01b\x02" + SUFFIX),
+        # A key of the batch gives way to those of its messages; the first one decides.
+        ("UNIQ_KEY\x01k", BODY, SUFFIX),
+        ("UNIQ_KEY\x01k\x02a\x01b", BODY, b"a\x01b\x02" + SUFFIX),
+        ("a\x01b\x02UNIQ_KEY\x01k", BODY, b"a\x01b\x02" + SUFFIX),
+        ("a\x01b\x02UNIQ_KEY\x01k\x02c\x01d", BODY, b"a\x01b\x02c\x01d\x02" + SUFFIX),
+        ("UNIQ_KEY\x01k\x02a\x01b", keyless, b"UNIQ_KEY\x01k\x02a\x01b\x02" + SUFFIX),
+    ):
+        _, _, _, packed = World(core).append(batch_frame(body, {"i": properties}))
         common = Shared(0, 1_700_000_000_000, BORN, HOST, 0, expected)
-        assert packed == append(World(core), BODY, common)[1]
+        assert packed == append(World(core), body, common)[1]
 
 
 def test_batches_and_single_sends_follow_each_other(core: SimpleNamespace) -> None:
@@ -362,7 +372,7 @@ def test_batches_and_single_sends_follow_each_other(core: SimpleNamespace) -> No
 @pytest.mark.parametrize(
     "changed",
     [
-        {"i": "UNIQ_KEY\x01k"}, {"i": "TRAN_MSG\x01true"}, {"i": "DELAY\x011"}, {"f": "4"},
+        {"i": "TRAN_MSG\x01true"}, {"i": "DELAY\x011"}, {"f": "4"},
         {"i": "WAIT\x01false"}, {"i": "TIMER_DELAY_SEC\x011"}, {"f": "8"}, {"e": "-1"},
         {"b": "%RETRY%g"}, {"b": "%DLQ%g"}, {"m": "yes"}, {"i": "x\x01" + "y" * 32_760},
     ],

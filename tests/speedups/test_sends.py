@@ -406,7 +406,8 @@ def streams(draw: st.DrawFn) -> bytes:
     for changed in draw(st.lists(st.one_of(st.just({}), CHANGED), min_size=1, max_size=6)):
         code = draw(st.sampled_from([10, 310, 320]))
         if code == 320 and draw(st.booleans()):
-            changed = changed | {"i": "a\x01b", "m": "true"}
+            own = draw(st.sampled_from(["a\x01b", "UNIQ_KEY\x01k", "a\x01b\x02UNIQ_KEY\x01k"]))
+            changed = changed | {"i": own, "m": "true"}
         header = header_of(changed, code=code, escaped=draw(st.booleans()))
         body = draw(st.binary(max_size=40) if code != 320 else BATCH_BODIES)
         frames.append(framed(header, body))

@@ -275,14 +275,40 @@ cdef int _read(
     if count_keys(&send.named) > KEYS_MAX:
         return ODD
     if said.code == SEND_BATCH:
-        # A key of the batch may have to give way to those of its messages.
-        if (send.is_prepared or flags & PREPARED_BIT or send.named.unique.size
-                or said.texts[TOPIC].at[0] == c'%'):
+        if send.is_prepared or flags & PREPARED_BIT or said.texts[TOPIC].at[0] == c'%':
             return ODD
         return BATCHED
     if send.is_prepared:
         return ODD if send.is_bound else PREPARED
     return ODD if flags & PREPARED_BIT else PLAIN
+
+
+cdef bint _has_own_keys(Bytes p, Py_ssize_t size) noexcept nogil:
+    """Return whether the messages of a batch have unique keys; only the first is examined."""
+    cdef Bytes end
+    if size < 4:
+        return False
+    end = p + min(<unsigned long long>be32(p), <unsigned long long>size)
+    while end - p >= 9:
+        p = <Bytes>memchr(p, c'U', end - p - 8)
+        if p == NULL:
+            return False
+        if memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
+            return True
+        p += 1
+    return False
+
+
+cdef void _drop_unique(Send *send, unsigned char *text) noexcept nogil:
+    """Remove the unique key from the stored pairs."""
+    cdef Py_ssize_t at = send.named.unique.at - text - 9
+    cdef Py_ssize_t stop = at + 9 + send.named.unique.size
+    if stop < send.kept_bytes:
+        stop += 1
+    elif at:
+        at -= 1
+    memmove(text + at, text + stop, send.kept_bytes - stop)
+    send.kept_bytes -= stop - at
 
 
 cdef class SendBatch(WriteBatch):
@@ -441,6 +467,8 @@ cdef class SendBatch(WriteBatch):
         if not find_queue(taking, topic.at, topic.size, said.numbers[QUEUE_ID], &found):
             return 0
         queue = <QueueState?><object>found
+        if send.named.unique.size and _has_own_keys(send.body, send.body_bytes):
+            _drop_unique(send, self.scratch)
         # The properties of the batch, and behind them those of the broker: there is room for both.
         if send.kept_bytes:
             self.scratch[send.kept_bytes] = 2

@@ -8,8 +8,7 @@ the following is true; every other frame is odd and is handled individually:
 - its properties are pairs with a name and a value; properties that control storage occur at most
   once, and none requests a delay, a timer, a transaction, or an answer before the flush;
 - its topic and queue are known, and its body and properties are within the limits;
-- a batch (320) has a valid body (batches.py), its topic belongs to no consumer group, and its own
-  properties have no unique key.
+- a batch (320) has a valid body (batches.py), and its topic belongs to no consumer group.
 
 This module also parses prepared sends and ends of transactions; plain/transactions.py stores them.
 """
@@ -51,6 +50,7 @@ _BATCH_BODY_MAX_BYTES: Final = 1 << 18
 _BATCH_MAX_BYTES: Final = 1 << 20
 _COMMIT, _ROLLBACK = 8, 12
 
+_ID_MARK: Final = b"UNIQ_KEY\x01"
 #: The part of a record between its physical offset and the length of its body.
 _MIDDLE: Final = Struct(">iq8sq8siq")
 
@@ -131,8 +131,7 @@ class Send:
         if len(self.keys) > _KEYS_MAX:
             raise Odd
         if self.is_batch:
-            # A key of the batch may have to give way to those of its messages.
-            if self.fields[SYS_FLAG] & PREPARED or special.keys() & {b"TRAN_MSG", b"UNIQ_KEY"}:
+            if self.fields[SYS_FLAG] & PREPARED or b"TRAN_MSG" in special:
                 raise Odd
             if self.fields[TOPIC].startswith(b"%"):
                 raise Odd
@@ -388,8 +387,13 @@ class SendBatch(WriteBatch):
             fields[SYS_FLAG], fields[BORN_MS], taking.born_host, taking.store_ms, self._store_host,
             fields[RECONSUME_TIMES] or 0, 0,
         )  # fmt: skip
+        properties = send.properties
+        if _ID_MARK in send.body[: int.from_bytes(send.body[:4], "big")]:
+            # RocketMQ 5's client sets a key on the batch, too. The messages have their own.
+            pairs = properties.split(b"\x02")
+            properties = b"\x02".join([pair for pair in pairs if not pair.startswith(_ID_MARK)])
         try:
-            messages = read_messages(send.body, queue, middle, self._with_suffix(send.properties))
+            messages = read_messages(send.body, queue, middle, self._with_suffix(properties))
         except ValueError:
             raise Odd from None
         total = sum([size for _, _, _, size in messages])
