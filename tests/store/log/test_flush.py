@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import select
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,13 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     store.flusher.sync_in_thread()
     store.flusher.sync_now()
     assert store.durable_offset == durable
+    # What the thread says now wakes the loop once, not for ever.
+    core = store.flusher._core
+    assert core is not None
+    os.eventfd_write(core.event, 1)
+    async with asyncio.timeout(10):
+        while select.select([core.event], [], [], 0)[0]:
+            await asyncio.sleep(0)
     store.close()
     assert (tmp_path / "abort").exists()
     os.close(reader)

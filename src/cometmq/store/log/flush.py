@@ -186,9 +186,11 @@ class Flusher:
     def _take(self) -> None:
         """Report what the core's thread has synced."""
         log, core = self._log, self._core
-        if core is None or log.failure is not None:
+        if core is None:
             return
         target, self.threaded_count, problem = core.take()
+        if log.failure is not None:
+            return
         try:
             if problem:
                 raise OSError(problem, os.strerror(problem))
