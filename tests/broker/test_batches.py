@@ -18,6 +18,7 @@ from cometmq.protocol.frame import BINARY, JSON, encode_head
 from cometmq.speedups import CORE
 from cometmq.store import messagestore as engine
 from cometmq.store.read.reader import ReadStatus
+from tests.broker.send.test_acknowledgement import SlowFiles
 from tests.broker.serving import (
     BATCH,
     NO_SPACE,
@@ -49,6 +50,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How batches are stored; large ones come in parts anyway."""
     if request.param == "in parts":
         monkeypatch.setattr(send, "LARGE_BYTES", 0)
+        # The core would take small ones at once.
+        monkeypatch.setattr(send.SendHandler, "takers", lambda self: {})
         monkeypatch.setattr(engine, "PART_ROWS", 300)
         monkeypatch.setattr(engine, "EARLY_BYTES", 50_000)
     found: str = request.param
@@ -249,3 +252,53 @@ async def test_hooks_and_other_codecs_see_it_as_any_batch(tmp_path: Path) -> Non
         for answer in (binary, hooked):
             assert answer.code == 0
             assert answer.ext["msgId"].count(",") == COUNT - 1
+
+
+@pytest.mark.parametrize("way", ["at once"], indirect=True)
+@pytest.mark.skipif(CORE == "plain", reason="plain Python serves batches one by one")
+async def test_the_core_takes_batches_to_a_queue_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = 0
+    serve = send.SendHandler.send_batch
+
+    def counted(self: send.SendHandler, peer: Any, request: Any) -> Any:
+        nonlocal served
+        served += 1
+        return serve(self, peer, request)
+
+    monkeypatch.setattr(send.SendHandler, "send_batch", counted)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        # The topic is new: the first one creates it, and name servers have to hear of it.
+        heads = [await client.send(body_of(5), code=BATCH, m="true") for _ in range(2)]
+        served = 0
+        heads.append(await client.send(body_of(5), code=BATCH, m="true"))
+        single = await client.send(b"single")
+        refused = await client.send(body_of(5)[:-1], code=BATCH, m="true")
+        assert [head.code for head in heads] == [0, 0, 0]
+        assert [head.ext["queueOffset"] for head in heads] == ["0", "5", "10"]
+        assert single.ext["queueOffset"] == "15"
+        assert refused.code == 13
+        assert served == 1  # the one that is invalid
+        records = read_all(running.broker)
+        ids = [each for head in heads for each in head.ext["msgId"].split(",")]
+        assert len(ids) == 15
+        places = [int(each[16:], 16) for each in (*ids, single.ext["msgId"])]
+        assert [record.physical_offset for record in records] == places
+        assert [record.body for record in records[5:10]] == [b"%d" % n for n in range(5)]
+
+
+@pytest.mark.parametrize("way", ["at once"], indirect=True)
+async def test_a_batch_that_was_not_synced_in_time_names_its_messages(tmp_path: Path) -> None:
+    files = SlowFiles()
+    settings: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "50"}
+    async with running_broker(tmp_path, files, **settings) as running:
+        client = await running.connect()
+        assert (await client.send(body_of(3), code=BATCH, m="true")).code == 0
+        files.blocked = True
+        late = await client.send(body_of(3), code=BATCH, m="true")
+        files.blocked = False
+        assert (late.code, late.ext["queueOffset"]) == (10, "3")
+        assert late.ext["msgId"].count(",") == 2
+        assert running.broker.appender.waiting_sends == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +16,18 @@ from cometmq.message.record import iter_decode
 from cometmq.speedups.plain.hashing import index_hashes
 from cometmq.store.write.batching import Shared
 from tests.conftest import cores
-from tests.speedups.test_sends import BORN, FILE_BYTES, HOST, World, framed, header_of
+from tests.speedups.test_sends import (
+    BODY_MAX_BYTES,
+    BORN,
+    FILE_BYTES,
+    HOST,
+    HOST_TEXT,
+    PIECES,
+    SUFFIX,
+    World,
+    framed,
+    header_of,
+)
 
 NOW_MS = 1_800_000_000_000
 V6 = bytes(range(20))
@@ -197,8 +207,7 @@ def test_messages_of_a_batch_have_no_answers_of_their_own(core: SimpleNamespace)
     assert world.append(framed(header_of()))[0] == 1
     append(world, batch.pack([(0, b"x", b"")] * 3), shared())
     assert world.append(framed(header_of()))[0] == 1
-    pieces: Any = (b'{"msgId":"', b",", b",", b",", b"}", b"")
-    assert world.batch.answers(0, 5, pieces).count(b"msgId") == 2
+    assert world.batch.answers(0, 5, PIECES).count(b"msgId") == 2
     places = world.batch.places(1, 4)
     assert places == [row[2] for row in world.batch.rows_from(1)[:3]]
     ids = world.batch.message_ids(1, 4, HOST.hex().upper().encode()).decode().split(",")
@@ -286,3 +295,135 @@ def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> Non
             compiled.append_batch(made, *arguments)
     with pytest.raises(TypeError):
         made.message_ids(0, 0, None)
+
+
+# ---- batches as frames of a connection
+
+
+def batch_frame(
+    body: bytes, changed: dict[str, str] | None = None, *, opaque: int = 7, flag: int = 0
+) -> bytes:
+    fields = {"e": "0", "i": "WAIT\x01true\x02a\x01b", "m": "true"} | (changed or {})
+    return framed(header_of(fields, code=320, opaque=opaque, flag=flag), body)
+
+
+BODY = batch.pack([(n, b"body" * n, b"UNIQ_KEY\x01k%d\x02TAGS\x01t" % n) for n in range(3)])
+
+
+def test_a_batch_off_a_connection_is_what_it_is_alone(core: SimpleNamespace) -> None:
+    taken, alone = World(core), World(core)
+    frame = batch_frame(BODY, {"f": "1", "j": "3", "g": "11"})
+    assert taken.append(frame)[:3] == (1, len(frame), 0)
+    common = Shared(1, 11, BORN, HOST, 3, b"a\x01b\x02" + SUFFIX)
+    append(alone, BODY, common)
+    for world in (taken, alone):
+        assert world.batch.size_bytes == world.position
+        assert world.queues[b"t"][0].next_offset == 8
+    records = [*iter_decode(World(core).append(frame)[3], 0)]
+    assert [record.body for record in records] == [b"", b"body", b"bodybody"]
+    assert taken.batch.entry_rows() == alone.batch.entry_rows()
+    assert taken.batch.index_columns() == alone.batch.index_columns()
+    ids = ",".join(f"{HOST_TEXT}{place:016X}" for place in taken.batch.places(0, 3))
+    answer = f'{{"msgId":"{ids}","q":"0","o":"5","id":7}}'.encode()
+    assert taken.batch.answers(0, 3, PIECES) == framed(answer, b"")
+    assert taken.batch.opaques(0, 3) == [
+        (7, False, 0, 5, taken.batch.places(0, 3), False),
+        *((0, True, 0, 5 + n, taken.batch.places(n, n + 1), False) for n in (1, 2)),
+    ]
+
+
+def test_records_of_a_batch_off_a_connection_are_the_same_bytes(core: SimpleNamespace) -> None:
+    keyless = batch.pack([(0, b"UNIQ_KEY", b"a\x01b"), (0, b"", b"UNIQ_KEY\x01own")])
+    for properties, body, expected in (
+        ("", BODY, SUFFIX),
+        ("a\x01b", BODY, b"a\x01b\x02" + SUFFIX),
+        # A key of the batch gives way to those of its messages; the first one decides.
+        ("UNIQ_KEY\x01k", BODY, SUFFIX),
+        ("UNIQ_KEY\x01k\x02a\x01b", BODY, b"a\x01b\x02" + SUFFIX),
+        ("a\x01b\x02UNIQ_KEY\x01k", BODY, b"a\x01b\x02" + SUFFIX),
+        ("a\x01b\x02UNIQ_KEY\x01k\x02c\x01d", BODY, b"a\x01b\x02c\x01d\x02" + SUFFIX),
+        ("UNIQ_KEY\x01k\x02a\x01b", keyless, b"UNIQ_KEY\x01k\x02a\x01b\x02" + SUFFIX),
+    ):
+        _, _, _, packed = World(core).append(batch_frame(body, {"i": properties}))
+        common = Shared(0, 1_700_000_000_000, BORN, HOST, 0, expected)
+        assert packed == append(World(core), body, common)[1]
+
+
+def test_batches_and_single_sends_follow_each_other(core: SimpleNamespace) -> None:
+    world = World(core)
+    stream = (
+        framed(header_of({"e": "0"}, opaque=1))
+        + batch_frame(BODY, opaque=2)
+        + batch_frame(BODY, {"e": "1"}, opaque=3, flag=2)
+        + framed(header_of({"e": "0"}, opaque=4))
+    )
+    assert world.append(stream)[:3] == (4, len(stream), 0)
+    assert world.batch.count == 8
+    answers = world.batch.answers(0, 8, PIECES)
+    assert [answers.count(b'"id":%d}' % opaque) for opaque in (1, 2, 3, 4)] == [1, 1, 0, 1]
+    assert b'"q":"0","o":"9","id":4}' in answers
+    grown, sums, _, _, in_order = world.batch.dispatch(1 << 20)
+    assert (grown, sums, in_order) == (world.queues[b"t"][:2], (8, world.position), True)
+    assert [queue.max_offset for queue in grown] == [10, 8]
+    world.batch.take_back()
+    assert [queue.next_offset for queue in grown] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"i": "TRAN_MSG\x01true"}, {"i": "DELAY\x011"}, {"f": "4"},
+        {"i": "WAIT\x01false"}, {"i": "TIMER_DELAY_SEC\x011"}, {"f": "8"}, {"e": "-1"},
+        {"b": "%RETRY%g"}, {"b": "%DLQ%g"}, {"m": "yes"}, {"i": "x\x01" + "y" * 32_760},
+    ],
+)  # fmt: skip
+def test_odd_batches_are_left(core: SimpleNamespace, changed: dict[str, str]) -> None:
+    world, plain = World(core), batch_frame(BODY)
+    for name in ("%RETRY%g", "%DLQ%g"):
+        world.queues[name.encode()] = [world.queue(name, 0)]
+    odd = batch_frame(BODY, changed)
+    assert world.append(plain + odd + odd + plain)[:3] == (1, len(plain), 2)
+    assert world.batch.count == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", bytes(21), BODY[:-1], BODY + b"\0", batch.pack([(0, b"", b"x" * 32_767)]),
+        batch.pack([(0, b"b" * (BODY_MAX_BYTES - 20), b"")]),
+    ],
+)  # fmt: skip
+def test_bodies_that_only_the_tolerant_way_judges(core: SimpleNamespace, body: bytes) -> None:
+    world = World(core)
+    assert world.append(batch_frame(BODY) + batch_frame(body) + batch_frame(BODY))[0::2] == (1, 1)
+    assert world.batch.count == 3
+    assert (world.batch.size_bytes, world.queues[b"t"][0].next_offset) == (world.position, 8)
+
+
+def test_a_batch_is_not_split_between_files(core: SimpleNamespace) -> None:
+    world, frame = World(core), batch_frame(BODY)
+    size = len(World(core).append(frame)[3])
+    world.position = FILE_BYTES - size - 7
+    assert world.append(frame)[:3] == (0, 0, -1)
+    assert (world.batch.count, world.queues[b"t"][0].next_offset) == (0, 5)
+    world.position = FILE_BYTES - size - 8
+    assert world.append(frame)[:3] == (1, len(frame), 0)
+
+
+def test_large_batches_are_left(core: SimpleNamespace) -> None:
+    def taken(body: bytes, properties: str = "a\x01b") -> int:
+        world = World(core)
+        frame = batch_frame(body, {"i": properties})
+        count: int = world.batch.append(
+            frame, 0, world.queues, BORN, SUFFIX, 1 << 22, 0, 1 << 30, NOW_MS, 9, 1 << 30
+        )[0]
+        assert count == min(1, world.batch.count)
+        return count
+
+    file_bytes = FILE_BYTES
+    assert file_bytes == 1 << 20
+    for size, count in (((1 << 18) - 22, 1), ((1 << 18) - 21, 0)):
+        assert taken(batch.pack([(0, bytes(size), b"")])) == count
+    # Small messages whose common properties take more than the records of a batch may.
+    assert taken(batch.pack([(0, b"", b"")] * 40), "x\x01" + "y" * 20_000) == 1
+    assert taken(batch.pack([(0, b"", b"")] * 60), "x\x01" + "y" * 20_000) == 0

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.message import batch
 from cometmq.message.record import decode_one, iter_decode
 from cometmq.protocol.frame import lengths
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
@@ -26,7 +27,10 @@ BODY_MAX_BYTES = 4_096
 FILE_BYTES = 1 << 20
 #: Above the number of each queue.
 ALL = 1 << 62
-PIECES = (b'{"msgId":"A', b'","q":"', b'","o":"', b'","id":', b"}", b'{"id":')
+HOST_TEXT = HOST.hex().upper()
+PIECES = (
+    b'{"msgId":"' + HOST_TEXT.encode(), b'","q":"', b'","o":"', b'","id":', b"}", b'{"id":'
+)  # fmt: skip
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
     "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes",
@@ -146,8 +150,8 @@ def test_a_record_its_entry_its_keys_and_its_answer(core: SimpleNamespace) -> No
     assert (grown, sums, due) == ([queue], (1, len(packed)), [])
     assert (soiled, in_order, queue.max_offset, queue.next_offset) == ([queue], True, 6, 6)
     assert queue.tail == QUEUE_ENTRY.pack(0, len(packed), java_hash("r"))
-    answer = b'{"msgId":"A0000000000000000","q":"1","o":"5","id":7}'
-    assert world.batch.answers(0, 1, PIECES) == framed(answer, b"")
+    answer = f'{{"msgId":"{HOST_TEXT}{0:016X}","q":"1","o":"5","id":7}}'
+    assert world.batch.answers(0, 1, PIECES) == framed(answer.encode(), b"")
 
 
 @pytest.mark.parametrize("code", [10, 310])
@@ -385,14 +389,28 @@ CHANGED = st.fixed_dictionaries(
 )
 
 
+BATCH_BODIES = st.lists(
+    st.tuples(
+        st.integers(-5, 5),
+        st.binary(max_size=20),
+        PROPERTIES.map(lambda text: text.encode("utf-8", "replace")),
+    ),
+    max_size=5,
+).map(batch.pack)
+
+
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
     """Frames of sends, good and odd, some of them damaged or cut off."""
     frames = []
     for changed in draw(st.lists(st.one_of(st.just({}), CHANGED), min_size=1, max_size=6)):
-        code = draw(st.sampled_from([10, 310]))
+        code = draw(st.sampled_from([10, 310, 320]))
+        if code == 320 and draw(st.booleans()):
+            own = draw(st.sampled_from(["a\x01b", "UNIQ_KEY\x01k", "a\x01b\x02UNIQ_KEY\x01k"]))
+            changed = changed | {"i": own, "m": "true"}
         header = header_of(changed, code=code, escaped=draw(st.booleans()))
-        frames.append(framed(header, draw(st.binary(max_size=40))))
+        body = draw(st.binary(max_size=40) if code != 320 else BATCH_BODIES)
+        frames.append(framed(header, body))
     stream = bytearray(b"".join(frames))
     for at, value in draw(
         st.lists(st.tuples(st.integers(0, len(stream) - 1), st.integers(0, 255)), max_size=1)
@@ -402,21 +420,24 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 def test_both_cores_take_the_same_of_any_stream() -> None:
-    taken = 0
+    taken = batched = 0
 
     @settings(max_examples=5 * settings().max_examples)
     @given(streams())
     def same(stream: bytes) -> None:
-        nonlocal taken
+        nonlocal taken, batched
         worlds = [World(core) for core in cores()]
         assert len({world.append(stream) for world in worlds}) == 1
         first, *others = [world.outcome() for world in worlds]
         assert others == [first] * len(others)
         taken += worlds[0].batch.count
+        count = worlds[0].batch.count
+        batched += sum(len(row[4]) > 1 for row in worlds[0].batch.opaques(0, count))
 
     same()
     # Or it would prove nothing.
     assert taken > settings().max_examples
+    assert batched > settings().max_examples // 10
 
 
 @given(stream=streams(), sizes=st.lists(st.integers(1, 400), min_size=1, max_size=30))
@@ -432,7 +453,7 @@ def test_pieces_of_a_stream_give_the_records_of_the_whole(stream: bytes, sizes: 
         if state:
             break
     assert (at, records) == (expected[1], expected[3])
-    assert len([*iter_decode(records, 0)]) == expected[0]
+    assert len([*iter_decode(records, 0)]) == whole.batch.count >= expected[0]
 
 
 def test_answers_with_other_pieces_are_refused(core: SimpleNamespace) -> None:
@@ -441,3 +462,5 @@ def test_answers_with_other_pieces_are_refused(core: SimpleNamespace) -> None:
     for pieces in ((), PIECES[:5], (*PIECES, b"")):
         with pytest.raises(ValueError, match="unpack"):
             world.batch.answers(0, 1, pieces)
+    with pytest.raises(ValueError, match="store host"):
+        world.batch.answers(0, 1, (b"short", *PIECES[1:]))

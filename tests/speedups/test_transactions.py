@@ -19,6 +19,7 @@ from tests.speedups.test_sends import (
     BORN,
     FILE_BYTES,
     HOST,
+    HOST_TEXT,
     PIECES,
     PROPERTIES,
     SUFFIX,
@@ -137,9 +138,9 @@ def test_a_half_message_waits_with_its_place(core: SimpleNamespace) -> None:
     assert (half.physical_offset, half.group, half.stored_ms) == (64, "g", NOW_MS)
     assert (half.immunity_ms, half.due_ms, half.ending) == (6_000, 7_000, False)
     assert world.open.planned_end == 5
-    answer = b'{"msgId":"A%016X","q":"1","o":"5","id":7}' % 64
+    answer = b'{"msgId":"%b%016X","q":"1","o":"5","id":7}' % (HOST_TEXT.encode(), 64)
     assert world.batch.answers(0, 1, PIECES) == framed(answer, b"")
-    assert world.batch.opaques(0, 1) == [(7, False, 1, 5, 64, False)]
+    assert world.batch.opaques(0, 1) == [(7, False, 1, 5, [64], False)]
 
 
 def test_a_commit_delivers_what_waited_and_says_so(core: SimpleNamespace) -> None:

@@ -28,6 +28,7 @@ from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_plain
 from cometmq.speedups.plain.sendanswers import Outlet, send_answers
 from cometmq.speedups.plain.sends import SendBatch
+from cometmq.speedups.plain.syncthread import SyncThread
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
 from cometmq.speedups.plain.writebatch import QueueState, WriteBatch
@@ -51,6 +52,7 @@ __all__ = [
     "RecordColumns",
     "Records",
     "SendBatch",
+    "SyncThread",
     "TransactionBatch",
     "Walked",
     "WriteBatch",
@@ -94,6 +96,7 @@ NAMES = {
     "requests": ("send_frame", "settle_plain"),
     "sendanswers": ("Outlet", "send_answers"),
     "sends": ("SendBatch",),
+    "syncthread": ("SyncThread",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
     "walk": ("check_records", "walk"),
     "writebatch": ("QueueState", "WriteBatch"),

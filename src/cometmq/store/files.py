@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final, Protocol, TypeAlias
 
 from cometmq.core.memory import limit_bytes
+from cometmq.speedups import SyncThread
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
@@ -181,6 +182,10 @@ class Files(Protocol):
 
     def threads(self, count: int, name: str) -> Executor:
         """Return an executor for blocking operations; the caller shuts it down."""
+        ...
+
+    def sync_thread(self) -> SyncThread | None:
+        """Return a thread that does what ``datasync`` does; None if an executor has to do it."""
         ...
 
 
@@ -375,6 +380,15 @@ class PosixFiles:
 
     def threads(self, count: int, name: str) -> Executor:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    def sync_thread(self) -> SyncThread | None:
+        # A subclass that replaces the sync, such as one that fails, has it called.
+        if type(self).datasync is not PosixFiles.datasync:
+            return None
+        try:
+            return SyncThread()
+        except OSError:
+            return None
 
 
 def _is_named(handle: int, path: str) -> bool:

@@ -79,7 +79,7 @@ _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOST = bytes(8)
 _CLOCK_AHEAD_MS = 1_000
 #: Limits of what is taken from one connection before other connections are served.
-ROWS_AT_ONCE = 256
+SENDS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
 #: Limit of one batch's records. A body of 4 MiB may have 190 000 messages, and each gets
 #: properties.
@@ -125,8 +125,7 @@ class MessageStore:
         self.store_host = _NO_HOST
         self.refusal: StoreError | None = None
         self.report: RecoveryReport | None = None
-        flush_thread = files.threads(1, "cometmq-flush")
-        self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
+        self.flusher = Flusher(log, clock, files, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
         #: Called when more of the log was written or became durable.
         self.on_progress: list[Callable[[], None]] = []
@@ -365,31 +364,31 @@ class MessageStore:
         suffix: bytes,
         body_max_bytes: int,
         transactions: OpenTransactions | None = None,
-    ) -> tuple[SentRows, int, int]:
+    ) -> tuple[SentRows, int, int, int]:
         """Append the plain sends of a connection, from ``data[at]`` on, to the buffer of the turn.
 
         With ``transactions``, half messages and ends of transactions are taken too. ``known`` has
         the queues that may be sent to; ``suffix`` is the property added to every message. Returns
-        the appended rows, the position of the first frame not taken, and the number of frames from
-        there on that must be served one by one (speedups/plain/sends.py). Takes nothing while the
-        store refuses writes.
+        the appended rows, the number of sends, the position of the first frame not taken, and the
+        number of frames from there on that must be served one by one (speedups/plain/sends.py).
+        Takes nothing while the store refuses writes.
         """
         log, segments, is_new = self.log, self.uncommitted, False
         if not segments or not isinstance(batch := segments[-1], TransactionBatch):
             batch, is_new = self._open_batch()
-        first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
+        first, sends_left, bytes_left = batch.count, SENDS_AT_ONCE, BYTES_AT_ONCE
         recent = self._recent() if transactions is not None and transactions.halves else None
         state = -1
         try:
             while state < 0:
                 taken, at, state, packed = batch.append_all(
                     data, at, known, born_host, suffix, body_max_bytes, log.position, log.limit,
-                    self._now_ms, rows, bytes_left, transactions, recent,
+                    self._now_ms, sends_left, bytes_left, transactions, recent,
                 )  # fmt: skip
                 if taken:
                     log.parts.append(packed)
                     log.position += len(packed)
-                    rows, bytes_left = rows - taken, bytes_left - len(packed)
+                    sends_left, bytes_left = sends_left - taken, bytes_left - len(packed)
                 if state < 0:
                     # The record does not fit into this file.
                     log.roll()
@@ -397,7 +396,7 @@ class MessageStore:
             # Also after an error: bytes of earlier rows are in the log's buffer already.
             if is_new and batch.count:
                 self.uncommitted.append(batch)
-        return (batch, first, batch.count), at, state
+        return (batch, first, batch.count), SENDS_AT_ONCE - sends_left, at, state
 
     def _recent(self) -> tuple[memoryview, int, int, int] | None:
         """Return the part of the log that this run wrote last and that is certainly in memory.

@@ -409,6 +409,9 @@ class MemoryFiles:
             return ThreadPoolExecutor(count, thread_name_prefix=name)
         return self._threads.executor(count)
 
+    def sync_thread(self) -> None:
+        return None
+
 
 def _full(path: str) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

@@ -9,6 +9,7 @@ from cometmq.core.errors import StoreFull, StoreOffline
 from cometmq.message import batch
 from cometmq.message.record import BLANK, MAGIC_BLANK
 from cometmq.store import messagestore as engine
+from cometmq.store.files import Buffer, PosixFiles
 from cometmq.store.log import commitlog
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
@@ -234,3 +235,65 @@ async def test_what_is_written_early_is_of_the_log_only_at_the_commit(
         assert found == [b"before", *(b"%d" % number for number in range(40)), b"behind"]
         assert_consistent(store)
     store.close()
+
+
+def test_zeros_ahead_never_touch_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commitlog, "ZEROS", bytes(1_000))
+    monkeypatch.setattr(commitlog, "_AHEAD_BYTES", 300)
+    files = CountedZeros()
+    store = opened(tmp_path, files=files)
+    sent = []
+    for number in range(300):
+        sent.append(b"%03d" % number)
+        put(store, body=sent[-1])
+        if number % 3 == 0:
+            store.log.write_zeros()  # what is not written yet stays free
+        store.commit()
+        store.log.write_zeros()
+        store.log.write_zeros()
+    # About one write of zeros for each 1 000 bytes of records, all within the files.
+    assert 0.9 < files.zeros / (store.written_offset / 1_000) < 2.5
+    assert files.last < FILE
+    assert bodies(store, "t", 0) == sent
+    assert len(assert_consistent(store)) == 300
+    store.close()
+    again = opened(tmp_path)
+    assert bodies(again, "t", 0) == sent
+    again.log.write_zeros()
+    put(again, body=b"after")
+    again.commit()
+    assert bodies(again, "t", 0) == [*sent, b"after"]
+    again.close()
+
+
+def test_zeros_that_cannot_be_written_harm_nothing(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    put(store, body=b"first")
+    store.commit()
+    files.failing["erase"] = errno.EIO
+    store.log.write_zeros()
+    put(store, body=b"second")
+    store.commit()
+    files.failing["pwrite"] = errno.EIO
+    put(store, body=b"third")
+    with pytest.raises(StoreOffline):
+        store.commit()
+    store.log.write_zeros()  # a log that failed is left as it is
+    assert bodies(store, "t", 0) == [b"first", b"second"]
+    store.close()
+
+
+class CountedZeros(PosixFiles):
+    """Counts writes of zeros, and knows the last byte that they reached."""
+
+    __slots__ = ("last", "zeros")
+
+    def __init__(self) -> None:
+        self.zeros = self.last = 0
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        if len(data) > 100 and not any(data):
+            self.zeros += 1
+            self.last = offset + len(data) - 1
+        super().pwrite(handle, data, offset)

@@ -2,13 +2,17 @@
 
 import asyncio
 import errno
+import os
+import select
 from pathlib import Path
 
 import pytest
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreError, StoreOffline
+from cometmq.speedups import CORE
 from cometmq.store.config import FlushDiskType
+from cometmq.store.files import PosixFiles
 from cometmq.store.log.flush import INLINE_BOUND_NS, Latency
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.recovery.opening import open_store
@@ -16,8 +20,8 @@ from tests.store.faults import FailingFiles
 from tests.store.stores import STORE_HOST, assert_consistent, config, opened, put
 
 
-def sync_store(root: Path, files: FailingFiles) -> MessageStore:
-    made = config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+def sync_store(root: Path, files: PosixFiles, **settings: int) -> MessageStore:
+    made = config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH, **settings)
     store = open_store(made, SystemClock(), files)
     store.store_host = STORE_HOST
     return store
@@ -156,3 +160,181 @@ async def test_a_sync_that_fails_while_the_store_stops_is_no_clean_stop(tmp_path
     store.close()
     assert failed == ["unproven"]
     assert (tmp_path / "abort").exists()
+
+
+# ---- the core's thread, which the plain file layer gets
+
+needs_core = pytest.mark.skipif(CORE == "plain", reason="plain Python has no such thread")
+
+
+def failure_of_the_thread(store: MessageStore) -> None:
+    """Wait until the thread has failed, without a turn of the loop, which would report it."""
+    core = store.flusher._core
+    assert core is not None
+    core.wait()
+    assert core.take()[2] == errno.EINVAL
+    os.eventfd_write(core.event, 1)
+
+
+@needs_core
+async def test_the_core_s_thread_syncs_what_was_written_meanwhile(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    released: list[object] = []
+    store.on_durable = released.extend
+    for number in range(300):
+        send(store, number)
+        store.sync()
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+        # Nothing is acknowledged, or visible, beyond what is known to be durable.
+        assert store.queue("t", 0).max_offset == len(released)
+        assert store.durable_offset <= store.written_offset
+    await until(released, 300)
+    assert released == list(range(300))
+    assert store.durable_offset == store.written_offset
+    assert 0 < store.flusher.threaded_count <= 300
+    assert store.flusher.inline_count + store.flusher.threaded_count <= 300
+    # With nothing left to do, a quick device is synced inline again.
+    for _ in range(100):
+        store.flusher.latency.add(1)
+    inline = store.flusher.inline_count
+    send(store, 300)
+    store.sync()
+    assert (released[-1], store.flusher.inline_count) == (300, inline + 1)
+    store.close()
+
+
+@needs_core
+async def test_the_core_s_thread_syncs_both_files_of_a_roll(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    released: list[object] = []
+    store.on_durable = released.extend
+    count = 0
+    while len(store.log.segments.files) < 4:
+        send(store, count)
+        count += 1
+        store.sync()
+    await until(released, count)
+    assert released == list(range(count))
+    assert store.durable_offset == store.written_offset
+    store.close()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == count
+    again.close()
+
+
+@needs_core
+async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    released: list[object] = []
+    failed: list[object] = []
+    store.on_durable = released.extend
+    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    send(store, "kept")
+    store.sync()
+    await until(released, 1)
+    durable = store.durable_offset
+    send(store, "lost")
+    file = store.log.segments.files[-1]
+    reader, writer = os.pipe()  # which cannot be synced
+    handle, file.handle = file.handle, writer
+    store.flusher.sync_in_thread()
+    file.handle = handle
+    failure_of_the_thread(store)
+    send(store, "lost as well")
+    store.sync()
+    await until(failed, 2)
+    assert (released, failed) == (["kept"], ["lost", "lost as well"])
+    assert (store.durable_offset, store.queue("t", 0).max_offset) == (durable, 1)
+    with pytest.raises(StoreOffline, match="Invalid argument"):
+        put(store)
+    store.flusher.sync_in_thread()
+    store.flusher.sync_now()
+    assert store.durable_offset == durable
+    # What the thread says now wakes the loop once, not for ever.
+    core = store.flusher._core
+    assert core is not None
+    os.eventfd_write(core.event, 1)
+    async with asyncio.timeout(10):
+        while select.select([core.event], [], [], 0)[0]:
+            await asyncio.sleep(0)
+    store.close()
+    assert (tmp_path / "abort").exists()
+    os.close(reader)
+    os.close(writer)
+
+
+@needs_core
+async def test_a_sync_on_the_loop_hears_of_the_thread_s_failure(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    released: list[object] = []
+    failed: list[object] = []
+    store.on_durable = released.extend
+    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    send(store, "lost")
+    file = store.log.segments.files[-1]
+    reader, writer = os.pipe()
+    handle, file.handle = file.handle, writer
+    store.flusher.sync_in_thread()
+    file.handle = handle
+    store.flusher.sync_now()  # it would succeed
+    assert (released, failed) == ([], ["lost"])
+    assert store.flusher.inline_count == 0
+    store.close()
+    os.close(reader)
+    os.close(writer)
+
+
+@needs_core
+async def test_a_failure_of_the_thread_while_the_store_stops_is_no_clean_stop(
+    tmp_path: Path,
+) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    failed: list[object] = []
+    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    send(store, "unproven")
+    file = store.log.segments.files[-1]
+    reader, writer = os.pipe()
+    handle, file.handle = file.handle, writer
+    store.flusher.sync_in_thread()
+    file.handle = handle
+    failure_of_the_thread(store)
+    store.close()
+    assert failed == ["unproven"]
+    assert (tmp_path / "abort").exists()
+    os.close(reader)
+    os.close(writer)
+
+
+@needs_core
+async def test_a_deleted_file_is_noticed_after_the_thread_s_sync(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    failed: list[object] = []
+    errors: list[StoreError] = []
+
+    def on_failed(tokens: list[object], error: StoreError) -> None:
+        failed.extend(tokens)
+        errors.append(error)
+
+    store.on_sync_failed = on_failed
+    send(store, "nowhere")
+    os.unlink(store.log.segments.files[-1].path)
+    store.flusher.sync_in_thread()
+    await until(failed, 1)
+    assert "deleted or replaced" in str(errors[0])
+    store.close()
+
+
+@needs_core
+async def test_too_many_files_for_the_thread_are_synced_on_the_loop(tmp_path: Path) -> None:
+    store = sync_store(tmp_path, PosixFiles())
+    released: list[object] = []
+    store.on_durable = released.extend
+    count = 0
+    while len(store.log.segments.files) < 70:
+        send(store, count)
+        count += 1
+    store.sync()
+    assert released == list(range(count))
+    assert (store.flusher.inline_count, store.flusher.threaded_count) == (1, 0)
+    store.close()

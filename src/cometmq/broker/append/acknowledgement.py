@@ -176,7 +176,7 @@ class Appender:
         turn.sends.append(send)
         turn.send_count += 1
 
-    def add_rows(self, peer: Peer, rows: SentRows) -> None:
+    def add_rows(self, peer: Peer, rows: SentRows, send_count: int) -> None:
         """Answer rows of plain sends once the flush policy is met; see :meth:`add_send`."""
         if not self._due:
             self._due = True
@@ -186,7 +186,7 @@ class Appender:
         turn.rows.append(waiting)
         if batch.end_count:
             turn.rows_with_ends.append(waiting)
-        turn.send_count += stop - first
+        turn.send_count += send_count
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
         """Answer a repeated send once the flush policy is met for the message stored first.
@@ -439,9 +439,12 @@ class Appender:
         store.sync()
 
     def _durable(self, tokens: list[object]) -> None:
-        for turn in cast("list[Turn]", tokens):
-            self.waiting_sends -= turn.send_count
-            self._stored(turn)
+        first, *later = cast("list[Turn]", tokens)
+        # One write a connection for all turns that a sync covered.
+        for turn in later:
+            first.join(turn)
+        self.waiting_sends -= first.send_count
+        self._stored(first)
 
     def _stored(self, turn: Turn) -> None:
         """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""

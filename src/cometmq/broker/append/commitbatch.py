@@ -118,6 +118,17 @@ class Turn(msgspec.Struct, eq=False):
         """True if a request, a transaction or a future waits for the outcome."""
         return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
 
+    def join(self, later: Turn) -> None:
+        """Add what waits for a later turn, so that both are answered together."""
+        self.sends += later.sends
+        self.rows += later.rows
+        self.puts += later.puts
+        self.transactions += later.transactions
+        self.watchers += later.watchers
+        self.rows_with_ends += later.rows_with_ends
+        self.send_count += later.send_count
+        self.end = later.end
+
     def without_sends(self) -> Turn:
         """Move everything but the sends to a new turn, which waits separately; return that."""
         rest = Turn(

@@ -133,11 +133,11 @@ class SendAnswers:
     def _answer_rows_slowly(
         self,
         peer: Peer,
-        rows: list[tuple[int, bool, int, int, int, bool]],
+        rows: list[tuple[int, bool, int, int, list[int], bool]],
         code: int,
         remark: str | None,
     ) -> None:
-        for opaque, oneway, queue_id, queue_offset, physical, is_end in rows:
+        for opaque, oneway, queue_id, queue_offset, places, is_end in rows:
             if oneway:
                 continue
             header = None
@@ -147,7 +147,7 @@ class SendAnswers:
                 continue
             if code in _STORED:
                 header = SendMessageResponse(
-                    msg_id=self._ids([physical]),
+                    msg_id=self._ids(places),
                     queue_id=queue_id,
                     queue_offset=queue_offset,
                     region=self._config.region_id,

@@ -133,6 +133,7 @@ class SendHandler:
             (
                 RequestCode.SEND_MESSAGE,
                 RequestCode.SEND_MESSAGE_V2,
+                RequestCode.SEND_BATCH_MESSAGE,
                 RequestCode.END_TRANSACTION,
             ),
             self.take_sends,
@@ -231,7 +232,7 @@ class SendHandler:
             index = self._transactions.index
             index.immunity_ms = immunity_ms = config.transaction_time_out
             index.due_ms = peer.last_read_ms + immunity_ms
-        rows, at, odd = store.append_sends(
+        rows, count, at, odd = store.append_sends(
             data,
             at,
             self._destinations.plain,
@@ -240,8 +241,8 @@ class SendHandler:
             config.max_message_size,
             index,
         )
-        if rows[2] > rows[1]:
-            appender.add_rows(peer, rows)
+        if count:
+            appender.add_rows(peer, rows, count)
         return at, odd
 
     def _has_room(self, peer: Peer) -> bool:
@@ -310,7 +311,7 @@ class SendHandler:
         if len(request.body) >= LARGE_BYTES:
             self._large.begin(peer, request, queue_id, shared, wait_durable=wait_durable)
             return None
-        queue = store.queue(topic, queue_id)
+        queue = self._queue(topic, queue_id, config)
         queue_offset, rows = store.append_batch(queue, request.body, shared)
         request.drop_body()
         send = (peer, request, queue_id, queue_offset, rows)

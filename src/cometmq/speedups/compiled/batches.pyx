@@ -48,25 +48,6 @@ cdef struct Message:
     Py_ssize_t own_bytes
 
 
-# A body, the common parts of its records, and the totals of the messages examined from `at` on.
-cdef struct Batch:
-    Bytes begin
-    Bytes end
-    Bytes at
-    Bytes middle
-    Py_ssize_t middle_bytes
-    Bytes more
-    Py_ssize_t more_bytes
-    Bytes tail
-    Py_ssize_t tail_bytes
-    unsigned int topic_hash
-    int queue_id
-    Named named
-    Py_ssize_t count
-    Py_ssize_t longest
-    long long total
-
-
 cdef inline int _read_entry(Bytes p, Bytes end, Message *message) noexcept nogil:
     """Read a message in a batch body; return 0 if it is valid, else the number of its problem."""
     cdef long long size, body_bytes
@@ -102,7 +83,7 @@ cdef inline bint _is_parted(Message *message, Py_ssize_t more_bytes) noexcept no
     )
 
 
-cdef int _look(Batch *batch, Py_ssize_t most) noexcept nogil:
+cdef int look_at_messages(Batch *batch, Py_ssize_t most) noexcept nogil:
     """Examine at most `most` messages; return 0 if all are valid.
 
     Otherwise `at` is the invalid message, and the number of its problem is returned.
@@ -147,9 +128,9 @@ cdef int _prepare(
     find_named(batch.more, batch.more + batch.more_bytes, &batch.named)
     if unlocked:
         with nogil:
-            problem = _look(batch, PY_SSIZE_T_MAX)
+            problem = look_at_messages(batch, PY_SSIZE_T_MAX)
     else:
-        problem = _look(batch, PY_SSIZE_T_MAX)
+        problem = look_at_messages(batch, PY_SSIZE_T_MAX)
     if problem:
         raise ValueError(_problem(problem, batch.begin, batch.at, batch.end))
     if not batch.count:
@@ -162,7 +143,7 @@ cdef int _prepare(
     return 0
 
 
-cdef bint _pack(
+cdef bint pack_messages(
     Batch *batch, WriteBatch rows, void *queue, long long offset, long long position,
     long long store_ms, unsigned char *out,
 ) noexcept nogil:
@@ -246,7 +227,7 @@ def append_batch(
         return batch.total, b""
     packed = PyBytes_FromStringAndSize(NULL, batch.total)
     rows.queues.append(queue)
-    if not _pack(
+    if not pack_messages(
         &batch, rows, <void *>queue, queue.next_offset, position, store_ms,
         <unsigned char *>PyBytes_AsString(packed),
     ):
@@ -276,11 +257,11 @@ def pack_batch(
     while total <= bytes_max and batch.at < batch.end:
         rows = WriteBatch()
         with nogil:
-            _look(&batch, rows_max)
+            look_at_messages(&batch, rows_max)
         packed = PyByteArray_FromStringAndSize(NULL, batch.total)
         out = <unsigned char *>PyByteArray_AsString(packed)
         with nogil:
-            is_packed = _pack(&batch, rows, NULL, 0, 0, 0, out)
+            is_packed = pack_messages(&batch, rows, NULL, 0, 0, 0, out)
         if not is_packed:
             raise MemoryError
         parts.append((rows, packed))

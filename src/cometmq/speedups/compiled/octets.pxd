@@ -18,6 +18,18 @@ cdef extern from *:
     static inline void put64(unsigned char *p, uint64_t v) {
         put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
     }
+    /* Write 16 hexadecimal digits. Each step spreads the digits to twice as many bytes; the last
+       one adds what separates A from 9 where a digit is above 9. */
+    static inline void put_digits(unsigned char *p, uint64_t v) {
+        for (int k = 0; k < 2; k++, p += 8, v <<= 32) {
+            uint64_t w = v >> 32;
+            w = (w | w << 16) & 0x0000FFFF0000FFFFu;
+            w = (w | w << 8) & 0x00FF00FF00FF00FFu;
+            w = (w | w << 4) & 0x0F0F0F0F0F0F0F0Fu;
+            w += 0x3030303030303030u + ((w + 0x0606060606060606u) >> 4 & 0x0101010101010101u) * 7;
+            put64(p, w);
+        }
+    }
     """
     unsigned int be16(const unsigned char *) nogil
     unsigned int be32(const unsigned char *) nogil
@@ -25,6 +37,7 @@ cdef extern from *:
     void put16(unsigned char *, unsigned int) nogil
     void put32(unsigned char *, unsigned int) nogil
     void put64(unsigned char *, unsigned long long) nogil
+    void put_digits(unsigned char *, unsigned long long) nogil
 
 ctypedef const unsigned char *Bytes
 
@@ -57,8 +70,5 @@ cdef inline unsigned char *put_decimal(unsigned char *out, long long number) noe
 
 cdef inline unsigned char *put_hex(unsigned char *out, unsigned long long value) noexcept nogil:
     """Write a number as 16 hexadecimal digits and return their end."""
-    cdef int n
-    for n in range(15, -1, -1):
-        out[n] = b"0123456789ABCDEF"[value & 15]
-        value >>= 4
+    put_digits(out, value)
     return out + 16

@@ -13,6 +13,7 @@ cdef enum Reading:
     PLAIN = 1
     PREPARED = 2
     ENDING = 3
+    BATCHED = 4
 
 # Flag bit of a one-way request.
 cdef enum:
@@ -83,6 +84,8 @@ cdef class SendBatch(WriteBatch):
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     )
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2
+    cdef Py_ssize_t _take_batch(self, Send *send, Taking *taking) except -2
+    cdef int _make_out(self, Taking *taking, Py_ssize_t size) except -1
     cdef int _odd_frames(self, Bytes p, Bytes end, Py_ssize_t suffix_bytes) noexcept
     cdef int _fits(self, Taking *taking, long long size) noexcept
     cdef unsigned char *_add(

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain single sends: from the frames of clients to records.
+"""Plain sends, single ones and batches: from the frames of clients to records.
 
 Compiled; plain/sends.py is the definition. Untrusted bytes are read by headers.pxd and
 properties.pxd, and here by `_unescape` and `_scan_properties`; each stays within the two pointers
@@ -9,6 +9,7 @@ that it is passed.
 from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from cometmq.speedups.compiled.batches cimport Batch, look_at_messages, pack_messages
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
 )
@@ -18,7 +19,7 @@ from cometmq.speedups.compiled.headers cimport (
 )
 from cometmq.speedups.compiled.octets cimport Bytes, be32, put16, put32, put64
 from cometmq.speedups.compiled.properties cimport (
-    PROPERTIES_MAX_BYTES, Named, count_keys, forget, mentions_timer,
+    PROPERTIES_MAX_BYTES, Named, count_keys, find_named, forget, mentions_timer,
 )
 from cometmq.speedups.compiled.records cimport (
     BLANK_BYTES, COMMIT, HEAD_BYTES, MAGIC_V1, PREPARED_BIT,
@@ -35,6 +36,7 @@ cdef extern from "Python.h":
     void *PyDict_GetItemWithError(object, object) except? NULL
     void *PyList_GetItem(object, Py_ssize_t) except NULL
     Py_ssize_t PyList_Size(object) except -1
+    Py_ssize_t PY_SSIZE_T_MAX
 
 make_crc_tables()
 look_at_processor()
@@ -45,10 +47,16 @@ cdef enum:
     KEYS_MAX = 64
     SEND_V1 = 10
     SEND_V2 = 310
+    SEND_BATCH = 320
     END_TRANSACTION = 37
     ROLLBACK = 12
     #: Bits of sysFlag that make a send odd: ended transactions and IPv6 hosts.
     ODD_FLAGS = 0x38
+    #: A batch with a longer body, or with records that take more, is odd.
+    BATCH_BODY_MAX_BYTES = 1 << 18
+    BATCH_MAX_BYTES = 1 << 20
+    #: Size of the part that the records of a batch share, up to the length of the body.
+    MIDDLE_BYTES = 48
     SEND_FIELDS = 14
     SEND_REQUIRED = 0xFF
     END_FIELDS = 6
@@ -61,19 +69,23 @@ cdef tuple SEND_NAMED = (
     (b"reconsumeTimes", NUMBER), (b"unitMode", TRUTH), (b"maxReconsumeTimes", NUMBER),
     (b"batch", FALSE), (b"bname", TEXT),
 )
+cdef tuple BATCH_NAMED = (*SEND_NAMED[:12], (b"batch", TRUTH), SEND_NAMED[13])
 cdef tuple END_NAMED = (
     (b"producerGroup", TEXT), (b"tranStateTableOffset", LONG_NUMBER),
     (b"commitLogOffset", LONG_NUMBER), (b"commitOrRollback", NUMBER), (b"msgId", TEXT),
     (b"fromTransactionCheck", TRUTH),
 )
 cdef Field SENT[SEND_FIELDS]
+cdef Field BATCH_SENT[SEND_FIELDS]
 cdef Field ENDED[END_FIELDS]
 make_fields(SENT, SEND_NAMED)
+make_fields(BATCH_SENT, BATCH_NAMED)
 make_fields(ENDED, END_NAMED)
-cdef Form FORMS[3]
+cdef Form FORMS[4]
 FORMS[0] = form_of(SEND_V2, SENT, SEND_FIELDS, SEND_REQUIRED, True)
 FORMS[1] = form_of(SEND_V1, SENT, SEND_FIELDS, SEND_REQUIRED)
 FORMS[2] = form_of(END_TRANSACTION, ENDED, END_FIELDS, END_REQUIRED)
+FORMS[3] = form_of(SEND_BATCH, BATCH_SENT, SEND_FIELDS, SEND_REQUIRED, True)
 
 
 cdef inline int _hex(unsigned char c) noexcept nogil:
@@ -230,7 +242,7 @@ cdef int _read(
     cdef Header *said = &send.header
     cdef Span *text = &said.texts[PROPERTIES]
     cdef int kind
-    if not read_header(header, stop, FORMS, 3, said):
+    if not read_header(header, stop, FORMS, 4, said):
         return ODD
     if said.code == END_TRANSACTION:
         flags = said.numbers[END_KIND]
@@ -262,9 +274,41 @@ cdef int _read(
         return ODD
     if count_keys(&send.named) > KEYS_MAX:
         return ODD
+    if said.code == SEND_BATCH:
+        if send.is_prepared or flags & PREPARED_BIT or said.texts[TOPIC].at[0] == c'%':
+            return ODD
+        return BATCHED
     if send.is_prepared:
         return ODD if send.is_bound else PREPARED
     return ODD if flags & PREPARED_BIT else PLAIN
+
+
+cdef bint _has_own_keys(Bytes p, Py_ssize_t size) noexcept nogil:
+    """Return whether the messages of a batch have unique keys; only the first is examined."""
+    cdef Bytes end
+    if size < 4:
+        return False
+    end = p + min(<unsigned long long>be32(p), <unsigned long long>size)
+    while end - p >= 9:
+        p = <Bytes>memchr(p, c'U', end - p - 8)
+        if p == NULL:
+            return False
+        if memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
+            return True
+        p += 1
+    return False
+
+
+cdef void _drop_unique(Send *send, unsigned char *text) noexcept nogil:
+    """Remove the unique key from the stored pairs."""
+    cdef Py_ssize_t at = send.named.unique.at - text - 9
+    cdef Py_ssize_t stop = at + 9 + send.named.unique.size
+    if stop < send.kept_bytes:
+        stop += 1
+    elif at:
+        at -= 1
+    memmove(text + at, text + stop, send.kept_bytes - stop)
+    send.kept_bytes -= stop - at
 
 
 cdef class SendBatch(WriteBatch):
@@ -366,6 +410,8 @@ cdef class SendBatch(WriteBatch):
                 reading = _read(p + 8, send.body, &send, self.scratch, taking.suffix_bytes)
             if reading == PLAIN:
                 size = self._take_plain(&send, taking)
+            elif reading == BATCHED:
+                size = self._take_batch(&send, taking)
             elif reading == ODD:
                 size = 0
             else:
@@ -406,6 +452,79 @@ cdef class SendBatch(WriteBatch):
         self._pack(queue, taking, send, size, taking.suffix, taking.suffix_bytes)
         return size
 
+    cdef Py_ssize_t _take_batch(self, Send *send, Taking *taking) except -2:
+        """Append the messages of a batch; the result is that of `_take_plain`."""
+        cdef void *found
+        cdef QueueState queue
+        cdef Header *said = &send.header
+        cdef Span *topic = &said.texts[TOPIC]
+        cdef unsigned char middle[MIDDLE_BYTES]
+        cdef Batch batch
+        cdef Py_ssize_t first = self.count
+        cdef int fits
+        if send.body_bytes > BATCH_BODY_MAX_BYTES:
+            return 0
+        if not find_queue(taking, topic.at, topic.size, said.numbers[QUEUE_ID], &found):
+            return 0
+        queue = <QueueState?><object>found
+        if send.named.unique.size and _has_own_keys(send.body, send.body_bytes):
+            _drop_unique(send, self.scratch)
+        # The properties of the batch, and behind them those of the broker: there is room for both.
+        if send.kept_bytes:
+            self.scratch[send.kept_bytes] = 2
+            send.kept_bytes += 1
+        memcpy(self.scratch + send.kept_bytes, taking.suffix, taking.suffix_bytes)
+        put32(middle, <unsigned int>said.numbers[SYS_FLAG])
+        put64(middle + 4, said.numbers[BORN_MS])
+        memcpy(middle + 12, taking.born_host, 8)
+        put64(middle + 20, taking.store_ms)
+        memcpy(middle + 28, PyBytes_AsString(self.store_host), 8)
+        put32(middle + 36, <unsigned int>said.numbers[RECONSUME_TIMES])
+        memset(middle + 40, 0, 8)
+        batch.begin = batch.at = send.body
+        batch.end = send.body + send.body_bytes
+        batch.middle = middle
+        batch.middle_bytes = MIDDLE_BYTES
+        batch.more = self.scratch
+        batch.more_bytes = send.kept_bytes + taking.suffix_bytes
+        batch.tail = <Bytes>PyBytes_AsString(queue.topic_tail)
+        batch.tail_bytes = PyBytes_Size(queue.topic_tail)
+        batch.topic_hash = queue.topic_hash
+        batch.queue_id = <int>queue.queue_id
+        forget(&batch.named)
+        find_named(batch.more, batch.more + batch.more_bytes, &batch.named)
+        if (look_at_messages(&batch, PY_SSIZE_T_MAX) or not batch.count
+                or batch.longest > PROPERTIES_MAX_BYTES or batch.total > BATCH_MAX_BYTES):
+            return 0
+        fits = self._fits(taking, batch.total)
+        if fits <= 0:
+            return fits
+        self._make_out(taking, batch.total)
+        self.queues.append(queue)
+        if not pack_messages(
+            &batch, self, <void *>queue, queue.next_offset, taking.position, taking.store_ms,
+            self.out + taking.used,
+        ):
+            raise MemoryError
+        self.rows[first].opaque = <unsigned int>said.opaque
+        self.rows[first].oneway = said.flag & ONEWAY
+        self.rows[first].members = <unsigned int>batch.count
+        queue.next_offset += batch.count
+        return batch.total
+
+    cdef int _make_out(self, Taking *taking, Py_ssize_t size) except -1:
+        """Make room for `size` bytes after the records that are already packed."""
+        cdef Py_ssize_t wanted
+        cdef void *found
+        if taking.used + size > self.out_capacity:
+            wanted = self.out_capacity * 2 + size
+            found = realloc(self.out, wanted)
+            if found == NULL:
+                raise MemoryError
+            self.out = <unsigned char *>found
+            self.out_capacity = wanted
+        return 0
+
     cdef int _fits(self, Taking *taking, long long size) noexcept:
         """Decide whether a record fits into the log file.
 
@@ -422,16 +541,8 @@ cdef class SendBatch(WriteBatch):
 
         Returns where to write the record, after those that are already packed.
         """
-        cdef Py_ssize_t wanted
-        cdef void *found
         self.make_room(1, count_keys(named))
-        if taking.used + size > self.out_capacity:
-            wanted = self.out_capacity * 2 + size
-            found = realloc(self.out, wanted)
-            if found == NULL:
-                raise MemoryError
-            self.out = <unsigned char *>found
-            self.out_capacity = wanted
+        self._make_out(taking, size)
         self.queues.append(queue)
         added[0] = add_row(
             self, <void *>queue, <int>queue.queue_id, queue.next_offset, taking.position, size,
@@ -507,7 +618,7 @@ cdef class SendBatch(WriteBatch):
                 break
             if count and word >> 24 == 0:
                 reading = _read(p + 8, p + 8 + header_bytes, &send, self.scratch, suffix_bytes)
-                if reading == PLAIN or self._is_for_others(reading):
+                if reading == PLAIN or reading == BATCHED or self._is_for_others(reading):
                     break
             count += 1
             p += total + 4

@@ -23,6 +23,8 @@ cdef struct Row:
     unsigned int first_hash
     unsigned int hash_count
     int role
+    # Number of rows, from this one on, that its answer names; those after the first are one-way.
+    unsigned int members
     bint oneway
     # Borrowed from the list of queues; NULL if the queue was removed.
     void *queue
@@ -83,6 +85,7 @@ cdef inline Row *add_row(
     row.first_hash = <unsigned int>batch.hashed
     row.hash_count = 0
     row.role = NO_ROLE
+    row.members = 1
     row.oneway = True
     row.queue = queue
     return row

@@ -182,7 +182,7 @@ cdef class WriteBatch:
         """Append the entries of rows to their queues; see plain/writebatch.py."""
         cdef Row *row
         cdef QueueState queue
-        cdef Py_ssize_t n, size, count = 0, size_bytes = 0
+        cdef Py_ssize_t n, k, size, entries, count = 0, size_bytes = 0
         cdef unsigned char *entry
         cdef list grown = []
         cdef list soiled = []
@@ -196,28 +196,42 @@ cdef class WriteBatch:
                     self.dispatched += 1
                     continue
                 queue = <QueueState>row.queue
+                entries = 0
                 if row.queue_offset >= 0:
                     # The entries of a queue are contiguous, so a row that is out of order stops the
                     # call.
                     if row.queue_offset != queue.max_offset:
                         in_order = False
                         break
+                    # Rows of a batch follow each other: their entries are added together.
+                    entries = 1
+                    while (
+                        self.dispatched + entries < self.count
+                        and row[entries].queue == row.queue
+                        and row[entries].queue_offset == row.queue_offset + entries
+                    ):
+                        entries += 1
                     size = PyByteArray_Size(queue.tail)
-                    PyByteArray_Resize(queue.tail, size + ENTRY_BYTES)
+                    PyByteArray_Resize(queue.tail, size + entries * ENTRY_BYTES)
                     entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
-                    put64(entry, row.place)
-                    put32(entry + 8, row.size)
-                    put64(entry + 12, row.tag_code)
-                    queue.max_offset += 1
+                    for k in range(entries):
+                        put64(entry, row[k].place)
+                        put32(entry + 8, row[k].size)
+                        put64(entry + 12, row[k].tag_code)
+                        entry += ENTRY_BYTES
+                        size_bytes += row[k].size
+                    queue.max_offset += entries
+                else:
+                    size_bytes += row.size
                 if not queue.has_grown:
                     queue.has_grown = True
                     grown.append(queue)
-                count += 1
-                size_bytes += row.size
-                if row.queue_offset >= 0 and not queue.is_dirty:
+                if entries and not queue.is_dirty:
                     queue.is_dirty = True
                     soiled.append(queue)
-                self.dispatched += 1
+                entries = max(entries, 1)
+                count += entries
+                self.dispatched += entries
         finally:
             for n in range(PyList_Size(grown)):
                 queue = <QueueState>PyList_GetItem(grown, n)
@@ -346,11 +360,15 @@ cdef class WriteBatch:
         cdef unsigned char *out
         cdef unsigned char *p
         cdef unsigned char *begin
-        cdef Py_ssize_t n
+        cdef Bytes ids = <Bytes>PyBytes_AsString(head) + PyBytes_Size(head) - 16
+        cdef Py_ssize_t n, k
         cdef Row *row
         if first < 0 or stop > self.count or first > stop:
             raise IndexError("no such rows")
-        # The physical offset takes 16 hexadecimal digits.
+        if PyBytes_Size(head) < 16:
+            raise ValueError("a head without the store host")
+        # The physical offset takes 16 hexadecimal digits; in an answer that names several, each
+        # takes less than an answer of its own.
         out = <unsigned char *>malloc((stop - first) * (8 + fixed + 16 + 3 * DIGITS_MAX) + 1)
         if out == NULL:
             raise MemoryError
@@ -367,6 +385,10 @@ cdef class WriteBatch:
                 else:
                     p = _copy(p, head)
                     p = put_hex(p, row.place)
+                    for k in range(n + 1, min(n + <Py_ssize_t>row.members, stop)):
+                        p[0] = c','
+                        memcpy(p + 1, ids, 16)
+                        p = put_hex(p + 17, self.rows[k].place)
                     p = _copy(p, queue_id)
                     p = put_decimal(p, row.queue_id)
                     p = _copy(p, offset)
@@ -386,7 +408,9 @@ cdef class WriteBatch:
             raise IndexError("no such rows")
         return [
             (self.rows[n].opaque, bool(self.rows[n].oneway), self.rows[n].queue_id,
-             self.rows[n].queue_offset, self.rows[n].place, self.rows[n].role == OP)
+             self.rows[n].queue_offset,
+             self.places(n, min(n + <Py_ssize_t>self.rows[n].members, stop)),
+             self.rows[n].role == OP)
             for n in range(first, stop)
         ]
 

@@ -22,7 +22,7 @@ _PLACE_AT: Final = _FRONT.size - _PLACE.size
 
 
 #: A message of a batch: its flag, its body, the properties of its record, and the record size.
-_Message: TypeAlias = tuple[int, bytes, bytes, int]
+Message: TypeAlias = tuple[int, bytes, bytes, int]
 
 
 def append_batch(
@@ -45,21 +45,37 @@ def append_batch(
     bytes are empty and nothing is appended. Raises ValueError, with nothing appended, for an
     invalid body and for properties that are too long for a record.
     """
-    messages = _messages(body, queue, middle, properties)
+    messages = read_messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
     if position + total + BLANK_BYTES > limit:
         return total, b""
-    packed: list[bytes] = []
     first = rows.count
+    packed = append_messages(rows, messages, queue, middle, (position, store_ms))
+    _delay(rows, first, queue)
+    rows.size_bytes += total
+    return total, packed
+
+
+def append_messages(
+    rows: WriteBatch,
+    messages: list[Message],
+    queue: QueueState,
+    middle: bytes,
+    place: tuple[int, int],
+) -> bytes:
+    """Add the rows of messages and return their records.
+
+    ``place`` is the physical offset of the first one, and the store time.
+    """
+    packed: list[bytes] = []
     head = _head_of(middle)
+    position, store_ms = place
     for message in messages:
         rows.rows.append(_row(queue, message, position, store_ms))
         packed.append(_record(head, queue, message, (queue.next_offset, position), middle))
         queue.next_offset += 1
         position += message[3]
-    _delay(rows, first, queue)
-    rows.size_bytes += total
-    return total, b"".join(packed)
+    return b"".join(packed)
 
 
 def pack_batch(
@@ -78,7 +94,7 @@ def pack_batch(
     Returns the total size of the records and the parts; no parts if the size exceeds ``bytes_max``.
     Raises the same exceptions as :func:`append_batch`. Can run in a thread.
     """
-    messages = _messages(body, queue, middle, properties)
+    messages = read_messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
     parts: list[tuple[WriteBatch, bytearray]] = []
     head = _head_of(middle)
@@ -127,11 +143,13 @@ def place_batch(
     rows.size_bytes += len(packed)
 
 
-def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) -> list[_Message]:
+def read_messages(
+    body: bytes, queue: QueueState, middle: bytes, properties: bytes
+) -> list[Message]:
     """Return the messages of a body. Raises ValueError."""
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = b"\x02" + properties if properties else b""
-    found: list[_Message] = []
+    found: list[Message] = []
     at, end, longest = 0, len(body), 0
     while at < end:
         left = end - at
@@ -165,7 +183,7 @@ def _messages(body: bytes, queue: QueueState, middle: bytes, properties: bytes) 
     return found
 
 
-def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> Row:
+def _row(queue: QueueState, message: Message, position: int, store_ms: int) -> Row:
     unique, keys, tag, _ = find_named(message[2])
     place = position, message[3], store_ms
     return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
@@ -181,7 +199,7 @@ def _head_of(middle: bytes) -> Struct:
 
 
 def _record(
-    head: Struct, queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes
+    head: Struct, queue: QueueState, message: Message, place: tuple[int, int], middle: bytes
 ) -> bytes:
     flag, body, properties, size = message
     front = head.pack(

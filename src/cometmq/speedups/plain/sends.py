@@ -1,13 +1,14 @@
-"""Plain single sends: from the frames of clients to records.
+"""Plain sends, single ones and batches: from the frames of clients to records.
 
 This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain if all of
 the following is true; every other frame is odd and is handled individually:
 
-- its header is plain (headers.py) and its code is 10 or 310; its strings are ASCII without escapes,
-  except for the topic (UTF-8) and the properties (UTF-8 with escapes, without surrogates);
+- its header is plain (headers.py) and its code is 10, 310 or 320; its strings are ASCII without
+  escapes, except for the topic (UTF-8) and the properties (UTF-8 with escapes, without surrogates);
 - its properties are pairs with a name and a value; properties that control storage occur at most
   once, and none requests a delay, a timer, a transaction, or an answer before the flush;
-- its topic and queue are known, and its body and properties are within the limits.
+- its topic and queue are known, and its body and properties are within the limits;
+- a batch (320) has a valid body (batches.py), and its topic belongs to no consumer group.
 
 This module also parses prepared sends and ends of transactions; plain/transactions.py stores them.
 """
@@ -15,8 +16,10 @@ This module also parses prepared sends and ends of transactions; plain/transacti
 from __future__ import annotations
 
 import re
+from struct import Struct
 from typing import Any, Final
 
+from cometmq.speedups.plain.batches import append_messages, read_messages
 from cometmq.speedups.plain.headers import (
     ESCAPED_TEXT,
     FALSE,
@@ -40,8 +43,16 @@ _KEYS_MAX: Final = 64
 _ONEWAY: Final = 2
 #: Bits of sysFlag that make a send odd: ended transactions and IPv6 hosts.
 _ODD_FLAGS: Final = 0x38
+_SEND_BATCH: Final = 320
 _END_TRANSACTION: Final = 37
+#: A batch with a longer body, or with records that take more, is odd.
+_BATCH_BODY_MAX_BYTES: Final = 1 << 18
+_BATCH_MAX_BYTES: Final = 1 << 20
 _COMMIT, _ROLLBACK = 8, 12
+
+_ID_MARK: Final = b"UNIQ_KEY\x01"
+#: The part of a record between its physical offset and the length of its body.
+_MIDDLE: Final = Struct(">iq8sq8siq")
 
 _ESCAPE: Final = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -62,9 +73,11 @@ _ENDED: Final = {
     b"producerGroup": TEXT, b"tranStateTableOffset": LONG_NUMBER, b"commitLogOffset": LONG_NUMBER,
     b"commitOrRollback": NUMBER, b"msgId": TEXT, b"fromTransactionCheck": TRUTH,
 }  # fmt: skip
+_LETTERS: Final = {b"%c" % (97 + number): holds for number, holds in enumerate(_SENT.values())}
 _FORMS: Final = {
     10: Form(_SENT, required=8),
-    310: Form({b"%c" % (97 + number): holds for number, holds in enumerate(_SENT.values())}, 8),
+    310: Form(_LETTERS, required=8),
+    _SEND_BATCH: Form(_LETTERS | {b"m": TRUTH}, required=8),
     _END_TRANSACTION: Form(_ENDED, required=5),
 }
 
@@ -80,6 +93,7 @@ class Send:
         "body",
         "fields",
         "group",
+        "is_batch",
         "is_end",
         "keys",
         "oneway",
@@ -95,6 +109,7 @@ class Send:
         self.opaque = said.opaque
         self.oneway = bool(said.flag & _ONEWAY)
         self.is_end = said.code == _END_TRANSACTION
+        self.is_batch = said.code == _SEND_BATCH
         self.properties, self.tag = b"", b""
         self.keys: list[bytes] = []
         self.group: bytes | None = None
@@ -115,7 +130,12 @@ class Send:
         self.keys = keys_of(special.get(b"UNIQ_KEY", b""), special.get(b"KEYS", b""))
         if len(self.keys) > _KEYS_MAX:
             raise Odd
-        if b"TRAN_MSG" in special:
+        if self.is_batch:
+            if self.fields[SYS_FLAG] & PREPARED or b"TRAN_MSG" in special:
+                raise Odd
+            if self.fields[TOPIC].startswith(b"%"):
+                raise Odd
+        elif b"TRAN_MSG" in special:
             if special.keys() & _BOUND_NAMES:
                 raise Odd
             self.group = special.get(b"PGROUP", b"")
@@ -242,10 +262,10 @@ class SendBatch(WriteBatch):
         ``known`` maps a topic to its queues by queue id, with None for an unknown queue. ``suffix``
         is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
         body size. Records start at physical offset ``position`` in a log file that ends at
-        ``limit``. The call stops after ``rows_max`` rows, or once the records reach ``bytes_max``
+        ``limit``. The call stops after ``rows_max`` sends, or once the records reach ``bytes_max``
         bytes.
 
-        Returns the number of rows added, the position of the first frame that was not taken, the
+        Returns the number of sends taken, the position of the first frame that was not taken, the
         reason (0: more data is needed or a maximum was reached; -1: the log file is full; otherwise
         the number of consecutive odd frames), and the bytes of the records. If the call raises,
         nothing was appended.
@@ -286,6 +306,8 @@ class SendBatch(WriteBatch):
                 send = self._read(data[at + 8 : body_at], data[body_at:stop])
                 if send.is_end or send.group is not None:
                     records = self._take_other(send, taking)
+                elif send.is_batch:
+                    records = self._take_batch(send, taking)
                 else:
                     records = self._take(send, taking)
             except Odd:
@@ -354,6 +376,37 @@ class SendBatch(WriteBatch):
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
             return None
         return self._add(send, queue, properties, taking)
+
+    def _take_batch(self, send: Send, taking: Taking) -> bytes | None:
+        """Append the messages of a batch, as :meth:`_take` does a send. Raises Odd."""
+        if len(send.body) > _BATCH_BODY_MAX_BYTES:
+            raise Odd
+        fields = send.fields
+        queue = self._queue_for(taking, fields[TOPIC], fields[QUEUE_ID])
+        middle = _MIDDLE.pack(
+            fields[SYS_FLAG], fields[BORN_MS], taking.born_host, taking.store_ms, self._store_host,
+            fields[RECONSUME_TIMES] or 0, 0,
+        )  # fmt: skip
+        properties = send.properties
+        if _ID_MARK in send.body[: int.from_bytes(send.body[:4], "big")]:
+            # RocketMQ 5's client sets a key on the batch, too. The messages have their own.
+            pairs = properties.split(b"\x02")
+            properties = b"\x02".join([pair for pair in pairs if not pair.startswith(_ID_MARK)])
+        try:
+            messages = read_messages(send.body, queue, middle, self._with_suffix(properties))
+        except ValueError:
+            raise Odd from None
+        total = sum([size for _, _, _, size in messages])
+        if total > _BATCH_MAX_BYTES:
+            raise Odd
+        if not self._fits(taking, total):
+            return None
+        first = len(self.rows)
+        place = taking.position, taking.store_ms
+        packed = append_messages(self, messages, queue, middle, place)
+        row = self.rows[first]
+        row.opaque, row.oneway, row.members = send.opaque, send.oneway, len(messages)
+        return packed
 
     def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
         """Return a known queue. Raises Odd if there is none."""

@@ -18,6 +18,7 @@ from cometmq.speedups.plain.records import ENTRY, PREPARED
 
 _JOURNAL_ROW: Final = Struct(">Qqqiq")
 _WALKED_ROW: Final = Struct("=10q32x")
+_HOST_DIGITS: Final = 16
 _LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 #: Role of a row in a transaction: a half message, or an op message, which closes the transaction of
@@ -67,13 +68,15 @@ class QueueState:
 class Row:
     """Row of one record.
 
-    A row of a batch has no answer of its own and counts as one-way. ``half_offset`` is the half
-    offset that the op message of a transaction names.
+    ``members`` rows of a batch, from the first one on, are named by the answer of the first; the
+    others count as one-way. ``half_offset`` is the half offset that the op message of a transaction
+    names.
     """
 
     __slots__ = (
         "half_offset",
         "hashes",
+        "members",
         "oneway",
         "opaque",
         "place",
@@ -103,6 +106,7 @@ class Row:
         self.place, self.size, self.store_ms = place
         self.opaque = opaque
         self.oneway = oneway
+        self.members = 1
         self.role = 0
         self.half_offset = 0
         self.tag_code = signed(text_hash(0, tag)) if tag else 0
@@ -320,32 +324,38 @@ class WriteBatch:
     def answers(self, first: int, stop: int, pieces: tuple[bytes, ...]) -> bytes:
         """Return the answer frames of rows that were stored, in order.
 
-        ``pieces`` are six parts of the header: those before the physical offset in hex, before the
-        queue id, before the queue offset and before the opaque, the one after the opaque, and the
+        ``pieces`` are six parts of the header: those before the physical offset in hex (it ends
+        with the 16 digits of the store host, which each id of a batch repeats), before the queue
+        id, before the queue offset and before the opaque, the one after the opaque, and the
         one before the opaque in the answer to an end of a transaction.
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
         head, queue_id, offset, opaque, tail, done = pieces
+        if len(head) < _HOST_DIGITS:
+            raise ValueError("a head without the store host")
         found: list[bytes] = []
-        for row in self.rows[first:stop]:
+        for number, row in enumerate(self.rows[first:stop], first):
             if row.oneway:
                 continue
             if row.role == OP:
                 answer = b"%b%d%b" % (done, row.opaque, tail)
             else:
-                answer = b"%b%016X%b%d%b%d%b%d%b" % (
-                    head, row.place, queue_id, row.queue_id, offset, row.queue_offset, opaque,
-                    row.opaque, tail,
+                host = head[-_HOST_DIGITS:]
+                ids = self.message_ids(number, min(number + row.members, stop), host)
+                answer = b"%b%b%b%d%b%d%b%d%b" % (
+                    head[:-_HOST_DIGITS], ids, queue_id, row.queue_id, offset, row.queue_offset,
+                    opaque, row.opaque, tail,
                 )  # fmt: skip
             found.append(LENGTHS.pack(len(answer) + 4, len(answer)) + answer)
         return b"".join(found)
 
-    def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, int, bool]]:
+    def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, list[int], bool]]:
         """Return the answer data of each row.
 
         It consists of the opaque of the request, whether it is one-way, the queue id, the queue
-        offset, the physical offset, and whether it belongs to an end of a transaction.
+        offset, the physical offsets that the answer names, and whether it belongs to an end of a
+        transaction.
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
@@ -355,10 +365,10 @@ class WriteBatch:
                 row.oneway,
                 row.queue_id,
                 row.queue_offset,
-                row.place,
+                self.places(number, min(number + row.members, stop)),
                 row.role == OP,
             )
-            for row in self.rows[first:stop]
+            for number, row in enumerate(self.rows[first:stop], first)
         ]
 
     def places(self, first: int, stop: int) -> list[int]:

@@ -4,12 +4,17 @@ Callers request a sync after a write. If few messages wait and recent syncs were
 once on the event loop, which would otherwise be idle. If not, a thread runs it while the loop
 serves further requests, and all bytes written in the meantime share the next sync
 (docs/decisions/0003-sync-flush.md has the numbers).
+
+The thread is the core's (``SyncThread`` in speedups): it begins the next sync as soon as the last
+one ends, without the interpreter's lock (docs/decisions/0047-a-flush-thread-of-its-own.md). File
+layers with a sync of their own, such as the simulator's, get an executor instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from cometmq.core.clock import Clock
+    from cometmq.speedups import SyncThread
+    from cometmq.store.files import Files
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.log.logfile import LogFile
 
@@ -25,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 INLINE_BOUND_NS = 2_000_000
 INLINE_MESSAGES = 8
+#: The sync of more bytes takes its time for them; zeros ahead of them would double that.
+ZEROS_BOUND_BYTES = 1 << 18
 _SAMPLES = 100
 
 
@@ -55,14 +64,18 @@ class Flusher:
     """Syncs the log. ``on_synced`` is called with the new durable offset, ``on_failed`` with the
     OSError.
 
-    ``thread`` belongs to this object, and :meth:`close` shuts it down.
+    ``files`` provides the thread, which :meth:`close` ends.
     """
 
     __slots__ = (
         "_again",
+        "_asked",
         "_clock",
+        "_core",
+        "_core_loop",
         "_log",
         "_on_failed",
+        "_since_ns",
         "_syncing",
         "_thread",
         "inline_count",
@@ -75,7 +88,7 @@ class Flusher:
         self,
         log: CommitLog,
         clock: Clock,
-        thread: Executor,
+        files: Files,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
     ) -> None:
@@ -83,7 +96,16 @@ class Flusher:
         self._clock = clock
         self.on_synced = on_synced
         self._on_failed = on_failed
-        self._thread = thread
+        self._core: SyncThread | None = files.sync_thread()
+        #: The loop that hears of the core's syncs, since the first one.
+        self._core_loop: asyncio.AbstractEventLoop | None = None
+        #: End of the log that the core's thread was asked to sync and has not reported yet; else 0.
+        self._asked = 0
+        #: When the sync that runs in it began, as far as the loop knows.
+        self._since_ns = 0
+        self._thread: Executor | None = None
+        if self._core is None:
+            self._thread = files.threads(1, "cometmq-flush")
         self.latency = Latency()
         self._syncing: Future[int] | None = None
         self._again = False
@@ -101,13 +123,23 @@ class Flusher:
             return
         if log.failure is not None or log.durable >= log.written:
             return
-        if messages <= INLINE_MESSAGES and self.latency.is_quick:
-            self.sync_now()
-        else:
-            self._start_thread()
+        if not self._asked and messages <= INLINE_MESSAGES and self.latency.is_quick:
+            self._sync_inline()
+            return
+        if log.written - log.durable <= ZEROS_BOUND_BYTES:
+            log.write_zeros()
+        self._start_thread()
 
     def sync_now(self) -> None:
         """Sync in the calling thread, which blocks meanwhile."""
+        if self._asked and self._core is not None:
+            # The system reports a failure to one sync only: this one must not miss it.
+            self._core.wait()
+            self._take()
+        if self._log.failure is None:
+            self._sync_inline()
+
+    def _sync_inline(self) -> None:
         target, files = self._log.written, self._log.unsynced_files()
         self.inline_count += 1
         try:
@@ -125,11 +157,64 @@ class Flusher:
             self._start_thread()
 
     def _start_thread(self) -> None:
+        if self._core is not None:
+            self._ask(self._core)
+        elif self._thread is not None:
+            self._submit(self._thread)
+
+    # --- the core's thread
+
+    def _ask(self, core: SyncThread) -> None:
+        """Have the core's thread sync all that is written, after the sync that it runs."""
+        target = self._log.written
+        if self._asked >= target:
+            return
+        if not self._asked:
+            self._since_ns = self._clock.monotonic_ns()
+        if self._core_loop is None:
+            self._core_loop = asyncio.get_running_loop()
+            self._core_loop.add_reader(core.event, self._take)
+        try:
+            # What runs and what comes next include each other: durable has not moved since.
+            core.begin([file.handle for file in self._log.unsynced_files()], target)
+        except OSError:
+            # No descriptor or thread is left, or too many files wait.
+            self.sync_now()
+            return
+        self._asked = target
+
+    def _take(self) -> None:
+        """Report what the core's thread has synced."""
+        log, core = self._log, self._core
+        if core is None:
+            return
+        target, self.threaded_count, problem = core.take()
+        if log.failure is not None:
+            return
+        try:
+            if problem:
+                raise OSError(problem, os.strerror(problem))
+            for file in log.unsynced_files():
+                if file.base < target:
+                    file.check_name(file.handle)
+        except OSError as error:
+            self._on_failed(error)
+            return
+        if target >= self._asked:
+            self._asked = 0
+        if target > log.durable:
+            since_ns, self._since_ns = self._since_ns, self._clock.monotonic_ns()
+            self.latency.add(self._since_ns - since_ns)
+            self.on_synced(target)
+
+    # --- an executor
+
+    def _submit(self, thread: Executor) -> None:
         target, files = self._log.written, self._log.unsynced_files()
         self.threaded_count += 1
         for file in files:
             file.pin()
-        self._syncing = self._thread.submit(self._sync_files, files)
+        self._syncing = thread.submit(self._sync_files, files)
 
         def finished(done: asyncio.Future[int]) -> None:
             for file in files:
@@ -165,7 +250,17 @@ class Flusher:
         The kernel reports a failed sync only once. If this one were ignored, the next would succeed
         without the bytes being durable.
         """
-        self._thread.shutdown()
+        core, self._core = self._core, None
+        if core is not None:
+            core.close()
+            self._asked = 0
+            if self._core_loop is not None and not self._core_loop.is_closed():
+                self._core_loop.remove_reader(core.event)
+            _, self.threaded_count, problem = core.take()
+            if problem and self._log.failure is None:
+                self._on_failed(OSError(problem, os.strerror(problem)))
+        if self._thread is not None:
+            self._thread.shutdown()
         syncing, self._syncing = self._syncing, None
         if syncing is not None and isinstance(error := syncing.exception(), OSError):
             self._on_failed(error)

@@ -220,9 +220,16 @@ class LogFile:
         """
         handle = self.handle
         self._files.datasync(handle)
+        self.check_name(handle)
+
+    def check_name(self, handle: int) -> None:
+        """Raise FileNotFoundError if the file, open as ``handle``, was deleted or replaced from
+        outside.
+
+        The store itself may have replaced or released it.
+        """
         if self._files.is_at(handle, self.path):
             return
-        # The store itself may have replaced or released the file while the sync ran.
         if not (self.closed or self._is_moving) and handle == self.handle:
             raise FileNotFoundError(
                 errno.ENOENT, "it was deleted or replaced while the broker was running", self.path
