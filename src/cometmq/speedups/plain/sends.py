@@ -15,7 +15,7 @@ This module also parses prepared sends and ends of transactions; plain/transacti
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from cometmq.speedups.plain.headers import (
     ESCAPED_TEXT,
@@ -31,6 +31,7 @@ from cometmq.speedups.plain.headers import (
     Odd,
     read_header,
 )
+from cometmq.speedups.plain.knownqueues import KnownQueues
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, HEAD, MAGIC_V1, PREPARED, stored_crc
 from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
@@ -196,7 +197,7 @@ class Taking:
 
     def __init__(
         self,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         position: int,
         limit: int,
@@ -227,7 +228,7 @@ class SendBatch(WriteBatch):
         self,
         data: bytes,
         at: int,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,
@@ -239,8 +240,7 @@ class SendBatch(WriteBatch):
     ) -> tuple[int, int, int, bytes]:
         """Append the plain sends of a connection, starting at ``data[at]``.
 
-        ``known`` maps a topic to its queues by queue id, with None for an unknown queue. ``suffix``
-        is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
+        ``known`` has the queues that may be appended to. ``suffix`` is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
         body size. Records start at physical offset ``position`` in a log file that ends at
         ``limit``. The call stops after ``rows_max`` rows, or once the records reach ``bytes_max``
         bytes.
@@ -357,8 +357,7 @@ class SendBatch(WriteBatch):
 
     def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
         """Return a known queue. Raises Odd if there is none."""
-        queues = taking.known.get(topic, [])
-        queue: QueueState | None = queues[queue_id] if queue_id < len(queues) else None
+        queue = taking.known.get(topic, queue_id)
         if queue is None:
             raise Odd
         return queue

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq.speedups.plain.headers import Odd
+from cometmq.speedups.plain.knownqueues import KnownQueues
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
 from cometmq.speedups.plain.records import (
     HEAD,
@@ -120,7 +121,7 @@ class TransactionBatch(SendBatch):
         self,
         data: bytes,
         at: int,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,
