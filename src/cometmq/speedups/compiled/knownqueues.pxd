@@ -12,7 +12,7 @@ cdef extern from *:
     #else
     #define prefetch_line(place) ((void)(place))
     #endif
-    /* Return the hash of a topic and a queue id. It is only used within this process. */
+    /* Return the hash of a topic and a queue id, never 0. It is only used within this process. */
     static inline uint64_t hash_place(const unsigned char *p, Py_ssize_t size, int64_t queue_id,
                                       uint64_t seed) {
         uint64_t hash = seed ^ (uint64_t)queue_id * 0x9E3779B97F4A7C15u, word;
@@ -23,7 +23,7 @@ cdef extern from *:
         }
         for (word = (uint64_t)size; size > 0; size--) word = word << 8 | *p++;
         hash = (hash ^ word) * 0xC4CEB9FE1A85EC53u;
-        return hash ^ hash >> 32;
+        return (hash ^ hash >> 32) | (uint64_t)1 << 63;
     }
     """
     unsigned long long hash_place(Bytes, Py_ssize_t, long long, unsigned long long) nogil
@@ -31,11 +31,10 @@ cdef extern from *:
 
 
 cdef struct Slot:
+    # 0 if the slot was never used: a lookup ends there.
     unsigned long long hash
     # Owned reference; NULL if the slot is free.
     void *queue
-    # Whether a lookup goes on after this slot.
-    bint was_used
 
 
 cdef class KnownQueues:

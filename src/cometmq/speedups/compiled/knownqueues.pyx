@@ -21,8 +21,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     #: Maximum number of slots that a lookup reads. A queue that would need more is not kept.
-    PROBES_MAX = 32
-    CAPACITY_MIN = 64
+    PROBES_MAX = 256
+    CAPACITY_MIN = 1024
 
 
 cdef class KnownQueues:
@@ -63,7 +63,7 @@ cdef class KnownQueues:
             if slot.queue == NULL:
                 if place == NULL:
                     place = slot
-                if not slot.was_used:
+                if not slot.hash:
                     break
             elif slot.hash == hash and _is_place(slot.queue, topic + 1, size - 1, queue.queue_id):
                 place = slot
@@ -72,11 +72,10 @@ cdef class KnownQueues:
             return
         before = place.queue
         self.count += before == NULL
-        self.used += not place.was_used
+        self.used += not place.hash
         Py_INCREF(queue)
         place.queue = <void *>queue
         place.hash = hash
-        place.was_used = True
         if before != NULL:
             Py_DECREF(<object>before)
 
@@ -97,7 +96,7 @@ cdef class KnownQueues:
                 self.count -= 1
                 Py_DECREF(queue)
                 return
-            if not slot.was_used:
+            if not slot.hash:
                 return
 
     def clear(self):
@@ -107,7 +106,7 @@ cdef class KnownQueues:
         for n in range(self.capacity):
             queue = self.slots[n].queue
             self.slots[n].queue = NULL
-            self.slots[n].was_used = False
+            self.slots[n].hash = 0
             if queue != NULL:
                 self.count -= 1
                 Py_DECREF(<object>queue)
@@ -138,7 +137,7 @@ cdef class KnownQueues:
             has_place = False
             for k in range(PROBES_MAX):
                 slot = &made[(at + k) & (capacity - 1)]
-                if not slot.was_used:
+                if not slot.hash:
                     slot[0] = old[n]
                     has_place = True
                     count += 1
@@ -169,7 +168,7 @@ cdef class KnownQueues:
             slot = &self.slots[(at + n) & (self.capacity - 1)]
             if slot.queue != NULL and slot.hash == hash:
                 return slot.queue
-            if not slot.was_used:
+            if not slot.hash:
                 break
         return NULL
 
@@ -184,7 +183,7 @@ cdef class KnownQueues:
             if slot.queue != NULL:
                 if slot.hash == hash and _is_place(slot.queue, topic, topic_bytes, queue_id):
                     return slot.queue
-            elif not slot.was_used:
+            elif not slot.hash:
                 break
         return NULL
 
@@ -193,7 +192,10 @@ cdef bint _is_place(
     void *queue, Bytes topic, Py_ssize_t topic_bytes, long long queue_id
 ) noexcept:
     """Return whether a queue has this topic and queue id."""
-    tail = (<QueueState>queue).topic_tail
-    if (<QueueState>queue).queue_id != queue_id or PyBytes_Size(tail) != topic_bytes + 1:
+    cdef bytes tail = (<QueueState>queue).topic_tail
+    # Python may have set another tail since the queue was added.
+    if tail is None or (<QueueState>queue).queue_id != queue_id:
+        return False
+    if PyBytes_Size(tail) != topic_bytes + 1:
         return False
     return memcmp(PyBytes_AsString(tail) + 1, topic, topic_bytes) == 0

@@ -177,6 +177,9 @@ cdef class WriteBatch:
             prefetch(<char *>queue + 64)
         if n + 4 < self.count and self.rows[n + 4].queue != NULL:
             prefetch(<void *>(<QueueState>self.rows[n + 4].queue).tail)
+        if n + 2 < self.count and self.rows[n + 2].queue != NULL:
+            tail = (<QueueState>self.rows[n + 2].queue).tail
+            prefetch(PyByteArray_AsString(tail) + PyByteArray_Size(tail))
 
     def dispatch(self, Py_ssize_t long_bytes):
         """Append the entries of rows to their queues; see plain/writebatch.py."""
