@@ -23,8 +23,8 @@ from tests.speedups.test_sends import (
     PROPERTIES,
     SUFFIX,
     framed,
-    known_queues,
     header_of,
+    known_queues,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -63,7 +63,8 @@ class World:
         log = (bytes(self.log), 0, 64, len(self.log))
         taken, at, state, packed = self.batch.append_all(
             data, at, known_queues(self.core, self.queues), BORN, SUFFIX, BODY_MAX_BYTES,
-            len(self.log), self.limit, NOW_MS, 100, 1 << 20, self.open if admit else None, log if admit else None,
+            len(self.log), self.limit, NOW_MS, 100, 1 << 20,
+            self.open if admit else None, log if admit else None,
         )  # fmt: skip
         self.log += packed
         return taken, at, state

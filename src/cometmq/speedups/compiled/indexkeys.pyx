@@ -5,20 +5,11 @@ Compiled; plain/indexkeys.py is the definition.
 """
 
 from cometmq.speedups.compiled.octets cimport put32, put64
+from cometmq.speedups.compiled.prefetching cimport prefetch
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
     char *PyBytes_AsString(object) except NULL
-
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define prefetch(place) __builtin_prefetch(place)
-    #else
-    #define prefetch(place) ((void)(place))
-    #endif
-    """
-    void prefetch(const void *) nogil
 
 cdef enum:
     INDEX_ENTRY_BYTES = 20

@@ -7,11 +7,6 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    #if defined(__GNUC__)
-    #define prefetch_line(place) __builtin_prefetch(place)
-    #else
-    #define prefetch_line(place) ((void)(place))
-    #endif
     /* Return the hash of a topic and a queue id, never 0. It is only used within this process. */
     static inline uint64_t hash_place(const unsigned char *p, Py_ssize_t size, int64_t queue_id,
                                       uint64_t seed) {
@@ -27,7 +22,6 @@ cdef extern from *:
     }
     """
     unsigned long long hash_place(Bytes, Py_ssize_t, long long, unsigned long long) nogil
-    void prefetch_line(const void *) nogil
 
 
 cdef struct Slot:

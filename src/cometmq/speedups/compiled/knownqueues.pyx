@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from cometmq.speedups.compiled.octets cimport Bytes
+from cometmq.speedups.compiled.prefetching cimport prefetch
 from cometmq.speedups.compiled.writebatch cimport QueueState
 
 cdef extern from "Python.h":
@@ -158,7 +159,7 @@ cdef class KnownQueues:
 
     cdef void ask_slot(self, unsigned long long hash) noexcept nogil:
         """Prefetch the slot of a hash."""
-        prefetch_line(&self.slots[hash & <unsigned long long>(self.capacity - 1)])
+        prefetch(&self.slots[hash & <unsigned long long>(self.capacity - 1)])
 
     cdef void *peek(self, unsigned long long hash) noexcept nogil:
         """Return what is probably the queue of a hash, to prefetch it; NULL if there is none."""

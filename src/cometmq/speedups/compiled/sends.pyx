@@ -16,8 +16,9 @@ from cometmq.speedups.compiled.headers cimport (
     ASCII, ESCAPED, ESCAPED_TEXT, FALSE, LONG_NUMBER, NUMBER, ODD_MAX, TEXT, TRUTH, WIDE_TEXT,
     Field, Form, Header, form_of, make_fields, read_header,
 )
-from cometmq.speedups.compiled.knownqueues cimport KnownQueues, prefetch_line
+from cometmq.speedups.compiled.knownqueues cimport KnownQueues
 from cometmq.speedups.compiled.octets cimport Bytes, be32, put16, put32, put64
+from cometmq.speedups.compiled.prefetching cimport prefetch
 from cometmq.speedups.compiled.properties cimport (
     PROPERTIES_MAX_BYTES, Named, count_keys, forget, mentions_timer,
 )
@@ -424,12 +425,12 @@ cdef class SendBatch(WriteBatch):
             queues[n] = NULL
             if sends[n].reading == PLAIN:
                 queues[n] = known.peek(sends[n].hash)
-                prefetch_line(queues[n])
-                prefetch_line(<char *>queues[n] + 64)
+                prefetch(queues[n])
+                prefetch(<char *>queues[n] + 64)
         for n in range(count):
             if queues[n] != NULL:
-                prefetch_line(<void *>(<QueueState>queues[n]).topic_tail)
-                prefetch_line(<void *>(<QueueState>queues[n]).tail)
+                prefetch(<void *>(<QueueState>queues[n]).topic_tail)
+                prefetch(<void *>(<QueueState>queues[n]).tail)
         return count
 
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2:

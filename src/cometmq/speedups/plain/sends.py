@@ -15,7 +15,7 @@ This module also parses prepared sends and ends of transactions; plain/transacti
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.speedups.plain.headers import (
     ESCAPED_TEXT,
@@ -31,10 +31,12 @@ from cometmq.speedups.plain.headers import (
     Odd,
     read_header,
 )
-from cometmq.speedups.plain.knownqueues import KnownQueues
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, HEAD, MAGIC_V1, PREPARED, stored_crc
 from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.knownqueues import KnownQueues
 
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
@@ -240,10 +242,10 @@ class SendBatch(WriteBatch):
     ) -> tuple[int, int, int, bytes]:
         """Append the plain sends of a connection, starting at ``data[at]``.
 
-        ``known`` has the queues that may be appended to. ``suffix`` is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
-        body size. Records start at physical offset ``position`` in a log file that ends at
-        ``limit``. The call stops after ``rows_max`` rows, or once the records reach ``bytes_max``
-        bytes.
+        ``known`` has the queues that may be appended to. ``suffix`` is the property text that the
+        broker adds to each message, ``body_max_bytes`` the maximum body size. Records start at
+        physical offset ``position`` in a log file that ends at ``limit``. The call stops after
+        ``rows_max`` rows, or once the records reach ``bytes_max`` bytes.
 
         Returns the number of rows added, the position of the first frame that was not taken, the
         reason (0: more data is needed or a maximum was reached; -1: the log file is full; otherwise
