@@ -2,8 +2,9 @@
 
 A send needs its topic's configuration, the topic's table of queues, and one of these queues. With
 100 000 queues each of these look-ups causes several cache misses of the processor. So the queues
-of a topic are kept in one list, by queue id, once they were found and checked. A change of any
-topic clears all lists; a queue that is deleted clears the list of its topic.
+of a topic are kept in one list, by queue id, once they were found and checked. Those that plain
+sends may be appended to are in a table of the core too, which finds many of them at once. A change
+of any topic clears all of this; a queue that is deleted clears the list of its topic.
 """
 
 from __future__ import annotations

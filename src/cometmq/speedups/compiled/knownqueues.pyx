@@ -39,8 +39,8 @@ cdef class KnownQueues:
         self.used = self.count = 0
 
     def __dealloc__(self):
-        self.clear()
-        free(self.slots)
+        if self.slots != NULL:
+            _release(self.slots, self.capacity)
 
     def __len__(self):
         return self.count
@@ -102,16 +102,19 @@ cdef class KnownQueues:
 
     def clear(self):
         """Remove all queues."""
-        cdef Py_ssize_t n
-        cdef void *queue
-        for n in range(self.capacity):
-            queue = self.slots[n].queue
-            self.slots[n].queue = NULL
-            self.slots[n].hash = 0
-            if queue != NULL:
-                self.count -= 1
-                Py_DECREF(<object>queue)
-        self.used = 0
+        cdef Slot *old = self.slots
+        cdef Py_ssize_t capacity = self.capacity
+        cdef Slot *made
+        if not self.used:
+            return
+        # A small table again: clearing one costs as much as its queues did.
+        made = <Slot *>calloc(CAPACITY_MIN, sizeof(Slot))
+        if made == NULL:
+            raise MemoryError
+        self.slots = made
+        self.capacity = CAPACITY_MIN
+        self.used = self.count = 0
+        _release(old, capacity)
 
     def get(self, bytes topic not None, long long queue_id):
         """Return the queue of a topic and a queue id, or None."""
@@ -187,6 +190,15 @@ cdef class KnownQueues:
             elif not slot.hash:
                 break
         return NULL
+
+
+cdef void _release(Slot *slots, Py_ssize_t capacity) noexcept:
+    """Release the queues of a table and free it."""
+    cdef Py_ssize_t n
+    for n in range(capacity):
+        if slots[n].queue != NULL:
+            Py_DECREF(<object>slots[n].queue)
+    free(slots)
 
 
 cdef bint _is_place(
