@@ -27,7 +27,7 @@ from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
 from cometmq.net.runtime import run
 from cometmq.protocol.answers import DONE_HEAD, send_pieces
-from cometmq.speedups import QueueState, SendBatch
+from cometmq.speedups import KnownQueues, QueueState, SendBatch
 
 QUEUES: Final = 8
 TOPIC: Final = "limit"
@@ -58,18 +58,18 @@ class Core(Echo):
 
     def __init__(self) -> None:
         self._rest = b""
-        self._queues: list[QueueState] = []
+        self._queues = KnownQueues()
         for number in range(QUEUES):
             queue = QueueState()
             queue.queue_id = number
             queue.topic_tail = bytes([len(TOPIC)]) + TOPIC.encode()
-            self._queues.append(queue)
+            self._queues.add(queue)
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data
         batch = SendBatch(bytes(8), 1 << 30)
         taken, at, state, _ = batch.append(
-            data, 0, {TOPIC.encode(): self._queues}, bytes(8), b"", 1 << 22, 0, 1 << 30,
+            data, 0, self._queues, bytes(8), b"", 1 << 22, 0, 1 << 30,
             0, 1 << 20, 1 << 30,
         )  # fmt: skip
         if state:

@@ -18,7 +18,7 @@ from cometmq.protocol.frame import BINARY, JSON, encode_head
 from cometmq.speedups import CORE
 from cometmq.store import messagestore as engine
 from cometmq.store.read.reader import ReadStatus
-from tests.broker.send.test_acknowledgement import SlowFiles
+from tests.broker.append.test_acknowledgement import SlowFiles
 from tests.broker.serving import (
     BATCH,
     NO_SPACE,

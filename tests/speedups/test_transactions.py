@@ -25,6 +25,7 @@ from tests.speedups.test_sends import (
     SUFFIX,
     framed,
     header_of,
+    known_queues,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -39,7 +40,7 @@ class World:
     def __init__(self, core: SimpleNamespace, limit: int = FILE_BYTES) -> None:
         self.core = core
         self.limit = limit
-        self.queues = {b"t": [self.queue("t", 0), self.queue("t", 1), None]}
+        self.queues = {b"t": [self.queue("t", 0), self.queue("t", 1)]}
         self.open = core.OpenTransactions()
         self.open.half_queue = self.queue(HALF_TOPIC, 0)
         self.open.op_queue = self.queue(OP_TOPIC, 0)
@@ -62,8 +63,9 @@ class World:
         """Take what is plain in `data`; what was taken before is in memory."""
         log = (bytes(self.log), 0, 64, len(self.log))
         taken, at, state, packed = self.batch.append_all(
-            data, at, self.queues, BORN, SUFFIX, BODY_MAX_BYTES, len(self.log), self.limit, NOW_MS,
-            100, 1 << 20, self.open if admit else None, log if admit else None,
+            data, at, known_queues(self.core, self.queues), BORN, SUFFIX, BODY_MAX_BYTES,
+            len(self.log), self.limit, NOW_MS, 100, 1 << 20,
+            self.open if admit else None, log if admit else None,
         )  # fmt: skip
         self.log += packed
         return taken, at, state
@@ -250,13 +252,13 @@ def test_only_what_is_in_memory_and_whole_is_copied(core: SimpleNamespace) -> No
     frame, log = framed(end_header(half), b""), bytes(world.log)
     for begin, end in ((65, len(log)), (64, len(log) - 1), (64, 80), (64, 64), (0, 0)):
         found = world.batch.append_all(
-            frame, 0, world.queues, BORN, SUFFIX, 100, 500, FILE_BYTES, NOW_MS, 9, 1 << 20,
-            world.open, (log, 0, begin, end),
+            frame, 0, known_queues(core, world.queues), BORN, SUFFIX, 100, 500, FILE_BYTES,
+            NOW_MS, 9, 1 << 20, world.open, (log, 0, begin, end),
         )  # fmt: skip
         assert found[0] == 0
     cut = world.batch.append_all(
-        frame, 0, world.queues, BORN, SUFFIX, 100, 500, FILE_BYTES, NOW_MS, 9, 1 << 20,
-        world.open, (log[:-1], 0, 64, len(log)),
+        frame, 0, known_queues(core, world.queues), BORN, SUFFIX, 100, 500, FILE_BYTES,
+        NOW_MS, 9, 1 << 20, world.open, (log[:-1], 0, 64, len(log)),
     )  # fmt: skip
     assert cut[0] == 0
 
@@ -326,7 +328,8 @@ def test_what_fails_in_the_middle_takes_nothing(core: SimpleNamespace) -> None:
     half = world.prepare()
     before = world.halves()
     world.open.op_queue.topic_tail = None if core.name == "compiled" else 0
-    frames = framed(header_of({"i": PREPARED})) + framed(end_header(half), b"")
+    frames = framed(header_of()) + framed(header_of({"i": PREPARED}))
+    frames += framed(end_header(half), b"")
     with pytest.raises(TypeError):
         world.append(frames)
     assert (world.halves(), world.batch.count) == (before, 1)
@@ -337,8 +340,9 @@ def test_an_empty_batch_settles_nothing(core: SimpleNamespace) -> None:
     batch = core.TransactionBatch(HOST, FILE_BYTES)
     assert batch.settle(0, 0, stored=True) == (-1, [])
     assert batch.append_all(
-        b"", 0, {}, BORN, SUFFIX, 1, 0, FILE_BYTES, 0, 1, 1, core.OpenTransactions(), (b"", 0, 0, 9)
-    ) == (0, 0, 0, b"")
+        b"", 0, core.KnownQueues(), BORN, SUFFIX, 1, 0, FILE_BYTES, 0, 1, 1,
+        core.OpenTransactions(), (b"", 0, 0, 9),
+    ) == (0, 0, 0, b"")  # fmt: skip
     with pytest.raises(IndexError):
         batch.settle(0, 1, stored=True)
     batch.take_back()

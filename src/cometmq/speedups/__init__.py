@@ -15,6 +15,7 @@ from cometmq.speedups.plain.batches import append_batch, pack_batch, place_batch
 from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.indexkeys import put_keys
+from cometmq.speedups.plain.knownqueues import KnownQueues
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import Records, cut_records
 from cometmq.speedups.plain.pullanswers import (
@@ -40,6 +41,7 @@ __all__ = [
     "WALKED_COLUMNS",
     "WHY_PLAIN",
     "Half",
+    "KnownQueues",
     "Op",
     "OpenTransactions",
     "Outlet",
@@ -82,6 +84,7 @@ NAMES = {
     "columns": ("RecordColumns",),
     "hashing": ("index_hashes", "java_hash"),
     "indexkeys": ("put_keys",),
+    "knownqueues": ("KnownQueues",),
     "match": ("Program", "match_records"),
     "messages": ("Records", "cut_records"),
     "pullanswers": (

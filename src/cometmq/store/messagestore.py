@@ -62,7 +62,7 @@ from cometmq.store.write.dispatch import Backlog, Dispatcher, Listener, take_bac
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.speedups import OpenTransactions
+    from cometmq.speedups import KnownQueues, OpenTransactions
     from cometmq.store.files import Files
     from cometmq.store.index.index import Index
     from cometmq.store.log.commitlog import CommitLog
@@ -359,7 +359,7 @@ class MessageStore:
         self,
         data: bytes,
         at: int,
-        known: dict[bytes, list[ConsumeQueue | None]],
+        known: KnownQueues,
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,

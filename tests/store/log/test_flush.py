@@ -180,7 +180,7 @@ def failure_of_the_thread(store: MessageStore) -> None:
 async def test_the_core_s_thread_syncs_what_was_written_meanwhile(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     for number in range(300):
         send(store, number)
         store.sync()
@@ -208,7 +208,7 @@ async def test_the_core_s_thread_syncs_what_was_written_meanwhile(tmp_path: Path
 async def test_the_core_s_thread_syncs_both_files_of_a_roll(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     count = 0
     while len(store.log.segments.files) < 4:
         send(store, count)
@@ -228,8 +228,8 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
     failed: list[object] = []
-    store.on_durable = released.extend
-    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    store.on_durable.append(released.extend)
+    store.on_sync_failed.append(lambda tokens, error: failed.extend(tokens))
     send(store, "kept")
     store.sync()
     await until(released, 1)
@@ -269,8 +269,8 @@ async def test_a_sync_on_the_loop_hears_of_the_thread_s_failure(tmp_path: Path) 
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
     failed: list[object] = []
-    store.on_durable = released.extend
-    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    store.on_durable.append(released.extend)
+    store.on_sync_failed.append(lambda tokens, error: failed.extend(tokens))
     send(store, "lost")
     file = store.log.segments.files[-1]
     reader, writer = os.pipe()
@@ -291,7 +291,7 @@ async def test_a_failure_of_the_thread_while_the_store_stops_is_no_clean_stop(
 ) -> None:
     store = sync_store(tmp_path, PosixFiles())
     failed: list[object] = []
-    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    store.on_sync_failed.append(lambda tokens, error: failed.extend(tokens))
     send(store, "unproven")
     file = store.log.segments.files[-1]
     reader, writer = os.pipe()
@@ -316,7 +316,7 @@ async def test_a_deleted_file_is_noticed_after_the_thread_s_sync(tmp_path: Path)
         failed.extend(tokens)
         errors.append(error)
 
-    store.on_sync_failed = on_failed
+    store.on_sync_failed.append(on_failed)
     send(store, "nowhere")
     os.unlink(store.log.segments.files[-1].path)
     store.flusher.sync_in_thread()
@@ -329,7 +329,7 @@ async def test_a_deleted_file_is_noticed_after_the_thread_s_sync(tmp_path: Path)
 async def test_too_many_files_for_the_thread_are_synced_on_the_loop(tmp_path: Path) -> None:
     store = sync_store(tmp_path, PosixFiles())
     released: list[object] = []
-    store.on_durable = released.extend
+    store.on_durable.append(released.extend)
     count = 0
     while len(store.log.segments.files) < 70:
         send(store, count)

@@ -2,13 +2,16 @@
 
 A send needs its topic's configuration, the topic's table of queues, and one of these queues. With
 100 000 queues each of these look-ups causes several cache misses of the processor. So the queues
-of a topic are kept in one list, by queue id, once they were found and checked. A change of any
-topic clears all lists; a queue that is deleted clears the list of its topic.
+of a topic are kept in one list, by queue id, once they were found and checked. Those that plain
+sends may be appended to are in a table of the core too, which finds many of them at once. A change
+of any topic clears all of this; a queue that is deleted clears the list of its topic.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from cometmq.speedups import KnownQueues
 
 if TYPE_CHECKING:
     from cometmq.broker.topics.table import TopicTable
@@ -21,13 +24,13 @@ class Destinations:
     """Queues that need no further check, by topic.
 
     ``get(topic)`` returns a topic's queues by queue id, with None for queues without a checked send
-    yet; it returns None for an unknown topic. ``plain`` has the same lists, by encoded topic name,
-    of the topics whose plain sends may be taken as a batch.
+    yet; it returns None for an unknown topic. ``plain`` has those of the queues whose plain sends
+    may be taken as a batch.
     """
 
     def __init__(self, topics: TopicTable, queues: QueueTable) -> None:
         self._by_topic: dict[str, list[ConsumeQueue | None]] = {}
-        self.plain: dict[bytes, list[ConsumeQueue | None]] = {}
+        self.plain = KnownQueues()
         self.get = self._by_topic.get
         topics.on_change.append(self._clear)
         queues.on_gone.append(self._forget)
@@ -46,7 +49,7 @@ class Destinations:
             known = self._by_topic[queue.topic] = [None] * count
         known[queue.queue_id] = queue
         if plain:
-            self.plain[queue.topic.encode()] = known
+            self.plain.add(queue)
 
     def _clear(self) -> None:
         self._by_topic.clear()
@@ -54,4 +57,4 @@ class Destinations:
 
     def _forget(self, queue: ConsumeQueue) -> None:
         self._by_topic.pop(queue.topic, None)
-        self.plain.pop(queue.topic.encode(), None)
+        self.plain.forget(queue)

@@ -5,6 +5,7 @@ Compiled; plain/indexkeys.py is the definition.
 """
 
 from cometmq.speedups.compiled.octets cimport put32, put64
+from cometmq.speedups.compiled.prefetching cimport prefetch
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
@@ -12,6 +13,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     INDEX_ENTRY_BYTES = 20
+    AHEAD = 16
 
 
 def put_keys(slots, hashes, places, times_ms, long long begin_ms, int first):
@@ -29,7 +31,12 @@ def put_keys(slots, hashes, places, times_ms, long long begin_ms, int first):
         raise ValueError("columns of different lengths, or no slots")
     found = PyBytes_FromStringAndSize(NULL, count * INDEX_ENTRY_BYTES)
     out = <unsigned char *>PyBytes_AsString(found)
+    # With keys of many topics the slots are in no CPU cache.
+    for n in range(min(count, AHEAD)):
+        prefetch(&table[(keys[n] & 0x7FFFFFFF) % slot_count])
     for n in range(count):
+        if n + AHEAD < count:
+            prefetch(&table[(keys[n + AHEAD] & 0x7FFFFFFF) % slot_count])
         slot = (keys[n] & 0x7FFFFFFF) % slot_count
         put32(out, <unsigned int>keys[n])
         put64(out + 4, where[n])

@@ -2,6 +2,7 @@
 """Declarations of the batch that takes sends, for the module that adds transactions."""
 
 from cometmq.speedups.compiled.headers cimport Header
+from cometmq.speedups.compiled.knownqueues cimport KnownQueues
 from cometmq.speedups.compiled.octets cimport Bytes
 from cometmq.speedups.compiled.properties cimport Named
 from cometmq.speedups.compiled.texts cimport Span
@@ -42,6 +43,13 @@ cdef struct Send:
     Header header
     Bytes body
     Py_ssize_t body_bytes
+    Reading reading
+    # End of the frame; NULL if its lengths are invalid.
+    Bytes stop
+    # Hash of the topic and the queue id.
+    unsigned long long hash
+    # Stored properties, in the scratch memory of the batch.
+    unsigned char *text
     # Size of the stored properties, without escapes, and the values found in them.
     Py_ssize_t kept_bytes
     Named named
@@ -54,9 +62,6 @@ cdef struct Send:
 cdef struct Taking:
     # State of one call of `append`: common values and progress.
     void *known
-    Bytes last_topic
-    Py_ssize_t last_topic_bytes
-    void *last_queues
     Bytes born_host
     Bytes suffix
     Py_ssize_t suffix_bytes
@@ -75,7 +80,7 @@ cdef class SendBatch(WriteBatch):
 
     cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed, Py_ssize_t owned)
     cdef _append(
-        self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
+        self, bytes data, Py_ssize_t at, KnownQueues known, bytes born_host, bytes suffix,
         Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     )
@@ -83,6 +88,10 @@ cdef class SendBatch(WriteBatch):
         self, bytes data, Py_ssize_t at, Taking *taking, Py_ssize_t body_max_bytes,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     )
+    cdef int _read_ahead(
+        self, Bytes p, Bytes end, Send *sends, Taking *taking, Py_ssize_t body_max_bytes,
+        Py_ssize_t rows_left, Py_ssize_t bytes_max,
+    ) noexcept
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2
     cdef Py_ssize_t _take_batch(self, Send *send, Taking *taking) except -2
     cdef int _make_out(self, Taking *taking, Py_ssize_t size) except -1
@@ -99,6 +108,6 @@ cdef class SendBatch(WriteBatch):
     cdef bint _is_for_others(self, int reading) noexcept
 
 
-cdef int find_queue(
+cdef bint find_queue(
     Taking *taking, Bytes topic, Py_ssize_t topic_bytes, long long queue_id, void **found
-) except -1
+) noexcept

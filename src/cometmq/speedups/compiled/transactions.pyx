@@ -13,6 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
 )
+from cometmq.speedups.compiled.knownqueues cimport KnownQueues
 from cometmq.speedups.compiled.octets cimport (
     DIGITS_MAX, Bytes, be32, be64, put16, put32, put64, put_decimal,
 )
@@ -119,7 +120,7 @@ cdef class TransactionBatch(SendBatch):
         free(self.more)
 
     def append_all(
-        self, bytes data not None, Py_ssize_t at, dict known not None, bytes born_host not None,
+        self, bytes data not None, Py_ssize_t at, KnownQueues known not None, bytes born_host not None,
         bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
         long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
         OpenTransactions transactions, tuple log,

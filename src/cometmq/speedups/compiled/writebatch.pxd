@@ -31,12 +31,10 @@ cdef struct Row:
 
 
 cdef class QueueState:
+    # What each send uses comes first.
     cdef public long long next_offset
     cdef public long long max_offset
-    cdef public long long min_offset
-    cdef public long long tail_offset
     cdef public long long queue_id
-    cdef public long long delay_ms
     cdef public long long number
     cdef public bytearray tail
     cdef public bytes topic_tail
@@ -44,6 +42,9 @@ cdef class QueueState:
     cdef public bint is_dirty
     cdef public bint is_prompt
     cdef bint has_grown
+    cdef public long long min_offset
+    cdef public long long tail_offset
+    cdef public long long delay_ms
 
 
 cdef class WriteBatch:

@@ -10,6 +10,7 @@ from libc.string cimport memcpy
 from cometmq.speedups.compiled.octets cimport (
     DIGITS_MAX, Bytes, put32, put64, put_decimal, put_hex,
 )
+from cometmq.speedups.compiled.prefetching cimport prefetch
 from cometmq.speedups.compiled.records cimport ENTRY_BYTES, PREPARED_BIT, WalkedRow
 
 cdef extern from "Python.h":
@@ -21,16 +22,6 @@ cdef extern from "Python.h":
     int PyByteArray_Resize(object, Py_ssize_t) except -1
     void *PyList_GetItem(object, Py_ssize_t) except NULL
     Py_ssize_t PyList_Size(object) except -1
-
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define prefetch(place) __builtin_prefetch(place)
-    #else
-    #define prefetch(place) ((void)(place))
-    #endif
-    """
-    void prefetch(const void *) nogil
 
 cdef enum:
     JOURNAL_ROW_BYTES = 36

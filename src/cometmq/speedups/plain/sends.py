@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.speedups.plain.batches import append_messages, read_messages
 from cometmq.speedups.plain.headers import (
@@ -37,6 +37,9 @@ from cometmq.speedups.plain.headers import (
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, HEAD, MAGIC_V1, PREPARED, stored_crc
 from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.knownqueues import KnownQueues
 
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
@@ -216,7 +219,7 @@ class Taking:
 
     def __init__(
         self,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         position: int,
         limit: int,
@@ -247,7 +250,7 @@ class SendBatch(WriteBatch):
         self,
         data: bytes,
         at: int,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,
@@ -259,11 +262,10 @@ class SendBatch(WriteBatch):
     ) -> tuple[int, int, int, bytes]:
         """Append the plain sends of a connection, starting at ``data[at]``.
 
-        ``known`` maps a topic to its queues by queue id, with None for an unknown queue. ``suffix``
-        is the property text that the broker adds to each message, ``body_max_bytes`` the maximum
-        body size. Records start at physical offset ``position`` in a log file that ends at
-        ``limit``. The call stops after ``rows_max`` sends, or once the records reach ``bytes_max``
-        bytes.
+        ``known`` has the queues that may be appended to. ``suffix`` is the property text that the
+        broker adds to each message, ``body_max_bytes`` the maximum body size. Records start at
+        physical offset ``position`` in a log file that ends at ``limit``. The call stops after
+        ``rows_max`` sends, or once the records reach ``bytes_max`` bytes.
 
         Returns the number of sends taken, the position of the first frame that was not taken, the
         reason (0: more data is needed or a maximum was reached; -1: the log file is full; otherwise
@@ -410,8 +412,7 @@ class SendBatch(WriteBatch):
 
     def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
         """Return a known queue. Raises Odd if there is none."""
-        queues = taking.known.get(topic, [])
-        queue: QueueState | None = queues[queue_id] if queue_id < len(queues) else None
+        queue = taking.known.get(topic, queue_id)
         if queue is None:
             raise Odd
         return queue

@@ -14,7 +14,7 @@ individually, including one whose op message would start a new file after its co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.speedups.plain.headers import Odd
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
@@ -39,6 +39,9 @@ from cometmq.speedups.plain.sends import (
     record_bytes,
 )
 from cometmq.speedups.plain.writebatch import HALF, OP, QueueState, Row
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.knownqueues import KnownQueues
 
 _COMMIT: Final = 8
 _HOST_BITS: Final = 0x30
@@ -120,7 +123,7 @@ class TransactionBatch(SendBatch):
         self,
         data: bytes,
         at: int,
-        known: dict[bytes, list[Any]],
+        known: KnownQueues,
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,
@@ -233,7 +236,7 @@ class TransactionBatch(SendBatch):
             copy_bytes = record_bytes(queue, found.body, found.properties)
             if not self._fits(taking, copy_bytes):
                 return None
-            after = Taking({}, b"", taking.position + copy_bytes, taking.limit, 0)
+            after = Taking(taking.known, b"", taking.position + copy_bytes, taking.limit, 0)
             if not self._fits(after, op_bytes):
                 # The copy fits into this file, but the op message would start the next one.
                 raise Odd
