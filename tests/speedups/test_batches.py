@@ -27,6 +27,7 @@ from tests.speedups.test_sends import (
     World,
     framed,
     header_of,
+    known_queues,
 )
 
 NOW_MS = 1_800_000_000_000
@@ -415,7 +416,17 @@ def test_large_batches_are_left(core: SimpleNamespace) -> None:
         world = World(core)
         frame = batch_frame(body, {"i": properties})
         count: int = world.batch.append(
-            frame, 0, world.queues, BORN, SUFFIX, 1 << 22, 0, 1 << 30, NOW_MS, 9, 1 << 30
+            frame,
+            0,
+            known_queues(core, world.queues),
+            BORN,
+            SUFFIX,
+            1 << 22,
+            0,
+            1 << 30,
+            NOW_MS,
+            9,
+            1 << 30,
         )[0]
         assert count == min(1, world.batch.count)
         return count

@@ -479,7 +479,7 @@ class MessageStore:
             self.backlog.release(offset, self.last_ms)
         tokens = self.durable.advance(offset)
         if tokens:
-            for durable in self.on_durable:
+            for durable in self.on_durable or (_log_unclaimed,):
                 durable(tokens)
         for call in (*self.on_progress,):
             call()
@@ -489,7 +489,7 @@ class MessageStore:
         self.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
         tokens = self.durable.drain()
         if tokens:
-            for failed in self.on_sync_failed:
+            for failed in self.on_sync_failed or (_log_unclaimed,):
                 failed(tokens, anew(self.refusal))
 
     # --- reading -----------------------------------------------------------------------------
@@ -647,6 +647,11 @@ class MessageStore:
             self.pool.close()
             self.index.close()
             self.files.close(self.lock_handle)
+
+
+def _log_unclaimed(tokens: list[object], error: StoreError | None = None) -> None:
+    what = "durable" if error is None else "failed"
+    logger.warning("%s_tokens_unclaimed count=%d error=%r", what, len(tokens), str(error))
 
 
 def _check_batch_bytes(size_bytes: int) -> None:
