@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.message.model import Message
-from cometmq.outbox.relay import Relay, RelaySettings
+from cometmq.outbox.relay import Relay, RelaySettings, Worker
 from cometmq.outbox.sqlite import SqliteOutbox, SqliteSource
-from cometmq.outbox.relay import Worker
 from examples.demo.tables import TABLES, Change, connect
 
 if TYPE_CHECKING:

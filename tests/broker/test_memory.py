@@ -15,7 +15,7 @@ from cometmq.broker.consumers import members
 from cometmq.core.errors import StoreFull
 from cometmq.net import server as servers
 from cometmq.net.memory import MemoryBudget
-from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData, SubscriptionData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import FLAG_RESPONSE, Head, encode_head
@@ -79,7 +79,9 @@ async def beat(
         client_id,
         tuple(ProducerData(name) for name in producers or ()),
         tuple(
-            ConsumerData(name, subscription_data_set=(Subscription("t", sub_string=expression),))
+            ConsumerData(
+                name, subscription_data_set=(SubscriptionData("t", sub_string=expression),)
+            )
             for name in consumers
         ),
     )

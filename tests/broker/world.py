@@ -40,7 +40,7 @@ from cometmq.net.reply import Reply
 from cometmq.net.router import Handler, HandlerPart
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
-from cometmq.protocol.bodies import ConsumerData, Heartbeat, Subscription
+from cometmq.protocol.bodies import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Request, Response
@@ -236,7 +236,7 @@ class Parts(Tables):
         """A consumer comes online; gives its connection."""
         peer = connect()
         data = ConsumerData(
-            group, message_model=model, subscription_data_set=(Subscription(topic),)
+            group, message_model=model, subscription_data_set=(SubscriptionData(topic),)
         )
         body = encode_json(Heartbeat(client_id, (), (data,)))
         await self.ask(

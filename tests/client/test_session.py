@@ -12,7 +12,7 @@ from cometmq.client.session import Session
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.fake_broker import FakeCluster, fake_cluster, open_session, quick_config
@@ -28,7 +28,7 @@ class FakeMember:
         self.rebalances = 0
 
     def describe(self) -> ConsumerData:
-        subscriptions = tuple(Subscription(topic) for topic in sorted(self._topics))
+        subscriptions = tuple(SubscriptionData(topic) for topic in sorted(self._topics))
         return ConsumerData(self.group, subscription_data_set=subscriptions)
 
     def topics(self) -> frozenset[str]:

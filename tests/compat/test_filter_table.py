@@ -9,7 +9,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
-from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from cometmq.protocol.fastjson import parse_json
 from tests.compat.driver import Driver
 
@@ -28,9 +28,9 @@ async def ours(directory: Path, rows: list[list[Any]]) -> tuple[FilterTable, Tas
     table = FilterTable(str(directory), config=SETTINGS, clock=SystemClock(), tasks=tasks)
     table.load()
     for topic, group, expression, version in rows:
-        wanted = Subscription(topic, expression, version, expression_type="SQL92")
+        wanted = SubscriptionData(topic, expression, version, expression_type="SQL92")
         others = [row for row in rows if row[1] == group and row[0] != topic]
-        kept = [Subscription(row[0], row[2], row[3], expression_type="SQL92") for row in others]
+        kept = [SubscriptionData(row[0], row[2], row[3], expression_type="SQL92") for row in others]
         table.subscribed(ConsumerData(group, subscription_data_set=(wanted, *kept)))
     return table, tasks
 

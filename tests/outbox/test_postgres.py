@@ -14,12 +14,12 @@ from cometmq.core.errors import SettingsError
 from cometmq.message.model import Message
 from cometmq.outbox.postgres import PostgresOutbox
 from cometmq.outbox.relay import Relay, RelaySettings
-from cometmq.outbox.row import Settled, Wanted
+from cometmq.outbox.row import Settled, WantedRows
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_topic
 from tests.outbox.boxes import Shop, body, first_copies, stored
 
-WANTED = Wanted(rows=100, page_bytes=1 << 20, largest_bytes=1 << 20)
+WANTED = WantedRows(rows=100, page_bytes=1 << 20, largest_bytes=1 << 20)
 
 
 def ids_of(outbox: PostgresOutbox) -> list[int]:

@@ -15,7 +15,7 @@ from cometmq.client.client import Client
 from cometmq.core.errors import CometError
 from cometmq.message.model import Message
 from cometmq.outbox.relay import Relay, RelaySettings
-from cometmq.outbox.row import OutboxBusy, Page, Settled, Source, Sources, Wanted
+from cometmq.outbox.row import OutboxBusy, Page, Settled, Source, Sources, WantedRows
 from cometmq.outbox.table import Outbox
 from cometmq.protocol.route import PERM_READ
 from cometmq.testing.cluster import Cluster
@@ -51,7 +51,7 @@ class WrappedSource:
         self._source = source
         self.give_up, self.sent_as, self.close = source.give_up, source.sent_as, source.close
 
-    def take(self, wanted: Wanted) -> Page | None:
+    def take(self, wanted: WantedRows) -> Page | None:
         self._wrapped.before_take()
         return self._source.take(wanted)
 
@@ -247,7 +247,7 @@ async def test_relays_side_by_side_publish_each_key_in_order(client: Client, sho
 async def test_draining_says_when_another_relay_is_at_work(client: Client, shop: Shop) -> None:
     shop.write("t", [("a", 1)])
     source = shop.outbox.open()
-    assert source.take(Wanted(1, 1, 1)) is not None
+    assert source.take(WantedRows(1, 1, 1)) is not None
     with pytest.raises(OutboxBusy, match="another relay"):
         await relay(client, shop.outbox).drain()
     source.give_up()

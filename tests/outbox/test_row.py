@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
-from cometmq.outbox.row import Row, Wanted, fitting, headers_of
+from cometmq.outbox.row import Row, WantedRows, fitting, headers_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -69,7 +69,7 @@ def test_ids_last_and_differ() -> None:
     assert len({each.message_id for each in (first, *others)}) == 4
 
 
-WANTED = Wanted(rows=100, page_bytes=10, largest_bytes=8)
+WANTED = WantedRows(rows=100, page_bytes=10, largest_bytes=8)
 
 
 def test_a_page_ends_after_the_row_that_fills_it() -> None:

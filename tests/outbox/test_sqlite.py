@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.outbox.row import Wanted
+from cometmq.outbox.row import WantedRows
 from cometmq.outbox.sqlite import SqliteOutbox
 from tests.outbox.boxes import Shop
 
-WANTED = Wanted(rows=10, page_bytes=1 << 20, largest_bytes=1 << 20)
+WANTED = WantedRows(rows=10, page_bytes=1 << 20, largest_bytes=1 << 20)
 
 HOLD = """
 import sys
 from cometmq.outbox import SqliteOutbox
-from cometmq.outbox.row import Wanted
+from cometmq.outbox.row import WantedRows
 source = SqliteOutbox(sys.argv[1]).open()
-print(source.take(Wanted(1, 1, 1)) is not None, flush=True)
+print(source.take(WantedRows(1, 1, 1)) is not None, flush=True)
 sys.stdin.read()
 """
 

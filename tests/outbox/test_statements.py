@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.outbox.row import Settled, Wanted
+from cometmq.outbox.row import Settled, WantedRows
 from cometmq.outbox.statements import Statement, Statements
 
 
@@ -12,8 +12,8 @@ from cometmq.outbox.statements import Statement, Statements
 def test_marks_and_values_agree(mark: str) -> None:
     make = Statements("outbox", mark)
     single: list[Statement] = [
-        make.waiting(Wanted(1, 2, 3)),
-        make.waiting(Wanted(1, 2, 3, resting=["t", "u"], hold_keys=False)),
+        make.waiting(WantedRows(1, 2, 3)),
+        make.waiting(WantedRows(1, 2, 3, resting=["t", "u"], hold_keys=False)),
         make.rows([1, 2, 3]),
         make.sent_as(1),
         make.status(),

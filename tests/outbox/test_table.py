@@ -9,11 +9,11 @@ import pytest
 
 from cometmq.core.errors import MessageIllegal, SettingsError
 from cometmq.message.model import Message
-from cometmq.outbox.row import Page, Settled, Status, Wanted
+from cometmq.outbox.row import Page, Settled, Status, WantedRows
 from cometmq.outbox.sqlite import SqliteOutbox
 from tests.outbox.boxes import Shop, body
 
-WANTED = Wanted(rows=100, page_bytes=1 << 20, largest_bytes=1 << 20)
+WANTED = WantedRows(rows=100, page_bytes=1 << 20, largest_bytes=1 << 20)
 
 
 def test_a_message_waits_if_its_transaction_commits(shop: Shop) -> None:
@@ -86,7 +86,7 @@ def test_an_operator_sees_what_waits_and_decides_about_what_is_refused(shop: Sho
     # What stands behind it waits, unless one wants it otherwise.
     assert _taken(source.take(WANTED)) == []
     source.give_up()
-    assert _taken(source.take(Wanted(100, 1 << 20, 1 << 20, hold_keys=False))) == [ids[2]]
+    assert _taken(source.take(WantedRows(100, 1 << 20, 1 << 20, hold_keys=False))) == [ids[2]]
     source.give_up()
     assert not shop.outbox.retry(ids[2])
     assert shop.outbox.retry(ids[0])
@@ -104,11 +104,11 @@ def test_a_page_has_bounds(shop: Shop) -> None:
     shop.write("u", [(None, 10)])
     source = shop.outbox.open()
     for wanted, expected in (
-        (Wanted(3, 1 << 20, 1 << 20), ids[:3]),
-        (Wanted(100, 5, 1 << 20), ids[:3]),  # of two bytes each: the third fills it
-        (Wanted(100, 1 << 20, 1), []),
-        (Wanted(100, 1 << 20, 1 << 20, resting=["u"]), ids),
-        (Wanted(100, 1 << 20, 1 << 20, resting=["t", "u"]), []),
+        (WantedRows(3, 1 << 20, 1 << 20), ids[:3]),
+        (WantedRows(100, 5, 1 << 20), ids[:3]),  # of two bytes each: the third fills it
+        (WantedRows(100, 1 << 20, 1), []),
+        (WantedRows(100, 1 << 20, 1 << 20, resting=["u"]), ids),
+        (WantedRows(100, 1 << 20, 1 << 20, resting=["t", "u"]), []),
     ):
         page = source.take(wanted)
         assert _taken(page) == expected

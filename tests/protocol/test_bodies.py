@@ -10,7 +10,7 @@ from cometmq.protocol import bodies as b
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 
 TOPIC = b.TopicConfig("t", 4, 8, 6)
-SUBSCRIPTION = b.Subscription("t", "a || b", 5, ("a", "b"), (97, 98))
+SUBSCRIPTION = b.SubscriptionData("t", "a || b", 5, ("a", "b"), (97, 98))
 
 EXAMPLES: list[b.Body] = [
     b.QueueKey("t", "broker-a", 3),
@@ -27,7 +27,7 @@ EXAMPLES: list[b.Body] = [
     SUBSCRIPTION,
     b.ConsumerData("g", subscription_data_set=(SUBSCRIPTION,)),
     b.ProducerData("p"),
-    b.ClientConfigCheck(b.Subscription("t"), "c", "g"),
+    b.ClientConfigCheck(b.SubscriptionData("t"), "c", "g"),
     b.Heartbeat("c", (b.ProducerData("p"),), (b.ConsumerData("g"),)),
     b.ConsumerIds(["c"]),
     b.QueueLockRequest("g", "c", [b.QueueKey("t", "a", 0)]),

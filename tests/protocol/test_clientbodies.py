@@ -20,12 +20,12 @@ from cometmq.protocol.bodies import (
     ProducerData,
     QueueKey,
     QueueLockRequest,
-    Subscription,
+    SubscriptionData,
 )
 from cometmq.protocol.clientbodies import ENUMERATIONS, parse_client_body
 from cometmq.protocol.consumerbodies import DirectResult
 
-WANTED: Final = Subscription("t", "a||b", 5, ("a", "b"), (97, 98))
+WANTED: Final = SubscriptionData("t", "a||b", 5, ("a", "b"), (97, 98))
 MEMBER: Final = ConsumerData(
     "g", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", (WANTED,)
 )

@@ -69,7 +69,7 @@ class NotMoved(CometError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MigrationPlan:
     """State of a running master, and the consequences of moving it. Sizes in bytes."""
 
     address: str
@@ -137,7 +137,9 @@ class Move:
     address_ms: int = -1
 
 
-async def plan(admin: Admin, session: Session, address: str, store: Path, port: int) -> Plan:
+async def plan(
+    admin: Admin, session: Session, address: str, store: Path, port: int
+) -> MigrationPlan:
     """Inspect the master at ``address`` for a slave that stores under ``store`` and uses ``port``.
 
     Raises NotConnected, RequestTimedOut and BrokerRefused.
@@ -155,7 +157,7 @@ async def plan(admin: Admin, session: Session, address: str, store: Path, port: 
     )
     start, end = int(runtime["commitLogMinOffset"]), int(runtime["commitLogMaxOffset"])
     settings = settings_of_slave(config, store, port, await _free_id(admin, config))
-    return Plan(
+    return MigrationPlan(
         address=address,
         name=config.get("brokerName", ""),
         cluster=config.get("brokerClusterName", ""),

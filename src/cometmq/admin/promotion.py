@@ -25,7 +25,7 @@ class NotPromoted(CometError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PromotionOutcome:
     """Response of a broker, and the time until it served as the master; -1 if it was not
     promoted.
     """
@@ -36,7 +36,7 @@ class Outcome:
 
 async def promote(
     remoting: Remoting, clock: Clock, address: str, wanted: Promote, *, wait_ms: int = WAIT_MS
-) -> Outcome:
+) -> PromotionOutcome:
     """Make the slave at ``address`` the master and wait until it serves.
 
     Raises NotConnected and RequestTimedOut when it does not respond, BrokerRefused when it is not a
@@ -48,10 +48,10 @@ async def promote(
     response = await remoting.call(address, code, None, body, timeout_ms=_TIMEOUT_MS)
     found = parse_json(response.body, Promotion)
     if not found.begins:
-        return Outcome(found, -1)
+        return PromotionOutcome(found, -1)
     while clock.monotonic_ms() - begun_ms < wait_ms:
         if await _role(remoting, address) == wanted.role:
-            return Outcome(found, clock.monotonic_ms() - begun_ms)
+            return PromotionOutcome(found, clock.monotonic_ms() - begun_ms)
         await clock.sleep_ms(_STEP_MS)
     raise NotPromoted(
         f"{address} does not serve as {wanted.role} after {wait_ms // 1000} s: its log says why"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from cometmq.core.errors import SettingsError
-from cometmq.outbox.row import Page, Row, Settled, Wanted, fitting
+from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
 from cometmq.outbox.table import Outbox
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class PostgresSource:
         self._statements = statements
         self._lock = lock
 
-    def take(self, wanted: Wanted) -> Page | None:
+    def take(self, wanted: WantedRows) -> Page | None:
         run = self._connection.execute
         # Under READ COMMITTED each statement sees all commits before it, including those before the
         # lock was taken.

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from cometmq.outbox.publishing import Outcome, Publisher
-from cometmq.outbox.row import OutboxBusy, Page, Settled, Wanted
+from cometmq.outbox.row import OutboxBusy, Page, Settled, WantedRows
 from cometmq.outbox.transactional import Halves, checker, may_be_half
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Relay:
     async def _step(self) -> tuple[_Step, Outcome]:
         source, worker = await self._opened()
         now_ms = self._client.session.clock.monotonic_ms()
-        wanted = Wanted(
+        wanted = WantedRows(
             rows=self.settings.page_rows,
             page_bytes=self.settings.page_bytes,
             largest_bytes=self._client.config.max_message_bytes,

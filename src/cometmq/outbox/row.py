@@ -78,7 +78,7 @@ def headers_of(message: Message) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRows:
     """Limits of a page: at most ``rows`` rows, and ``page_bytes`` bytes plus one row.
 
     Topics in ``resting`` are left out. Bodies over ``largest_bytes`` are not read. ``hold_keys``
@@ -144,7 +144,7 @@ class Source(Protocol):
     ``give_up`` ends it.
     """
 
-    def take(self, wanted: Wanted) -> Page | None:
+    def take(self, wanted: WantedRows) -> Page | None:
         """Return the oldest rows that may be sent; None while another relay has the outbox."""
         ...
 
@@ -184,7 +184,7 @@ class Sources(Protocol):
 
 
 def fitting(
-    waiting: Iterable[tuple[int, str, str | None, int]], wanted: Wanted
+    waiting: Iterable[tuple[int, str, str | None, int]], wanted: WantedRows
 ) -> tuple[list[int], dict[int, str]]:
     """Choose the rows to read; return their ids, and the reasons by id of rows that cannot be sent.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.outbox.row import Page, Row, Settled, Wanted, fitting
+from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
 from cometmq.outbox.table import Outbox
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class SqliteSource:
         self._connection = _connect(path)
         self._lock = _connect(path.with_name(f"{path.name}-relay"), busy_timeout_s=0)
 
-    def take(self, wanted: Wanted) -> Page | None:
+    def take(self, wanted: WantedRows) -> Page | None:
         if not self._lock.in_transaction and not _locks(self._lock):
             return None
         run = self._connection.execute

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cometmq.outbox.row import Settled, Wanted
+    from cometmq.outbox.row import Settled, WantedRows
 
 Value = str | int | bytes | None
 #: A statement and the values of its placeholders.
@@ -43,7 +43,7 @@ class Statements:
         """Return statements that create missing indexes of the table, in the table's schema."""
         return _INDEXES.format(table=self.table, name=self.table.rpartition(".")[2])
 
-    def waiting(self, wanted: Wanted) -> Statement:
+    def waiting(self, wanted: WantedRows) -> Statement:
         """Return the query of the oldest rows that may be sent: id, topic, order key, body size."""
         conditions = [_WAITS]
         if wanted.resting:

@@ -210,8 +210,8 @@ class SubscriptionGroupTable(Body, frozen=True):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
 
-class Subscription(Body, frozen=True):
-    """Subscription of one consumer to one topic."""
+class SubscriptionData(Body, frozen=True):
+    """SubscriptionData of one consumer to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -227,7 +227,7 @@ class ClientConfigCheck(Body, frozen=True):
     start.
     """
 
-    subscription_data: Subscription
+    subscription_data: SubscriptionData
     client_id: str = ""
     group: str = ""
 
@@ -239,7 +239,7 @@ class ConsumerData(Body, frozen=True):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    subscription_data_set: tuple[Subscription, ...] = ()
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
 
 
@@ -294,7 +294,7 @@ class ConsumerConnections(Body, frozen=True):
     """
 
     connection_set: list[ClientConnection]
-    subscription_table: dict[str, Subscription]
+    subscription_table: dict[str, SubscriptionData]
     consume_type: str
     message_model: str
     consume_from_where: str

@@ -20,7 +20,7 @@ from cometmq.protocol.bodies import (
     ProducerData,
     QueueKey,
     QueueLockRequest,
-    Subscription,
+    SubscriptionData,
 )
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.consumerbodies import DirectResult
@@ -54,7 +54,7 @@ ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Structs that each body consists of.
 _PARTS: Final[dict[type[Body], tuple[type[Body], ...]]] = {
-    Heartbeat: (Heartbeat, ConsumerData, ProducerData, Subscription),
+    Heartbeat: (Heartbeat, ConsumerData, ProducerData, SubscriptionData),
     QueueLockRequest: (QueueLockRequest, QueueKey),
     DirectResult: (DirectResult,),
 }

@@ -20,7 +20,7 @@ from cometmq.protocol.bodies import (
     Int32,
     Int64,
     QueueKey,
-    Subscription,
+    SubscriptionData,
 )
 from cometmq.protocol.fastjson import encode_json, map_entry, parse_json
 
@@ -223,7 +223,7 @@ class RunningInfo(Body, frozen=True):
     """
 
     properties: dict[str, str]
-    subscription_set: tuple[Subscription, ...]
+    subscription_set: tuple[SubscriptionData, ...]
     mq_table: Raw
     status_table: dict[str, TopicRates]
     jstack: str | None = None
@@ -233,7 +233,7 @@ class RunningInfoRead(Body, frozen=True):
     """:class:`RunningInfo` as it is parsed."""
 
     properties: dict[str, Any] = field(default_factory=dict)
-    subscription_set: tuple[Subscription, ...] = ()
+    subscription_set: tuple[SubscriptionData, ...] = ()
     mq_table: dict[str, ProcessQueueInfo] = field(default_factory=dict)
     status_table: dict[str, TopicRates] = field(default_factory=dict)
     jstack: str | None = None

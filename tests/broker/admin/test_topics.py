@@ -13,7 +13,7 @@ from cometmq.protocol.bodies import (
     ConsumerData,
     GroupList,
     Heartbeat,
-    Subscription,
+    SubscriptionData,
     TopicConfig,
     TopicConfigTable,
     TopicList,
@@ -177,7 +177,7 @@ async def test_the_state_of_a_topic_s_queues(tmp_path: Path) -> None:
 async def test_groups_of_a_topic_are_those_online_and_those_that_read(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         parts.offsets.commit("reader", "t", 0, 1)
-        data = ConsumerData("online", subscription_data_set=(Subscription("t"),))
+        data = ConsumerData("online", subscription_data_set=(SubscriptionData("t"),))
         await parts.ask(Code.HEART_BEAT, body=encode_json(Heartbeat("c", (), (data,))))
         reply = await parts.ask(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic("t"))
         assert parse_json(reply.body, GroupList).group_list == ["online", "reader"]

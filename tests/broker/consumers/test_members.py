@@ -20,7 +20,7 @@ from cometmq.protocol.bodies import (
     ConsumerIds,
     Heartbeat,
     ProducerData,
-    Subscription,
+    SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
 )
@@ -35,7 +35,7 @@ TELL = [(Code.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup("g"))]
 def consumer(group: str = "g", *topics: str, version: int = 1) -> ConsumerData:
     return ConsumerData(
         group,
-        subscription_data_set=tuple(Subscription(topic, "*", version) for topic in topics),
+        subscription_data_set=tuple(SubscriptionData(topic, "*", version) for topic in topics),
     )
 
 
@@ -61,7 +61,7 @@ async def test_a_heartbeat_creates_group_and_retry_topic(tmp_path: Path) -> None
         await beat(tables.members, connect(1), "c1", [consumer("g", "t")])
         assert tables.groups.get("g") is not None
         assert tables.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, 6)
-        assert tables.members.subscription("g", "t") == Subscription("t", "*", 1)
+        assert tables.members.subscription("g", "t") == SubscriptionData("t", "*", 1)
         assert tables.members.subscription("g", "u") is None
         assert tables.members.subscription("h", "t") is None
         assert tables.members.groups_of("t") == ["g"]
@@ -232,7 +232,7 @@ TAGS = tuple(f"tag{number}" for number in range(4_097))
     [
         ("c" * 1_025, consumer("g", "t"), "1025 characters, the limit is 1024"),
         ("c", consumer("g", "t" * 256), "of 256 characters, the limit is 255"),
-        ("c", ConsumerData("g", subscription_data_set=(Subscription("t", "*", 1, TAGS),)),
+        ("c", ConsumerData("g", subscription_data_set=(SubscriptionData("t", "*", 1, TAGS),)),
          "4097 tags of topic 't', the limit is 4096"),
     ],
 )  # fmt: skip
@@ -277,10 +277,10 @@ async def test_what_a_connection_tells_is_kept_up_to_a_bound(
     monkeypatch.setattr(broker_members, "MAX_KEPT_CHARS", 10_000)
     async with open_tables(tmp_path) as tables:
         members, peer = tables.members, connect(1)
-        long = ConsumerData("g0", subscription_data_set=(Subscription("t", "a" * 6_000, 1),))
+        long = ConsumerData("g0", subscription_data_set=(SubscriptionData("t", "a" * 6_000, 1),))
         for _ in range(3):
             await beat(members, peer, "c", [long])
-        more = ConsumerData("g1", subscription_data_set=(Subscription("t", "a" * 6_000, 1),))
+        more = ConsumerData("g1", subscription_data_set=(SubscriptionData("t", "a" * 6_000, 1),))
         with pytest.raises(BadRequest, match="the limit is 10000 a connection"):
             await beat(members, peer, "c", [more])
         await beat(members, connect(2), "c", [more])
@@ -301,7 +301,7 @@ async def test_a_line_of_the_log_names_some_of_those_who_disagree(
 
 
 def wanting(expression: str, version: int = 1) -> ConsumerData:
-    subscription = Subscription("t", expression, version, tuple(expression.split(" || ")))
+    subscription = SubscriptionData("t", expression, version, tuple(expression.split(" || ")))
     return ConsumerData("g", subscription_data_set=(subscription,))
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.consumers.membertable import EXPIRY_MS, Member, MemberTable, wants_of
-from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from tests.broker.consumers.test_members import consumer
 
 
@@ -62,8 +62,8 @@ def wanting(expression: str, kind: str | None = "TAG", topic: str = "t") -> Cons
     return ConsumerData(
         "g",
         subscription_data_set=(
-            Subscription(topic, expression, 1, tags if kind != "SQL92" else (), (), kind),
-            Subscription(f"%RETRY%{expression}"),
+            SubscriptionData(topic, expression, 1, tags if kind != "SQL92" else (), (), kind),
+            SubscriptionData(f"%RETRY%{expression}"),
         ),
     )
 

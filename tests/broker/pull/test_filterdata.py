@@ -18,7 +18,7 @@ from cometmq.broker.tables.prettyjson import pretty
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks
-from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from cometmq.protocol.fastjson import parse_json
 from tests.pace import processor_time_within
 
@@ -47,7 +47,7 @@ def wanting(*expressions: str, version: int = 1, group: str = "g") -> ConsumerDa
     return ConsumerData(
         group,
         subscription_data_set=tuple(
-            Subscription(f"t{at}", text, version, expression_type="SQL92")
+            SubscriptionData(f"t{at}", text, version, expression_type="SQL92")
             for at, text in enumerate(expressions)
         ),
     )
@@ -79,7 +79,7 @@ async def test_heartbeats_bring_filters_and_newer_versions_replace_them(
 async def test_tags_are_not_kept(tmp_path: Path, clock: VirtualClock) -> None:
     async with open_filters(tmp_path, clock) as table:
         for kind in ("TAG", None, ""):
-            data = Subscription("t0", "a || b", 1, expression_type=kind)
+            data = SubscriptionData("t0", "a || b", 1, expression_type=kind)
             table.subscribed(ConsumerData("g", subscription_data_set=(data,)))
         table.subscribed(wanting(""))
         assert table.get("t0", "g") is None

@@ -12,7 +12,7 @@ import pytest
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError
-from cometmq.outbox.row import Row, Wanted
+from cometmq.outbox.row import Row, WantedRows
 from cometmq.testing.cluster import Cluster
 from examples.demo.base import BaseData, Source
 from examples.demo.progress import Board
@@ -25,7 +25,7 @@ from tests.outbox.boxes import stored
 
 def waiting(base: BaseData) -> list[Row]:
     source = base.outbox.open()
-    page = source.take(Wanted(rows=10_000, page_bytes=1 << 30, largest_bytes=1 << 20))
+    page = source.take(WantedRows(rows=10_000, page_bytes=1 << 30, largest_bytes=1 << 20))
     source.close()
     assert page is not None
     return list(page.rows)

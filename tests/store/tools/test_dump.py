@@ -15,7 +15,7 @@ from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one, pack
 from cometmq.store.config import StoreConfig
 from cometmq.store.tools.directory import StoreInUse
-from cometmq.store.tools.dump import BodyForm, Wanted, as_json, dump
+from cometmq.store.tools.dump import BodyForm, DumpSelection, as_json, dump
 from cometmq.store.tools.logfile import Gap
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES
@@ -43,7 +43,7 @@ def dumped(root: Path, gaps: list[Gap] | None = None, **wanted: Any) -> list[Rec
     before = contents(root)
     config = StoreConfig(store_path_root_dir=str(root))
     told = [] if gaps is None else gaps
-    found = list(dump(config, Wanted(**wanted), on_gap=told.append))
+    found = list(dump(config, DumpSelection(**wanted), on_gap=told.append))
     assert contents(root) == before
     return found
 
@@ -116,7 +116,7 @@ def test_a_running_store_only_on_demand(tmp_path: Path) -> None:
     fill(made, 5)
     with pytest.raises(StoreInUse):
         dumped(tmp_path)
-    found = dump(made.config, Wanted(), while_running=True)
+    found = dump(made.config, DumpSelection(), while_running=True)
     assert len(list(found)) == 5
     made.close()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.protocol.bodies import Subscription
+    from cometmq.protocol.bodies import SubscriptionData
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import UnregisterClient
 
@@ -242,7 +242,7 @@ class Members:
 
     # ------------------------------------------------------------------------------- for the broker
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return the group's subscription to a topic, or None."""
         known = self.table.consumers.get(group)
         return None if known is None else known.subscriptions.get(topic)
@@ -377,7 +377,7 @@ def _check(body: Heartbeat) -> None:
             _check_subscription(data.group_name, each)
 
 
-def _check_subscription(group: str, wanted: Subscription) -> None:
+def _check_subscription(group: str, wanted: SubscriptionData) -> None:
     if len(wanted.topic) > MAX_TOPIC_CHARS:
         raise _refused(
             f"group {group} subscribes to topic {wanted.topic[:40]!r}... of {len(wanted.topic)} "

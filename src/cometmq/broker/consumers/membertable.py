@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from cometmq.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from cometmq.protocol.bodies import ConsumerData, Subscription
+    from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 
 EXPIRY_MS: Final = 120_000
 
@@ -48,7 +48,7 @@ class OnlineGroup(Generic[Channel]):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[Channel, Member] = field(default_factory=dict)
     #: Last heartbeat of each member.
     reported: dict[Channel, ConsumerData] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class MemberTable(Generic[Channel]):
                 del self._groups_of[channel]
 
 
-def _replace_subscriptions(group: OnlineGroup[Any], wanted: Iterable[Subscription]) -> bool:
+def _replace_subscriptions(group: OnlineGroup[Any], wanted: Iterable[SubscriptionData]) -> bool:
     """Make ``wanted`` the group's subscriptions; return True if its set of topics changed."""
     topics: set[str] = set()
     changed = False

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
-    from cometmq.protocol.bodies import ConsumerData, Subscription
+    from cometmq.protocol.bodies import ConsumerData, SubscriptionData
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class FilterTable:
             if topic not in topics:
                 self._bury(self._table[topic][group])
 
-    def register(self, group: str, subscription: Subscription) -> None:
+    def register(self, group: str, subscription: SubscriptionData) -> None:
         """Register the filter of a group that pulls before its heartbeat was processed.
 
         Does nothing if the expression cannot be parsed.
@@ -174,7 +174,9 @@ class FilterTable:
 
     # ------------------------------------------------------------------------------------ internals
 
-    def _register(self, group: str, wanted: Subscription, has_time: Callable[[str], bool]) -> None:
+    def _register(
+        self, group: str, wanted: SubscriptionData, has_time: Callable[[str], bool]
+    ) -> None:
         kind = wanted.expression_type or TAG
         if kind == TAG or not wanted.sub_string:
             return
@@ -213,7 +215,7 @@ class FilterTable:
         )
 
     def _is_readable(
-        self, group: str, wanted: Subscription, has_time: Callable[[str], bool]
+        self, group: str, wanted: SubscriptionData, has_time: Callable[[str], bool]
     ) -> bool:
         """Return whether an expression can be parsed; False also if there is no time to try."""
         expression = wanted.sub_string
@@ -249,7 +251,7 @@ class FilterTable:
         self._new_words += count_words(expression)
         return True
 
-    def _has_room(self, group: str, wanted: Subscription, known: FilterData | None) -> bool:
+    def _has_room(self, group: str, wanted: SubscriptionData, known: FilterData | None) -> bool:
         """Return whether a filter may be kept; drop all dead ones if there is no room."""
         if known is not None:
             chars = len(wanted.sub_string) - len(known.expression)

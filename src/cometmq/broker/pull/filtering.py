@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cometmq.broker.pull.filterdata import FilterTable
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.protocol.bodies import Subscription
+    from cometmq.protocol.bodies import SubscriptionData
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import PullMessage
     from cometmq.speedups import Program
@@ -132,7 +132,7 @@ class Filters:
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
         return PullFilter(frozenset(subscription.code_set) or None)
 
-    def _stored_expression(self, header: PullMessage, subscription: Subscription) -> str:
+    def _stored_expression(self, header: PullMessage, subscription: SubscriptionData) -> str:
         data = self._stored.get(header.topic, header.consumer_group)
         if data is None:
             self._stored.register(header.consumer_group, subscription)

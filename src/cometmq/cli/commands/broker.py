@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cometmq.admin import draining
-from cometmq.admin.promotion import Outcome, promote
+from cometmq.admin.promotion import PromotionOutcome, promote
 from cometmq.cli import render
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.errors import CometError
@@ -54,7 +54,7 @@ def promote_command(
 ) -> None:
     """Make a running slave the master of its name."""
 
-    async def main() -> Outcome:
+    async def main() -> PromotionOutcome:
         async with client("") as opened:
             remoting, clock = opened.session.remoting, opened.session.clock
             wanted = Promote(role.value, force, check)
@@ -77,7 +77,7 @@ def promote_command(
         )
 
 
-def _say_promoted(address: str, role: str, outcome: Outcome) -> None:
+def _say_promoted(address: str, role: str, outcome: PromotionOutcome) -> None:
     typer.echo(
         f"promoted {address} name={outcome.promotion.broker_name} role={role} "
         f"duration_ms={outcome.duration_ms}"

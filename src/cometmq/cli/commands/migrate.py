@@ -12,7 +12,7 @@ import typer
 
 from cometmq.admin import migration, takeover
 from cometmq.admin.api import Admin
-from cometmq.admin.migration import Move, Mover, NotMoved, Plan, Status
+from cometmq.admin.migration import MigrationPlan, Move, Mover, NotMoved, Status
 from cometmq.admin.takeover import WAIT_MS
 from cometmq.cli import render
 from cometmq.cli.commands.broker import MasterRole, Role, show_finding
@@ -41,7 +41,7 @@ AddressWait = Annotated[float, typer.Option(help="Seconds to wait until the addr
 Port = Annotated[int, typer.Option(help="Port of the new broker.")]
 
 
-async def _plan(namesrv: str, master: str, store: Path, port: int) -> Plan:
+async def _plan(namesrv: str, master: str, store: Path, port: int) -> MigrationPlan:
     async with client(namesrv) as opened:
         admin = Admin(opened.session)
         return await migration.plan(admin, opened.session, master, store, port)
@@ -64,7 +64,7 @@ def plan(
     _check(found)
 
 
-def _show(found: Plan) -> None:
+def _show(found: MigrationPlan) -> None:
     typer.echo(
         f"master   {found.address} name={found.name} cluster={found.cluster} "
         f"version={found.version} role={found.role}"
@@ -76,7 +76,7 @@ def _show(found: Plan) -> None:
         show_finding(finding)
 
 
-def _check(found: Plan) -> None:
+def _check(found: MigrationPlan) -> None:
     if found.is_refused:
         raise NotMoved(f"{found.address} cannot be moved: see the refusals above")
 

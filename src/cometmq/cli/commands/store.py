@@ -305,7 +305,7 @@ def dump(
 
     The exit code is 1 if some bytes are not a record; standard error names them.
     """
-    from cometmq.store.tools.dump import BodyForm, Wanted, as_json
+    from cometmq.store.tools.dump import BodyForm, DumpSelection, as_json
     from cometmq.store.tools.dump import dump as dump_store
 
     gaps: list[Gap] = []
@@ -318,7 +318,7 @@ def dump(
         )
 
     with refusing():
-        wanted = Wanted(
+        wanted = DumpSelection(
             start, _FAR if stop is None else stop, topic, -1 if queue is None else queue, key,
             time_ms(since, 0), time_ms(until, _FAR),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from cometmq.client.namespace import Namespace
 from cometmq.core.errors import SettingsError
 from cometmq.filter import tags
 from cometmq.message.names import RETRY_PREFIX
-from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 
 #: Position at which a group begins in a queue that it has never read. "last" is the first message
 #: stored after it joined, "first" the oldest message. An int (milliseconds since the epoch) or a
@@ -85,10 +85,10 @@ class SubscribeOptions:
             subscription_data_set=tuple(self.subscription(topic) for topic in sorted(self.topics)),
         )
 
-    def subscription(self, topic: str) -> Subscription:
+    def subscription(self, topic: str) -> SubscriptionData:
         """Return the entry of a topic in heartbeats."""
         wanted = self.filter_of(topic)
-        return Subscription(
+        return SubscriptionData(
             topic=topic,
             sub_string=wanted.expression,
             sub_version=self.version,

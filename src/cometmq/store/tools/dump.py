@@ -41,7 +41,7 @@ class BodyForm(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DumpSelection:
     """A selection of records: a record must match every field that is set.
 
     Offsets are physical, times in ms; both stops are exclusive. ``key`` is one of a message's keys
@@ -59,7 +59,7 @@ class Wanted:
 
 def dump(
     config: StoreConfig,
-    wanted: Wanted,
+    wanted: DumpSelection,
     files: ReadOnlyFiles | None = None,
     *,
     while_running: bool = False,
@@ -96,7 +96,7 @@ def _ends_here(directory: StoreDirectory, file: FileFact, walk: LogWalk) -> bool
     return not walk.closed and not walk.gaps and file.base + file.size_bytes < directory.log_stop
 
 
-def _rows(chunk: Chunk, wanted: Wanted) -> Ints:
+def _rows(chunk: Chunk, wanted: DumpSelection) -> Ints:
     """Return the rows of a chunk that may match: another key may have the same hash."""
     chosen = (chunk.places >= wanted.start) & (chunk.places < wanted.stop)
     chosen &= (chunk.store_ms >= wanted.since_ms) & (chunk.store_ms < wanted.until_ms)
