@@ -13,7 +13,7 @@ MAX_ARGUMENTS = 8
 LONG_CONSTRUCTORS: set[str] = set()
 
 #: Assignments of a callable of another object, as "path:target".
-SET_FROM_OUTSIDE: set[str] = {"broker/app.py:flusher.on_synced"}
+SET_FROM_OUTSIDE: set[str] = set()
 
 SOURCES = {
     path.relative_to(SRC / "cometmq").as_posix(): path.read_text(encoding="utf-8")

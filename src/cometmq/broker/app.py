@@ -200,27 +200,8 @@ class Broker:
         self.stats = BrokerStats(clock, self.store.dispatcher)
         self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
         directory = os.path.join(self._store_config.store_path_root_dir, "config")
-        self.remoting = Remoting(clock=clock, tasks=tasks)
-        self.registration = Registration(
-            config.name_servers, remoting=self.remoting, clock=clock, tasks=tasks
-        )
-        self.topics = TopicTable(
-            directory,
-            config=config,
-            clock=clock,
-            tasks=tasks,
-            files=self._files,
-            announcer=self.registration,
-        )
-        self.groups = GroupTable(
-            directory, config=config, clock=clock, tasks=tasks, files=self._files
-        )
-        self.offsets = ConsumerOffsets(
-            directory, config=config, clock=clock, tasks=tasks, files=self._files
-        )
-        self.queue_locks = QueueLockHandler(directory, clock=clock, tasks=tasks, files=self._files)
-        flusher = self.store.flusher
-        flusher.on_synced = self.watchdog.watched("synced", flusher.on_synced)
+        self._build_tables(directory)
+        self.store.flusher.watch(self.watchdog.watched)
         self.repeats = self._make_repeats()
         self.answers = SendAnswers(
             config=config,
@@ -280,8 +261,31 @@ class Broker:
             self.router, clock=clock, tasks=tasks, watchdog=self.watchdog, lookout=self.lookout
         )
 
+    def _build_tables(self, directory: str) -> None:
+        """Build the tables, and the registration with name servers that their changes need."""
+        config, clock, tasks = self.config, self.clock, self._tasks
+        self.remoting = Remoting(clock=clock, tasks=tasks)
+        self.registration = Registration(
+            config.name_servers, remoting=self.remoting, clock=clock, tasks=tasks
+        )
+        self.topics = TopicTable(
+            directory,
+            config=config,
+            clock=clock,
+            tasks=tasks,
+            files=self._files,
+            announcer=self.registration,
+        )
+        self.groups = GroupTable(
+            directory, config=config, clock=clock, tasks=tasks, files=self._files
+        )
+        self.offsets = ConsumerOffsets(
+            directory, config=config, clock=clock, tasks=tasks, files=self._files
+        )
+        self.queue_locks = QueueLockHandler(directory, clock=clock, tasks=tasks, files=self._files)
+
     def _build_outgoing(self) -> None:
-        """Build the outgoing side: registration with name servers, and a slave's copying."""
+        """Build the part in replication, and the search for other masters of this name."""
         config, clock, tasks = self.config, self.clock, self._tasks
         self.part: MasterPart | SlavePart
         if config.is_slave:

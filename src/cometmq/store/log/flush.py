@@ -75,12 +75,12 @@ class Flusher:
         "_core_loop",
         "_log",
         "_on_failed",
+        "_on_synced",
         "_since_ns",
         "_syncing",
         "_thread",
         "inline_count",
         "latency",
-        "on_synced",
         "threaded_count",
     )
 
@@ -94,7 +94,7 @@ class Flusher:
     ) -> None:
         self._log = log
         self._clock = clock
-        self.on_synced = on_synced
+        self._on_synced = on_synced
         self._on_failed = on_failed
         self._core: SyncThread | None = files.sync_thread()
         #: The loop that hears of the core's syncs, since the first one.
@@ -111,6 +111,10 @@ class Flusher:
         self._again = False
         self.inline_count = 0
         self.threaded_count = 0
+
+    def watch(self, watched: Callable[[str, Callable[[int], None]], Callable[[int], None]]) -> None:
+        """Report the turns that follow syncs: ``watched`` wraps a function (net/watchdog.py)."""
+        self._on_synced = watched("synced", self._on_synced)
 
     def sync(self, messages: int) -> None:
         """Start to sync all bytes written so far; ``on_synced`` is called when they are durable.
@@ -148,7 +152,7 @@ class Flusher:
             self._on_failed(error)
             return
         self.latency.add(duration_ns)
-        self.on_synced(target)
+        self._on_synced(target)
 
     def sync_in_thread(self) -> None:
         """Start to sync in the thread, however quick the device is."""
@@ -205,7 +209,7 @@ class Flusher:
         if target > log.durable:
             since_ns, self._since_ns = self._since_ns, self._clock.monotonic_ns()
             self.latency.add(self._since_ns - since_ns)
-            self.on_synced(target)
+            self._on_synced(target)
 
     # --- an executor
 
@@ -234,7 +238,7 @@ class Flusher:
             self._on_failed(error)
             return
         self.latency.add(done.result())
-        self.on_synced(target)
+        self._on_synced(target)
         if again and self._log.durable < self._log.written:
             self._start_thread()
 
