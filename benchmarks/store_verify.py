@@ -66,7 +66,7 @@ def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) 
             number += 1
         store.commit()
     store.flusher.sync_now()
-    asyncio.run(Sealer(store).seal_full_files())
+    asyncio.run(Sealer(store.parts).seal_full_files())
     store.close()
 
 

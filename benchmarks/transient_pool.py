@@ -44,7 +44,7 @@ async def turn(load: Load, store: MessageStore, rounds: int) -> float:
     if store.transient is not None:
         store.transient.write()
     call_soon = store.backlog.call_soon
-    store.backlog.close(store.last_ms)
+    store.backlog.close(store.state.last_ms)
     assert call_soon is not None
     store.backlog.start(call_soon)
     took_ns = time.process_time_ns() - begin_ns

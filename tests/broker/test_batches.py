@@ -211,7 +211,7 @@ async def test_a_write_that_fails_is_told_to_all_of_the_turn(tmp_path: Path) -> 
         assert [answer.code for answer in answers] == [14, 14]
         files.write_errno = 0
         async with asyncio.timeout(20):  # the store looks by itself whether there is room again
-            while running.broker.store.refusal is not None:
+            while running.broker.store.state.refusal is not None:
                 await asyncio.sleep(0.02)
         assert (await client.send(b"after")).ext["queueOffset"] == "0"
 

@@ -54,7 +54,7 @@ async def test_refused_sends_give_their_memory_back(tmp_path: Path, budget: Memo
     """The store keeps its refusal and raises it for each send: it must not keep the sends."""
     async with running_broker(tmp_path) as running:
         client = await running.connect()
-        running.broker.store.refusal = StoreFull("no room")
+        running.broker.store.state.refusal = StoreFull("no room")
         for _ in range(20):
             assert (await client.send(bytes(MIB // 2))).code == ResponseCode.SERVICE_NOT_AVAILABLE
         await until(lambda: budget.held_bytes < MIB)

@@ -264,7 +264,7 @@ async def test_a_write_that_fails_takes_all_of_its_turn_back(tmp_path: Path, flu
         assert after == before
         assert not index.halves[kept[0]].ending
         files.write_errno = 0
-        store.update_refusal()
+        store.state.update()
         (again,) = await side.burst([(SEND, prepared_fields(4), b"again")])
         assert place_of(again)[0] == before[0]
         heads = await side.burst(

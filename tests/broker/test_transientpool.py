@@ -155,11 +155,11 @@ async def test_a_full_disk_refuses_more_and_loses_nothing(tmp_path: Path) -> Non
         client, store = await running.connect(), running.broker.store
         files.write_errno = NO_SPACE
         assert (await client.send(b"acknowledged")).code == 0
-        await until(lambda: store.refusal is not None)
+        await until(lambda: store.state.refusal is not None)
         refused = await client.send(b"refused")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         files.write_errno = 0
-        await until(lambda: store.refusal is None)
+        await until(lambda: store.state.refusal is None)
         assert (await client.send(b"again")).ext["queueOffset"] == "1"
         await until(lambda: store.written_offset == store.committed_offset)
         assert [each.body for each in (await client.pull())[1]] == [b"acknowledged", b"again"]

@@ -31,7 +31,7 @@ def seal_all(store: MessageStore) -> list[int]:
             found = read_sums(store.files, file.path, file.base, file.size_bytes, 0, levels)
             assert not found.problem
             store.seals.add(
-                Seal(file.base, file.size_bytes, store.last_ms, found.summary, found.sums)
+                Seal(file.base, file.size_bytes, store.state.last_ms, found.summary, found.sums)
             )
             file.seals = store.seals
             done.append(file.base)

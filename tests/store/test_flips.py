@@ -165,7 +165,7 @@ def test_bytes_of_the_notes(golden: Golden, name: str, places: range) -> None:
     for case in golden.flips(name, places):
         store = opened(golden.root, **SIZES)
         check_start(store, golden, case)
-        assert store.last_ms == golden.records[-1].store_ms, case
+        assert store.state.last_ms == golden.records[-1].store_ms, case
         store.close()
 
 

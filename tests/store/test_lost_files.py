@@ -251,10 +251,10 @@ def test_the_line_that_writes_resume_says_after_what(
 ) -> None:
     caplog.set_level(logging.INFO)
     store = opened(tmp_path / "s")
-    store.disk_problem = "the disk is full"
-    store.update_refusal()
-    store.disk_problem = ""
-    store.update_refusal()
+    store.state.disk_problem = "the disk is full"
+    store.state.update()
+    store.state.disk_problem = ""
+    store.state.update()
     lines = [line for line in caplog.messages if line.startswith("store_writes_")]
     assert lines == [
         "store_writes_refused reason='the disk is full'",
@@ -308,7 +308,7 @@ def test_a_store_that_could_not_say_that_it_runs_takes_nothing(tmp_path: Path) -
     opened(root).close()
     files = FullFiles()
     store = opened(root, files=files)
-    store.update_refusal()
+    store.state.update()
     with pytest.raises(StoreFull, match="no room in"):
         put(store)
     files.full = False

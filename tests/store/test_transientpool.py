@@ -209,7 +209,7 @@ def test_a_full_disk_keeps_what_waits(tmp_path: Path, caplog: pytest.LogCaptureF
     assert len(waits) == 1
     assert "records=10" in waits[0]
     # The rounds that look at the disk do not allow writes while it waits.
-    store.update_refusal()
+    store.state.update()
     with pytest.raises(StoreFull):
         put(store)
     with pytest.raises(StoreFull):
@@ -217,7 +217,7 @@ def test_a_full_disk_keeps_what_waits(tmp_path: Path, caplog: pytest.LogCaptureF
     assert len(assert_consistent_so_far(store)) == 10
     files.write_errno = 0
     run_late(store, 300)
-    assert store.refusal is None
+    assert store.state.refusal is None
     fill(store, 5, first=20)
     store.write_out()
     assert len(assert_consistent(store)) == 25
@@ -265,13 +265,13 @@ def test_a_device_that_fails_loses_what_waits(
     fill(store, 8, first=10)
     heard: list[StoreError] = []
     pool_of(store).on_lost.append(heard.append)
-    failures = store.put_failures
+    failures = store.state.put_failures
     files.write_errno = IO_ERROR
     with caplog.at_level(logging.ERROR):
         run_late(store, 300)
     assert [line for line in caplog.messages if "acknowledged_records_lost records=8" in line]
     assert isinstance(heard[0], StoreOffline)
-    assert (pool_of(store).lost, store.put_failures - failures) == (8, 8)
+    assert (pool_of(store).lost, store.state.put_failures - failures) == (8, 8)
     files.write_errno = 0
     assert store.committed_offset == store.written_offset == store.log.position
     assert len(assert_consistent(store)) == 10
@@ -338,7 +338,7 @@ def test_random_turns_and_kills_lose_the_end_alone(tmp_path: Path, seed: int) ->
     sent: list[bytes] = []
     for step in range(300):
         what = chance.random()
-        if what < 0.6 and store.refusal is None:
+        if what < 0.6 and store.state.refusal is None:
             body = b"%06d" % number + bytes(chance.choice((0, 50, 3_000)))
             queue = store.queue("t", 0)
             if chance.random() < 0.5:

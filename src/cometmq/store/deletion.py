@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING
 from cometmq.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from cometmq.store.messagestore import MessageStore
+    from collections.abc import Awaitable, Callable
+
+    from cometmq.store.parts import StoreParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +39,53 @@ class Deletion:
 
 
 class Deletions:
-    """Deletes the topics of one store."""
+    """Deletes the topics of one parts.
 
-    __slots__ = ("_store",)
+    ``write_out`` ends the turn and writes the whole log. ``note_soon`` records the positions after
+    a change that a restart must not undo.
+    """
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    __slots__ = ("_note_soon", "_parts", "_write_out")
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        *,
+        write_out: Callable[[], None],
+        note_soon: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._write_out = write_out
+        self._note_soon = note_soon
 
     def delete(self, topic: str) -> Deletion:
         """Forget the queues of a topic; its records stay in the log until their files expire.
 
         Raises StoreError; then the topic is unchanged.
         """
-        store = self._store
-        store.write_out()
+        parts = self._parts
+        self._write_out()
         aside = ""
-        if topic in store.queues.known:
+        if topic in parts.queues.known:
             try:
-                aside = store.pool.set_aside(topic)
+                aside = parts.pool.set_aside(topic)
             except OSError as error:
                 raise StoreError(
                     f"the queues of topic {topic} cannot be moved aside: {error.strerror}; the "
                     "topic is unchanged, repeat the deletion"
                 ) from error
-            self._forget(topic, list(store.queues.known[topic]))
+            self._forget(topic, list(parts.queues.known[topic]))
         # A write that failed may have left whole records, which the next start takes for written.
-        return Deletion(max(store.written_offset, store.log.left_end), aside)
+        return Deletion(max(parts.log.written, parts.log.left_end), aside)
 
     async def settle(self, deletion: Deletion) -> None:
         """Settle a durably recorded deletion: the topic cannot come back. Raises StoreError."""
         if not deletion.aside:
             return
-        store = self._store
+        parts = self._parts
         try:
-            store.pool.removals.settle(deletion.aside)
-            await store.upkeep.note_soon()
+            parts.pool.removals.settle(deletion.aside)
+            await self._note_soon()
         except OSError as error:
             raise StoreError(f"deleted queues are still at {deletion.aside}: {error}") from error
 
@@ -80,15 +94,15 @@ class Deletions:
 
         Call it at a start, for every recorded deletion. Raises OSError.
         """
-        store = self._store
+        parts = self._parts
         former = [
             queue_id
-            for queue_id in store.queues.known.get(topic, ())
-            if (queue := store.queue(topic, queue_id)).min_offset < queue.max_offset
+            for queue_id in parts.queues.known.get(topic, ())
+            if (queue := parts.queues.queue(topic, queue_id)).min_offset < queue.max_offset
             and queue.is_older_than(end)
         ]
         if former:
-            store.pool.discard(topic, former)
+            parts.pool.discard(topic, former)
             self._forget(topic, former)
 
     def drop_expired(self, topic: str) -> list[int]:
@@ -96,27 +110,28 @@ class Deletions:
 
         The next message of each gets offset 0. Raises StoreError, OSError.
         """
-        store = self._store
-        store.write_out()
+        parts = self._parts
+        self._write_out()
         expired = [
             queue_id
-            for queue_id in store.queues.known.get(topic, ())
+            for queue_id in parts.queues.known.get(topic, ())
             if self._is_expired(topic, queue_id)
         ]
         if expired:
-            store.pool.discard(topic, expired)
+            parts.pool.discard(topic, expired)
             self._forget(topic, expired)
         return expired
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:
-        queue = self._store.queue(topic, queue_id)
-        queue.correct_min(self._store.log.segments.start)
+        queue = self._parts.queues.queue(topic, queue_id)
+        queue.correct_min(self._parts.log.segments.start)
         return 0 < queue.min_offset == queue.max_offset == queue.next_offset
 
     def _forget(self, topic: str, queue_ids: list[int]) -> None:
-        store = self._store
+        parts = self._parts
         places = [(topic, queue_id) for queue_id in queue_ids]
-        found = map(store.queues.pop, places)
+        found = map(parts.queues.pop, places)
         gone = {queue for queue in found if queue is not None}
-        store.queues.forget(topic, queue_ids)
-        store.forget(gone)
+        parts.queues.forget(topic, queue_ids)
+        parts.backlog.forget(gone)
+        parts.dispatcher.forget(gone)

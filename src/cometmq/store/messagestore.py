@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os.path
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, TypeAlias
@@ -35,7 +35,8 @@ from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.log.checksums import Seals
 from cometmq.store.log.flush import Flusher
-from cometmq.store.maintenance.tasks import Upkeep, closed_error, refusal_of
+from cometmq.store.maintenance.tasks import Upkeep
+from cometmq.store.parts import StoreParts, WriteState
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.queue.table import QueueTable
 from cometmq.store.read.coldreads import ColdReads, Spawner
@@ -123,29 +124,32 @@ class MessageStore:
         self.on_durable: list[Callable[[list[object]], None]] = []
         self.on_sync_failed: list[Callable[[list[object], StoreError], None]] = []
         self.store_host = _NO_HOST
-        self.refusal: StoreError | None = None
+        self.state = WriteState(log, self.dispatcher, config.store_path_root_dir)
         self.report: RecoveryReport | None = None
         self.flusher = Flusher(log, clock, files, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
         #: Called when more of the log was written or became durable.
         self.on_progress: list[Callable[[], None]] = []
-        self.put_failures = 0
-        self.last_ms = 0
         self.queues = QueueTable(pool, log.segments, self.delays_ms)
-        self.begins: tuple[tuple[str, int, int], ...] = ()
         self.lock_handle = -1
-        self.disk_problem = ""
         self.executor = files.threads(2, "cometmq-store")
-        self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         #: Appended records that are not committed yet.
         self.uncommitted: list[Segment] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
         self.reads = ColdReads(log, files.memory_bytes() * hot_ratio // 100)
-        self.transient = TransientPool(self) if config.answers_before_write else None
-        self.upkeep = Upkeep(self)
-        self.deletions = Deletions(self)
+        self.parts = StoreParts(
+            config, clock, files, self.executor, log, pool, index, self.queues, self.dispatcher,
+            self.backlog, self.seals, self.reads, self.flusher, self.state,
+        )  # fmt: skip
+        self.transient: TransientPool | None = None
+        if config.answers_before_write:
+            self.transient = TransientPool(self.parts, self.on_progress)
+        self.upkeep = Upkeep(self.parts, self.transient)
+        self.deletions = Deletions(
+            self.parts, write_out=self.write_out, note_soon=self.upkeep.note_soon
+        )
         self.repairs = EntryRepairs(log, self.delays_ms)
         self.limits = ReadLimits(
             config.max_transfer_bytes_on_message_in_memory,
@@ -170,11 +174,6 @@ class MessageStore:
     def topics(self) -> dict[str, list[int]]:
         """Return every topic with the ids of its queues."""
         return self.queues.topics()
-
-    def forget(self, gone: Set[ConsumeQueue]) -> None:
-        """Drop the undispatched entries of queues that are being deleted (deletion.py)."""
-        self.backlog.forget(gone)
-        self.dispatcher.forget(gone)
 
     @property
     def written_offset(self) -> int:
@@ -225,8 +224,8 @@ class MessageStore:
         keys, ``tag_code`` is the hash of its tag (in a delay queue, the delivery time replaces it).
         Raises MessageIllegal; StoreFull or StoreOffline while the store refuses writes.
         """
-        if self.refusal is not None:
-            raise anew(self.refusal)
+        if self.state.refusal is not None:
+            raise anew(self.state.refusal)
         segments = self.uncommitted
         if not segments:
             self._stamp()
@@ -281,8 +280,8 @@ class MessageStore:
         Returns the first queue offset, which the others follow, and their rows. All records lie in
         one log file. Raises the errors of ``append``; then nothing is appended.
         """
-        if self.refusal is not None:
-            raise anew(self.refusal)
+        if self.state.refusal is not None:
+            raise anew(self.state.refusal)
         log = self.log
         batch, is_new = self._open_batch()
         first, offset, now_ms = batch.count, queue.next_offset, self._now_ms
@@ -329,8 +328,8 @@ class MessageStore:
         Returns the first queue offset and the write batches. Raises StoreFull, StoreOffline and
         MessageIllegal.
         """
-        if self.refusal is not None:
-            raise anew(self.refusal)
+        if self.state.refusal is not None:
+            raise anew(self.state.refusal)
         if not self.uncommitted:
             self._stamp()
         log, offset, now_ms = self.log, queue.next_offset, self._now_ms
@@ -413,11 +412,11 @@ class MessageStore:
     def _stamp(self) -> None:
         """Set the store time of the turn; it never precedes that of the previous turn."""
         now_ms = self.clock.wall_ns() // 1_000_000
-        if now_ms < self.last_ms:
-            if self.last_ms - now_ms > _CLOCK_AHEAD_MS:
-                logger.warning("store_time_ahead ahead_ms=%d", self.last_ms - now_ms)
-            now_ms = self.last_ms
-        self.last_ms = self._now_ms = now_ms
+        if now_ms < self.state.last_ms:
+            if self.state.last_ms - now_ms > _CLOCK_AHEAD_MS:
+                logger.warning("store_time_ahead ahead_ms=%d", self.state.last_ms - now_ms)
+            now_ms = self.state.last_ms
+        self.state.last_ms = self._now_ms = now_ms
 
     def _roll(self, size_bytes: int) -> int:
         file_bytes = self.log.segments.file_bytes
@@ -448,11 +447,11 @@ class MessageStore:
         try:
             self.log.commit()
         except StoreError as error:
-            self.put_failures += sum(map(len, segments))
+            self.state.put_failures += sum(map(len, segments))
             for segment in reversed(segments):
                 take_back(segment)
             # The next maintenance round tries a full disk again, so that not every send does.
-            self.refusal = anew(error)
+            self.state.refusal = anew(error)
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
         for call in (*self.on_progress,):
@@ -476,7 +475,7 @@ class MessageStore:
     def _synced(self, offset: int) -> None:
         self.log.durable = max(self.log.durable, offset)
         if self.waits_for_sync:
-            self.backlog.release(offset, self.last_ms)
+            self.backlog.release(offset, self.state.last_ms)
         tokens = self.durable.advance(offset)
         if tokens:
             for durable in self.on_durable or (_log_unclaimed,):
@@ -486,11 +485,11 @@ class MessageStore:
 
     def _sync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it could not write, so a second try proves nothing.
-        self.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
+        self.state.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
         tokens = self.durable.drain()
         if tokens:
             for failed in self.on_sync_failed or (_log_unclaimed,):
-                failed(tokens, anew(self.refusal))
+                failed(tokens, anew(self.state.refusal))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -596,7 +595,7 @@ class MessageStore:
             "queues": sum(map(len, self.queues.known.values())),
             "dirty_queues": self.dispatcher.dirty_count,
             "index_end_offset": self.index.end_phys,
-            "put_failures": self.put_failures,
+            "put_failures": self.state.put_failures,
             "sealed_files": len(self.seals.bases),
             "damaged_blocks": sum(len(file.damaged) for file in log.segments.files),
             "inline_syncs": flusher.inline_count,
@@ -611,26 +610,14 @@ class MessageStore:
         self.upkeep.start(tasks)
         tasks.spawn(self.pool.removals.run(self.executor), name="store-removals")
 
-    def update_refusal(self) -> None:
-        """Refuse or allow writes depending on the current state of the disk."""
-        if self.log.failure is not None or self.closed:
-            return
-        refusal = refusal_of(self)
-        if (refusal is None) != (self.refusal is None):
-            if refusal is None:
-                logger.warning("store_writes_resumed after=%r", str(self.refusal))
-            else:
-                logger.warning("store_writes_refused reason=%r", str(refusal))
-        self.refusal = refusal
-
     def close(self) -> None:
         """Stop: sync everything to the device and remove the abort marker last. Waits for threads.
 
         Raises OSError if that fails; the directory is unlocked in any case.
         """
-        if self.closed:
+        if self.state.closed:
             return
-        self.closed = True
+        self.state.closed = True
         self.flusher.close()
         self.executor.shutdown()
         try:
@@ -638,10 +625,10 @@ class MessageStore:
                 self.commit()
                 if self.transient is not None:
                     self.transient.close()
-                self.backlog.close(self.last_ms)
+                self.backlog.close(self.state.last_ms)
                 self.upkeep.stop()
         finally:
-            self.refusal = closed_error(self.config.store_path_root_dir)
+            self.state.close()
             self.log.close()
             self.dispatcher.journal.close()
             self.pool.close()

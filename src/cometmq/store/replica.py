@@ -127,10 +127,10 @@ class Replica:
 
     def _dispatch(self, batch: WriteBatch, end: int) -> None:
         store = self._store
-        store.last_ms = max(store.last_ms, batch.last_ms)
+        store.state.last_ms = max(store.state.last_ms, batch.last_ms)
         # Also without rows: the last record may be followed by the blank that closes its file.
         is_kept = not store.waits_for_sync or end <= store.durable_offset
-        store.backlog.take([batch], end, store.last_ms, ready=is_kept)
+        store.backlog.take([batch], end, store.state.last_ms, ready=is_kept)
 
     def drop_rest(self) -> None:
         """Drop the incomplete record after a disconnect; the master sends it again."""

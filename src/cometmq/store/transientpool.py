@@ -21,7 +21,7 @@ from cometmq.core.errors import StoreError, StoreFull, anew
 from cometmq.store.write.dispatch import take_back
 
 if TYPE_CHECKING:
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.parts import StoreParts
     from cometmq.store.queue.rows import Segment
 
 logger = logging.getLogger(__name__)
@@ -39,41 +39,41 @@ class TransientPool:
     refuses more messages, and the next round tries again. If the device fails, the waiting records
     are lost.
 
-    ``problem`` is the reason why records cannot be written at the moment. ``lost`` counts the
+    Listeners of ``on_progress`` are called after each write. ``lost`` counts the
     records that were lost. The calls in ``on_lost`` get the error after the queue offsets of lost
     records were taken back.
     """
 
     __slots__ = (
         "_least_bytes",
-        "_store",
+        "_on_progress",
+        "_parts",
         "_thorough_ms",
         "_will_write",
         "_written_ms",
         "lost",
         "most_bytes",
         "on_lost",
-        "problem",
         "writes",
     )
 
-    def __init__(self, store: MessageStore) -> None:
-        config = store.config
+    def __init__(self, parts: StoreParts, on_progress: list[Callable[[], None]]) -> None:
+        config = parts.config
         whole_files = config.transient_store_pool_size * config.mapped_file_size_commit_log
         self.most_bytes = min(whole_files, POOL_MAX_BYTES)
         self._least_bytes = config.commit_commit_log_least_pages * _PAGE_BYTES
         self._thorough_ms = config.commit_commit_log_thorough_interval
-        self._store = store
-        self._written_ms = store.clock.monotonic_ms()
+        self._parts = parts
+        self._on_progress = on_progress
+        self._written_ms = parts.clock.monotonic_ms()
         self._will_write = False
-        self.problem: StoreFull | None = None
         self.on_lost: list[Callable[[StoreError], None]] = []
         self.lost = self.writes = 0
 
     @property
     def waiting_bytes(self) -> int:
         """Size of the acknowledged but unwritten part of the log, in bytes."""
-        log = self._store.log
+        log = self._parts.log
         return log.held - log.written
 
     def take(self, segments: list[Segment], now_ms: int) -> None:
@@ -81,28 +81,28 @@ class TransientPool:
 
         Raises StoreOffline if the device failed; then none of the turn's records is stored.
         """
-        store = self._store
-        if store.log.failure is not None:
+        parts = self._parts
+        if parts.log.failure is not None:
             self._try()
-            store.log.drop_held()
-            store.put_failures += sum(map(len, segments))
+            parts.log.drop_held()
+            parts.state.put_failures += sum(map(len, segments))
             for segment in reversed(segments):
                 take_back(segment)
-            raise anew(store.log.failure)
-        store.log.hold()
-        store.backlog.take(segments, store.log.held, now_ms, ready=False)
-        if self.waiting_bytes >= self.most_bytes and self.problem is None:
+            raise anew(parts.log.failure)
+        parts.log.hold()
+        parts.backlog.take(segments, parts.log.held, now_ms, ready=False)
+        if self.waiting_bytes >= self.most_bytes and parts.state.pool_problem is None:
             self._try()
-            if store.log.failure is not None:
-                raise anew(store.log.failure)
+            if parts.log.failure is not None:
+                raise anew(parts.log.failure)
 
     def write_soon(self) -> None:
         """Write in a later turn of the loop, if enough waits, so that answers leave first."""
-        if self._will_write or self.problem is not None:
+        if self._will_write or self._parts.state.pool_problem is not None:
             return
         if not self.waiting_bytes or self.waiting_bytes < self._least_bytes:
             return
-        call_soon = self._store.backlog.call_soon
+        call_soon = self._parts.backlog.call_soon
         if call_soon is None:
             self._try()
         else:
@@ -111,7 +111,7 @@ class TransientPool:
 
     async def write_late(self) -> None:
         """Write the waiting records if there are enough, or if the last write was long ago."""
-        waiting, now_ms = self.waiting_bytes, self._store.clock.monotonic_ms()
+        waiting, now_ms = self.waiting_bytes, self._parts.clock.monotonic_ms()
         is_late = now_ms - self._written_ms >= self._thorough_ms
         if waiting and (is_late or waiting >= self._least_bytes):
             self._try()
@@ -122,30 +122,30 @@ class TransientPool:
         Raises StoreFull if there is no room; the records then keep waiting. Raises StoreOffline if
         the device failed; the records are then lost.
         """
-        store, log = self._store, self._store.log
+        parts, log = self._parts, self._parts.log
         if not self.waiting_bytes:
             return
-        self._written_ms = store.clock.monotonic_ms()
+        self._written_ms = parts.clock.monotonic_ms()
         try:
             log.write_held()
         except StoreFull as error:
-            if self.problem is None:
+            if parts.state.pool_problem is None:
                 logger.error(
                     "acknowledged_records_wait bytes=%d records=%d problem=%r",
-                    self.waiting_bytes, store.backlog.messages, str(error),
+                    self.waiting_bytes, parts.backlog.messages, str(error),
                 )  # fmt: skip
-            self.problem = error
-            store.refusal = anew(error)
+            parts.state.pool_problem = error
+            parts.state.refusal = anew(error)
             raise
         except StoreError as error:
             self._lose(error)
             raise
         self.writes += 1
-        if self.problem is not None:
-            self.problem = None
-            store.update_refusal()
-        store.backlog.release(log.written, store.last_ms)
-        for call in store.on_progress:
+        if parts.state.pool_problem is not None:
+            parts.state.pool_problem = None
+            parts.state.update()
+        parts.backlog.release(log.written, parts.state.last_ms)
+        for call in self._on_progress:
             call()
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class TransientPool:
         try:
             self.write()
         except StoreFull as error:
-            self._store.log.drop_held()
+            self._parts.log.drop_held()
             self._lose(error)
         except StoreError as error:
             # ``write`` has already counted and logged the loss.
@@ -171,14 +171,14 @@ class TransientPool:
             logger.debug("transient_pool_not_written problem=%r", str(error))
 
     def _lose(self, error: StoreError) -> None:
-        store = self._store
-        count = store.backlog.take_back(store.log.written)
+        parts = self._parts
+        count = parts.backlog.take_back(parts.log.written)
         self.lost += count
-        store.put_failures += count
-        store.refusal = anew(error)
+        parts.state.put_failures += count
+        parts.state.refusal = anew(error)
         logger.error(
             "acknowledged_records_lost records=%d log_end=%d problem=%r",
-            count, store.log.written, str(error),
+            count, parts.log.written, str(error),
         )  # fmt: skip
         for call in self.on_lost:
             call(error)

@@ -83,7 +83,7 @@ async def test_a_failing_write_reaches_whoever_put(tmp_path: Path) -> None:
             await put(RECORD)
         files.write_errno = 0
         async with asyncio.timeout(20):  # the store looks by itself whether there is room again
-            while running.broker.store.refusal is not None:
+            while running.broker.store.state.refusal is not None:
                 await asyncio.sleep(0.02)
         assert (await put(RECORD)).queue_offset == 0
 

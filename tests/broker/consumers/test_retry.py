@@ -183,10 +183,10 @@ async def test_what_slaves_do_not_have_in_time_is_to_be_sent_back_again(tmp_path
 async def test_a_full_store_says_so(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         first = await parts.put("t")
-        parts.store.refusal = StoreFull("full")
+        parts.store.state.refusal = StoreFull("full")
         with pytest.raises(StoreFull):
             await send_back(parts, first.physical_offset)
-        parts.store.refusal = None
+        parts.store.state.refusal = None
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,9 @@ async def test_a_refusing_store_is_asked_again_and_nothing_is_lost(tmp_path: Pat
     async with open_parts(tmp_path, clock=clock) as parts:
         await park(parts, 1)
         clock.advance(1_000)
-        parts.store.refusal = StoreFull("full")
+        parts.store.state.refusal = StoreFull("full")
         assert await parts.delivery.deliver_due() == 0
-        parts.store.refusal = None
+        parts.store.state.refusal = None
         assert await parts.delivery.deliver_due() == 0  # the level rests
         clock.advance(1_000)
         assert await parts.delivery.deliver_due() == 1

@@ -197,7 +197,7 @@ async def test_a_half_message_that_was_not_stored_cannot_be_committed(tmp_path: 
         files.write_errno = NO_SPACE
         assert (await client.send(b"half", f="4", i=PREPARED)).code == 14
         files.write_errno = 0
-        running.broker.store.update_refusal()
+        running.broker.store.state.update()
         half = Head(0, ext={"queueOffset": "0", "msgId": "0" * 32})
         refused = await end(client, half, COMMIT)
         assert (refused.code, "it is lost" in (refused.remark or "")) == (1, True)
@@ -216,7 +216,7 @@ async def test_a_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path:
             assert (refused.code, bool(refused.remark)) == (14, True)
         assert (await facts(client))["transactionHalfMessages"] == "1"
         files.write_errno = 0
-        running.broker.store.update_refusal()
+        running.broker.store.state.update()
         assert (await end(client, half, COMMIT)).code == 0
         assert len(await read(client, "t", "1")) == 1
         assert [op.body for op in await read(client, OP)] == [b"0"]

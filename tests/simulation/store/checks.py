@@ -54,7 +54,9 @@ def look(store: MessageStore, decoded: Decoded) -> Held:
             records.append(record)
             last_ms = record.store_ms
             at += size
-    assert store.last_ms >= last_ms, f"the store continues at {store.last_ms}, before {last_ms}"
+    assert store.state.last_ms >= last_ms, (
+        f"the store continues at {store.state.last_ms}, before {last_ms}"
+    )
     return Held(store, records, names)
 
 

@@ -279,7 +279,7 @@ class World:
         for round_ in range(12):
             self.sleep(11_000)
             self.turn(20)
-            if round_ >= 2 and not self.process.store.disk_problem:
+            if round_ >= 2 and not self.process.store.state.disk_problem:
                 break
 
 

@@ -74,14 +74,14 @@ def test_a_full_disk_stores_nothing_of_the_turn(tmp_path: Path, operation: str) 
     assert caught.value.code == 14
     assert (store.written_offset, store.queue("t", 0).next_offset) == before
     assert store.queue("new", 1).next_offset == 0
-    assert store.put_failures == 3
+    assert store.state.put_failures == 3
     with pytest.raises(StoreFull):
         put(store)
     killed = opened(copied(tmp_path / "s", "killed"))
     assert len(assert_consistent(killed)) == 20
     killed.close()
     files.failing.clear()
-    store.update_refusal()
+    store.state.update()
     put(store, body=b"short")
     store.commit()
     fill(store, 30, first=100)
@@ -101,7 +101,7 @@ def test_a_failing_device_takes_the_log_offline(tmp_path: Path) -> None:
     files.failing.clear()
     with pytest.raises(StoreOffline):
         put(store)
-    store.update_refusal()
+    store.state.update()
     with pytest.raises(StoreOffline):
         put(store)
     assert len(bodies(store, "t", 0)) == 7
@@ -152,7 +152,7 @@ def test_a_file_ahead_that_failed_is_the_roll_s_failure(tmp_path: Path) -> None:
     with pytest.raises(StoreFull):
         store.commit()
     files.failing.clear()
-    store.update_refusal()
+    store.state.update()
     fill(store, 100)
     assert len(assert_consistent(store)) == 100
     store.log.make_next_file(store.executor)
@@ -224,7 +224,7 @@ async def test_what_is_written_early_is_of_the_log_only_at_the_commit(
         assert len(assert_consistent(store)) == 3
         if problem == errno.ENOSPC:
             assert not any(file.read_bytes()[begin:])
-            store.update_refusal()
+            store.state.update()
             fill(store, 2)
             assert len(assert_consistent(store)) == 5
     else:

@@ -64,7 +64,7 @@ def sums_in(file: LogFile) -> bytes:
 async def test_full_and_durable_files_are_sealed_oldest_first(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=FILE_BYTES)
     reader = InProcess()
-    sealer = Sealer(store, reader)
+    sealer = Sealer(store.parts, reader)
     fill(store, 2_500, queues=3)
     await sealer.seal_full_files()
     assert reader.asked == []
@@ -147,7 +147,7 @@ async def test_a_child_that_fails_is_tried_again_later(
     clock = VirtualClock()
     store = filled(tmp_path, clock)
     reader = InProcess(failing=failure)
-    sealer = Sealer(store, reader)
+    sealer = Sealer(store.parts, reader)
     for _ in range(3):
         await sealer.seal_full_files()
     assert len(reader.asked) == 1
@@ -163,7 +163,7 @@ async def test_damage_is_not_sealed(tmp_path: Path, caplog: pytest.LogCaptureFix
     store = filled(tmp_path)
     record = log_of(store)[7]
     flip(tmp_path, record.physical_offset + 90)
-    sealer = Sealer(store, InProcess())
+    sealer = Sealer(store.parts, InProcess())
     await sealer.seal_full_files()
     await sealer.seal_full_files()
     assert sealed_bases(store) == [FILE_BYTES]
@@ -174,14 +174,16 @@ async def test_damage_is_not_sealed(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 async def test_a_file_that_goes_meanwhile_leaves_no_seal(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    await Sealer(store, InProcess(meanwhile=[store.log.segments.drop_first])).seal_full_files()
+    await Sealer(
+        store.parts, InProcess(meanwhile=[store.log.segments.drop_first])
+    ).seal_full_files()
     assert sealed_bases(store) == [FILE_BYTES]
     assert store.seals.bases == {FILE_BYTES}
     assert not store.files.exists(store.seals.path(0))
     # A child that does not find the file any more is no reason to rest.
     store.log.segments.files[0].unseal()
     reader = InProcess(meanwhile=[store.log.segments.drop_first], failing=SumsFailed("told to"))
-    sealer = Sealer(store, reader)
+    sealer = Sealer(store.parts, reader)
     await sealer.seal_full_files()
     fill(store, 2_000, queues=3, first=5_000)
     store.flusher.sync_now()
@@ -208,7 +210,7 @@ def doubted(tmp_path: Path, change: Callable[[Path], None]) -> MessageStore:
 
 async def test_seals_that_hold_count_again(tmp_path: Path) -> None:
     store = doubted(tmp_path, lambda _: None)
-    await Sealer(store, InProcess()).seal_full_files()
+    await Sealer(store.parts, InProcess()).seal_full_files()
     assert store.seals.bases == {0, FILE_BYTES}
     assert store.seals.doubted == set()
     assert not any(file.damaged for file in store.log.segments.files)
@@ -219,7 +221,7 @@ async def test_a_flip_in_a_doubted_file_is_still_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = doubted(tmp_path, lambda root: flip(root, 16))
-    await Sealer(store, InProcess()).seal_full_files()
+    await Sealer(store.parts, InProcess()).seal_full_files()
     assert store.seals.bases == {0, FILE_BYTES}
     assert "log_block_damaged" in caplog.text
     first = store.log.segments.files[0]
@@ -252,7 +254,7 @@ async def test_a_file_that_was_cut_and_written_on_is_sealed_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = doubted(tmp_path, lambda root: rewrite(root, 1 << 30))
-    await Sealer(store, InProcess()).seal_full_files()
+    await Sealer(store.parts, InProcess()).seal_full_files()
     assert store.seals.bases == {0, FILE_BYTES}
     assert store.seals.doubted == set()
     assert "damaged" not in caplog.text
@@ -273,7 +275,7 @@ async def test_one_that_was_written_on_and_is_damaged_gets_no_seal(
         flip(root, last.physical_offset + 90)
 
     store = doubted_again(tmp_path, change)
-    await Sealer(store, InProcess()).seal_full_files()
+    await Sealer(store.parts, InProcess()).seal_full_files()
     assert store.seals.bases == {0}
     assert store.seals.doubted == set()
     assert "log_file_damaged" in caplog.text
@@ -299,7 +301,7 @@ async def test_an_unreadable_seal_in_doubt_is_made_anew(
         seal.write_bytes(seal.read_bytes()[:-1])
 
     store = doubted(tmp_path, spoil)
-    await Sealer(store, InProcess()).seal_full_files()
+    await Sealer(store.parts, InProcess()).seal_full_files()
     assert store.seals.bases == {0, FILE_BYTES}
     assert store.seals.doubted == set()
     assert "seal_unreadable" in caplog.text

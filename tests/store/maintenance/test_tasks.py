@@ -73,7 +73,7 @@ async def test_rounds_note_how_far_the_files_go(tmp_path: Path) -> None:
     found = read_positions(store.files, root)
     assert found is not None
     assert found.synced == store.durable_offset == store.written_offset
-    assert read_checkpoint(store.files, root).log_ms == store.last_ms
+    assert read_checkpoint(store.files, root).log_ms == store.state.last_ms
     store.close()
 
 

@@ -370,7 +370,7 @@ def test_a_store_time_that_no_clock_gave_is_not_kept(tmp_path: Path, ahead_ms: i
     file.write(last.physical_offset + 56, (last.store_ms + ahead_ms).to_bytes(8, "big"))
     root = copied(tmp_path / "s", "killed")
     again = opened(root)
-    assert again.last_ms == last.store_ms
+    assert again.state.last_ms == last.store_ms
     again.close()
     store.close()
 
@@ -380,7 +380,7 @@ def test_store_times_ahead_of_a_clock_that_went_back_are_kept(tmp_path: Path) ->
     fill(store, 20)
     root = copied(tmp_path / "s", "killed")
     again = opened(root, VirtualClock(1_700_000_000_000))
-    assert again.last_ms == 1_800_000_000_000
+    assert again.state.last_ms == 1_800_000_000_000
     again.close()
     store.close()
 
@@ -393,5 +393,5 @@ def test_after_another_broker_s_clean_stop_the_last_time_is_the_last_record_s(
     store = opened(root)
     assert store.report is not None
     assert store.report.reason == "clean stop by another broker"
-    assert store.last_ms == log_of(store)[-1].store_ms
+    assert store.state.last_ms == log_of(store)[-1].store_ms
     store.close()

@@ -124,7 +124,7 @@ def test_the_queues_that_wait_longest_are_written_first(tmp_path: Path) -> None:
     # Queue 0 was written with its second entry, so queue 1 waits longest.
     assert dispatcher.complete[0] == ends[1]
     assert dispatcher.write(0, before=ends[2])
-    assert dispatcher.complete == (ends[3], store.last_ms)
+    assert dispatcher.complete == (ends[3], store.state.last_ms)
     assert dispatcher.write(0, before=ends[3])
     assert dispatcher.dirty_count == 1
     assert dispatcher.write(0)
@@ -141,12 +141,12 @@ def test_failed_writes_keep_everything_in_memory(
     files.failing["pwrite"] = errno.ENOSPC
     assert not store.dispatcher.write(0)
     assert caplog.text.count("dispatch_write_failed") == 1
-    store.update_refusal()
-    assert "writes resume automatically" in str(store.refusal)
+    store.state.update()
+    assert "writes resume automatically" in str(store.state.refusal)
     assert len(entries_of(store.queue("t", 0))) == 10
     files.failing.clear()
     assert store.dispatcher.write(0)
-    store.update_refusal()
+    store.state.update()
     put(store)
     store.commit()
     assert len(assert_consistent(store)) == 31

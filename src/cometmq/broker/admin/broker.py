@@ -156,7 +156,7 @@ class BrokerAdmin:
             "putMessageTimesTotal": str(stats.puts),
             "putMessageSizeTotal": str(stats.put_bytes),
             "putMessageAverageSize": str(average),
-            "putMessageFailedTimes": str(self._store.put_failures),
+            "putMessageFailedTimes": str(self._store.state.put_failures),
             "startAcceptSendRequestTimeStamp": str(
                 self._config.start_accept_send_request_time_stamp
             ),

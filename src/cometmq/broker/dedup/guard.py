@@ -127,7 +127,7 @@ class RepeatGuard:
 
     def remember(self, topic: str, unique: str, stored: Stored) -> None:
         """Remember a message that was appended in this turn of the event loop."""
-        now_ms = self._store.last_ms
+        now_ms = self._store.state.last_ms
         end = self._store.dispatched_offset
         # The older generation is dropped once the log serves all of its records.
         if self._young and self._old_end <= end:

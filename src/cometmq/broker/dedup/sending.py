@@ -74,7 +74,7 @@ class GuardedSends:
         if not unique or topic != request.header.topic or not self.guards(topic):
             return False
         found = self._guard.first(topic, unique)
-        if found is None or self._store.refusal is not None:
+        if found is None or self._store.state.refusal is not None:
             return False
         if isinstance(found, Cold):
             self._serve_later(peer, request, [found])

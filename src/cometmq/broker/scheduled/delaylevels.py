@@ -307,7 +307,7 @@ class DelayDelivery:
         # An entry that is due later than the level's whole delay was stored before the wall clock
         # was set back, or before it caught up again.
         horizon_ms, waited = now_ms + self._levels.delay_ms(level), self._waits[level]
-        if self._store.last_ms > now_ms:
+        if self._store.state.last_ms > now_ms:
             waited.look(queue.max_offset, self._clock.monotonic_ms())
         else:
             waited.forget()

@@ -212,7 +212,7 @@ class SendHandler:
         store, config, appender = self._store, self._config, self._appender
         host = peer.host_bytes
         if (
-            store.refusal is not None
+            store.state.refusal is not None
             or peer.congested
             or peer.router.hooks
             or self._hooks_added

@@ -130,7 +130,7 @@ class Transactions:
         """
         immunity = immunity_ms(properties, self._config.transaction_time_out)
         group = properties.get(props.PRODUCER_GROUP, "")
-        half = Half(physical_offset, group, self._store.last_ms, immunity)
+        half = Half(physical_offset, group, self._store.state.last_ms, immunity)
         self.index.add(half_offset, half, self._clock.monotonic_ms() + immunity)
         if self.index.half_queue is None:
             self.index.half_queue = self._store.queue(HALF_TOPIC, 0)
@@ -142,9 +142,9 @@ class Transactions:
 
     def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
         """Return the cached copy of a recent half message, as consumers will get it, or None."""
-        if self._failures != self._store.put_failures:
+        if self._failures != self._store.state.put_failures:
             # After a failed write, records appended before it may not be stored.
-            self._failures = self._store.put_failures
+            self._failures = self._store.state.put_failures
             self._lately.clear()
         copy = self._lately.pop(half_offset, None)
         return copy if copy and copy.prepared_offset == half.physical_offset else None

@@ -25,7 +25,7 @@ from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal
 
 if TYPE_CHECKING:
     from cometmq.store.log.logfile import LogFile
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.parts import StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +96,10 @@ def _end(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
 class Sealer:
     """Seals the full files of one store. ``refused`` holds the base offsets of damaged files."""
 
-    __slots__ = ("_read", "_rest_until_ms", "_store", "refused")
+    __slots__ = ("_parts", "_read", "_rest_until_ms", "refused")
 
-    def __init__(self, store: MessageStore, read: Reader = sums_by_child) -> None:
-        self._store = store
+    def __init__(self, parts: StoreParts, read: Reader = sums_by_child) -> None:
+        self._parts = parts
         self._read = read
         self._rest_until_ms = 0
         self.refused: set[int] = set()
@@ -109,19 +109,19 @@ class Sealer:
 
         If the child process fails, perhaps for lack of memory, sealing pauses for ten minutes.
         """
-        if self._store.clock.monotonic_ms() < self._rest_until_ms:
+        if self._parts.clock.monotonic_ms() < self._rest_until_ms:
             return
         while (file := self._next()) is not None:
             doubted = self._doubted(file)
             moment_ms = 0 if doubted is None else doubted.summary.last_ms
-            levels = self._store.config.message_delay_level
+            levels = self._parts.config.message_delay_level
             try:
                 found = await self._read(file.path, file.base, file.size_bytes, moment_ms, levels)
             except (SumsFailed, OSError) as error:
                 if file.closed:
                     continue
                 logger.error("log_file_not_sealed path=%s reason=%r", file.path, str(error))
-                self._rest_until_ms = self._store.clock.monotonic_ms() + _REST_MS
+                self._rest_until_ms = self._parts.clock.monotonic_ms() + _REST_MS
                 return
             if doubted is not None:
                 await self._judge(file, doubted, found)
@@ -131,7 +131,7 @@ class Sealer:
                 await self._add(file, found)
 
     def _next(self) -> LogFile | None:
-        log = self._store.log
+        log = self._parts.log
         for file in log.segments.files:
             if file.end > log.durable:
                 return None
@@ -140,7 +140,7 @@ class Sealer:
         return None
 
     def _doubted(self, file: LogFile) -> Seal | None:
-        seals = self._store.seals
+        seals = self._parts.seals
         if file.base not in seals.doubted:
             return None
         try:
@@ -155,36 +155,36 @@ class Sealer:
         if differing and is_stale(seal, differing, found.late_from):
             logger.info("seal_outdated path=%s from=%d", file.path, found.late_from)
             if found.problem:
-                await self._in_thread(self._store.seals.forget, [file.base])
+                await self._in_thread(self._parts.seals.forget, [file.base])
                 self._refuse(file, found.problem)
             else:
                 await self._add(file, found)
             return
-        await self._in_thread(self._store.seals.confirm, file.base)
+        await self._in_thread(self._parts.seals.confirm, file.base)
         if self._is_gone(file):
             return
-        file.seals = self._store.seals
+        file.seals = self._parts.seals
         damaged = [seal.base + block * BLOCK_BYTES for block in differing]
-        self._store.reads.note_damage(file, damaged)
+        self._parts.reads.note_damage(file, damaged)
 
     async def _add(self, file: LogFile, found: FileSums) -> None:
-        store = self._store
-        made_ms = store.clock.wall_ms()
+        parts = self._parts
+        made_ms = parts.clock.wall_ms()
         seal = Seal(file.base, file.size_bytes, made_ms, found.summary, found.sums)
-        await self._in_thread(store.seals.add, seal)
+        await self._in_thread(parts.seals.add, seal)
         if self._is_gone(file):
             return
-        file.seals = store.seals
+        file.seals = parts.seals
         logger.info("log_file_sealed path=%s", file.path)
 
     async def _in_thread(self, call: Callable[..., None], *values: object) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._store.executor, call, *values)
+        await loop.run_in_executor(self._parts.executor, call, *values)
 
     def _is_gone(self, file: LogFile) -> bool:
         """Return whether the file was dropped in the meantime, and remove its seal if so."""
         if file.closed:
-            self._store.seals.forget([file.base], durable=False)
+            self._parts.seals.forget([file.base], durable=False)
         return file.closed
 
     def _refuse(self, file: LogFile, problem: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.log.logfile import LogFile
     from cometmq.store.maintenance.retention import Retention
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.parts import StoreParts
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 _QUEUES_A_SLICE: Final = 64
@@ -29,12 +29,16 @@ _PIN_STEP_MS: Final = 5
 
 
 class Expiry:
-    """Removes the expired files of one store."""
+    """Removes the expired files of one store.
 
-    __slots__ = ("_closing", "_paths", "_release", "_round", "_shorter", "_store")
+    ``synced`` returns the log offset below which all queue and index entries are on the device.
+    """
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    __slots__ = ("_closing", "_parts", "_paths", "_release", "_round", "_shorter", "_synced")
+
+    def __init__(self, parts: StoreParts, synced: Callable[[], int]) -> None:
+        self._parts = parts
+        self._synced = synced
         self._closing: deque[LogFile] = deque()
         self._paths: deque[str] = deque()
         self._shorter: list[ConsumeQueue] = []
@@ -69,71 +73,71 @@ class Expiry:
 
         The space of dropped files is freed by the next :meth:`make_room`.
         """
-        store = self._store
-        space = store.files.disk_space(store.config.commit_log_directory)
-        now_ms = store.clock.wall_ms()
+        parts = self._parts
+        space = parts.files.disk_space(parts.config.commit_log_directory)
+        now_ms = parts.clock.wall_ms()
         hour = datetime.fromtimestamp(now_ms // 1000).hour
-        decision = plan(self._ages(), space, now_ms, hour, store.config, at_once=at_once)
-        store.disk_problem = decision.refusal
-        store.update_refusal()
+        decision = plan(self._ages(), space, now_ms, hour, parts.config, at_once=at_once)
+        parts.state.disk_problem = decision.refusal
+        parts.state.update()
         if decision.drop_count:
             await self._drop(self._released(decision))
 
     def _released(self, decision: Retention) -> int:
         """Return how many of the files to drop may be dropped now."""
-        files = self._store.log.segments.files[: decision.drop_count]
+        files = self._parts.log.segments.files[: decision.drop_count]
         free_to = self._release(files[-1].end, decision.is_forced)
         return sum(1 for file in files if file.end <= free_to)
 
     def _ages(self) -> list[LogAge]:
         """Return the ages of the droppable log files, by their modification times."""
-        store = self._store
+        parts = self._parts
         # Queue entries may not be on the device yet: recovery makes them from these records.
-        sure = min(store.log.durable, store.upkeep.synced)
-        files = [file for file in store.log.segments.files if file.end <= sure]
-        return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
+        sure = min(parts.log.durable, self._synced())
+        files = [file for file in parts.log.segments.files if file.end <= sure]
+        return [LogAge(file.base, parts.files.changed_ms(file.path)) for file in files]
 
     async def _drop(self, count: int) -> None:
-        store = self._store
+        parts = self._parts
         for _ in range(count):
-            file = store.log.segments.drop_first()
+            file = parts.log.segments.drop_first()
             self._closing.append(file)
-            store.seals.forget([file.base], durable=False)
-        log_start = store.log.segments.start
-        self._paths += store.index.drop_before(log_start)
-        for number, queue in enumerate(list(store.queues.values()), 1):
+            parts.seals.forget([file.base], durable=False)
+        log_start = parts.log.segments.start
+        self._paths += parts.index.drop_before(log_start)
+        for number, queue in enumerate(list(parts.queues.values()), 1):
             if queue.move_min(log_start):
                 self._shorter.append(queue)
             if not number % _QUEUES_A_SLICE:
-                await store.clock.sleep_ms(0)
+                await parts.clock.sleep_ms(0)
 
     async def _free(self) -> None:
-        store = self._store
+        parts = self._parts
         if self._closing:
             await self._free_log()
         # Queue files go after the log files: if log files outlived them, a start would report them
         # lost.
         shorter, self._shorter = self._shorter, []
         for number, queue in enumerate(shorter, 1):
-            if store.queues.get((queue.topic, queue.queue_id)) is queue:
+            if parts.queues.get((queue.topic, queue.queue_id)) is queue:
                 queue.drop_expired()
             if not number % _QUEUES_A_SLICE:
-                await store.clock.sleep_ms(0)
+                await parts.clock.sleep_ms(0)
         while self._paths:
             await asyncio.get_running_loop().run_in_executor(
-                store.executor, store.files.unlink, self._paths[0]
+                parts.executor, parts.files.unlink, self._paths[0]
             )
             self._paths.popleft()
 
     async def _free_log(self) -> None:
-        store = self._store
+        parts = self._parts
         loop = asyncio.get_running_loop()
         while self._closing:
             file = self._closing[0]
             if file.is_pinned:
                 # A thread reads it. The loop must not close the last handle, which would wait for
                 # the disk.
-                await store.clock.sleep_ms(_PIN_STEP_MS)
+                await parts.clock.sleep_ms(_PIN_STEP_MS)
                 continue
-            await loop.run_in_executor(store.executor, remove_file, store.files, file.path)
+            await loop.run_in_executor(parts.executor, remove_file, parts.files, file.path)
             self._closing.popleft()

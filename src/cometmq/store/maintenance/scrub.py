@@ -25,7 +25,7 @@ from cometmq.store.maintenance.checksumming import SumsFailed, run_child
 
 if TYPE_CHECKING:
     from cometmq.store.log.logfile import LogFile
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.parts import StoreParts
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ async def block_sums_by_child(path: str, size_bytes: int, bytes_per_s: int) -> b
 class Scrub:
     """Compares the sealed files of one store with their seals. ``read`` reads one file."""
 
-    __slots__ = ("_progress", "_saved", "_store", "_unsure", "read")
+    __slots__ = ("_parts", "_progress", "_saved", "_unsure", "read")
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
         self.read: BlockReader = block_sums_by_child
         self._progress = Progress()
         self._saved = b""
@@ -74,12 +74,12 @@ class Scrub:
 
     @property
     def _path(self) -> str:
-        return os.path.join(self._store.config.store_path_root_dir, SCRUB_FILE)
+        return os.path.join(self._parts.config.store_path_root_dir, SCRUB_FILE)
 
     def resume(self) -> None:
         """Load the state of the last run; start without one if it cannot be read."""
         try:
-            raw = read_file(self._store.files, self._path)
+            raw = read_file(self._parts.files, self._path)
             if raw is None:
                 return
             self._progress = msgspec.json.decode(raw, type=Progress)
@@ -88,18 +88,18 @@ class Scrub:
             return
         self._saved = raw
         for offset in self._progress.damaged:
-            file = self._store.log.segments.find(offset)
+            file = self._parts.log.segments.find(offset)
             if file is not None and file.seals is not None:
                 file.damaged.add(offset - (offset - file.base) % BLOCK_BYTES)
                 self._unsure = True
 
     async def compare_files(self) -> None:
         """Continue a pass, or begin one that is due. Raises OSError; the next round tries again."""
-        config, clock = self._store.config, self._store.clock
+        config, clock = self._parts.config, self._parts.clock
         if self._unsure:
             await self._compare_known()
         progress, bytes_per_s = self._progress, config.scrub_bytes_per_second
-        if not bytes_per_s or not self._store.seals.bases:
+        if not bytes_per_s or not self._parts.seals.bases:
             return
         if progress.position < 0:
             now_ms = clock.wall_ms()
@@ -121,7 +121,7 @@ class Scrub:
         logger.info("log_scrubbed damaged_blocks=%d", len(progress.damaged))
 
     def _next(self) -> LogFile | None:
-        files = self._store.log.segments.files
+        files = self._parts.log.segments.files
         position = self._progress.position
         return next((f for f in files if f.base >= position and f.seals is not None), None)
 
@@ -130,7 +130,7 @@ class Scrub:
         if seals is None or file.closed:
             return
         loop = asyncio.get_running_loop()
-        seal = await loop.run_in_executor(self._store.executor, seals.of, file.base)
+        seal = await loop.run_in_executor(self._parts.executor, seals.of, file.base)
         if file.seals is None or file.closed:
             return
         if seal is None:
@@ -138,7 +138,7 @@ class Scrub:
             # again.
             file.unseal()
             return
-        reads = self._store.reads
+        reads = self._parts.reads
         for block in seal.differing(sums) if sums != seal.sums else ():
             # Read the block again through the open file: another file may be at its path.
             offset = file.base + block * BLOCK_BYTES
@@ -146,9 +146,9 @@ class Scrub:
                 reads.note_damage(file, [offset])
 
     async def _compare_known(self) -> None:
-        for file in [*self._store.log.segments.files]:
+        for file in [*self._parts.log.segments.files]:
             for offset in sorted(file.damaged):
-                await self._store.reads.is_damaged(file, offset)
+                await self._parts.reads.is_damaged(file, offset)
         self._unsure = False
         await self._save()
         if count := len(self._progress.damaged):
@@ -158,13 +158,13 @@ class Scrub:
 
     async def _save(self) -> None:
         """Write the state if it differs from what was last written. Raises OSError."""
-        files = self._store.log.segments.files
+        files = self._parts.log.segments.files
         self._progress.damaged = sorted(offset for file in files for offset in file.damaged)
         raw = msgspec.json.encode(self._progress)
         if raw != self._saved:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._store.executor, self._write, raw)
+            await loop.run_in_executor(self._parts.executor, self._write, raw)
             self._saved = raw
 
     def _write(self, raw: bytes) -> None:
-        write_file_atomically(self._store.files, self._path, raw, durable=True)
+        write_file_atomically(self._parts.files, self._path, raw, durable=True)

@@ -12,7 +12,6 @@ import os.path
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from cometmq.core.errors import StoreFull, StoreOffline
 from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
@@ -21,6 +20,7 @@ from cometmq.store.checkpoint import (
     write_checkpoint,
     write_positions,
 )
+from cometmq.store.config import FlushDiskType
 from cometmq.store.log.commitlog import NO_ROOM
 from cometmq.store.maintenance.checksumming import Reader, Sealer, sums_by_child
 from cometmq.store.maintenance.expiry import Expiry
@@ -30,9 +30,10 @@ from cometmq.store.queue.table import CHECKED_QUEUES
 if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.index.indexfile import IndexFile
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.parts import StoreParts
     from cometmq.store.queue.consumequeue import Mark
     from cometmq.store.read.coldreads import Spawner
+    from cometmq.store.transientpool import TransientPool
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,13 @@ class Upkeep:
         "_log_synced_ms",
         "_noted",
         "_number",
+        "_parts",
         "_previous",
-        "_store",
         "_thorough_ms",
+        "_transient",
         "_unsure",
+        "_waits_for_sync",
         "expiry",
-        "mark_problem",
         "queues_a_round",
         "read_sums",
         "scrub",
@@ -75,22 +77,23 @@ class Upkeep:
         "synced",
     )
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self.expiry = Expiry(store)
+    def __init__(self, parts: StoreParts, transient: TransientPool | None) -> None:
+        self._parts = parts
+        self._transient = transient
+        self.expiry = Expiry(parts, lambda: self.synced)
         self.read_sums: Reader = sums_by_child
-        self.scrub = Scrub(store)
-        self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
+        self.scrub = Scrub(parts)
+        self._checkpoint = read_checkpoint(parts.files, parts.config.store_path_root_dir)
         self._previous = self._checkpoint
         self._noted = (-1, -1)
         self._number = 0
         self._ahead_failed = False
-        self.mark_problem: OSError | None = None
         self._unsure = False
+        self._waits_for_sync = parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.queues_a_round = _QUEUES_A_ROUND
-        self.synced = store.log.segments.start
+        self.synced = parts.log.segments.start
         self.shrunk = False
-        self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
+        self._thorough_ms = self._log_synced_ms = parts.clock.monotonic_ms()
 
     def mark_running(self) -> None:
         """Create the file by which a start recognises that this run did not stop cleanly.
@@ -99,18 +102,18 @@ class Upkeep:
         notes of the last clean stop stay valid only while nothing changes. Raises any other
         OSError.
         """
-        files, root = self._store.files, self._store.config.store_path_root_dir
+        files, root = self._parts.files, self._parts.config.store_path_root_dir
         try:
             files.close(files.open(abort_path(root), create=True))
             files.sync_directory(root)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            if self.mark_problem is None:
+            if self._parts.state.mark_problem is None:
                 logger.warning("store_not_marked path=%s error=%r", abort_path(root), str(error))
-            self.mark_problem = error
+            self._parts.state.mark_problem = error
         else:
-            self.mark_problem = None
+            self._parts.state.mark_problem = None
 
     def resume(self, synced: int, number: int) -> None:
         """Set the log offset below which queue and index files are on the device.
@@ -122,16 +125,16 @@ class Upkeep:
 
     def start(self, tasks: Spawner) -> None:
         """Start the periodic rounds as tasks."""
-        config = self._store.config
-        self._store.backlog.start(asyncio.get_running_loop().call_soon)
+        config = self._parts.config
+        self._parts.backlog.start(asyncio.get_running_loop().call_soon)
         rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
             ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
-            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store, self.read_sums).seal_full_files),
+            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._parts, self.read_sums).seal_full_files),
             ("store-scrub", _SCRUB_INTERVAL_MS, self.scrub.compare_files),
         ]
-        if (pool := self._store.transient) is not None:
+        if (pool := self._transient) is not None:
             rounds.append(("store-commit-log", config.commit_interval_commit_log, pool.write_late))
         for name, interval_ms, work in rounds:
             tasks.spawn(self._repeat(interval_ms, work), name=name)
@@ -144,30 +147,30 @@ class Upkeep:
                 await work()
             except OSError as error:
                 logger.error("store_upkeep_failed work=%s error=%r", work.__name__, str(error))
-            await self._store.clock.sleep_ms(interval_ms)
+            await self._parts.clock.sleep_ms(interval_ms)
 
     async def flush_log(self) -> None:
         """Sync the log if enough of it is unsynced, and create the next file in advance."""
-        store = self._store
-        log, config = store.log, store.config
+        parts = self._parts
+        log, config = parts.log, parts.config
         unsynced = log.written - log.durable
         least = config.flush_commit_log_least_pages * _PAGE_BYTES
-        now_ms = store.clock.monotonic_ms()
+        now_ms = parts.clock.monotonic_ms()
         late = now_ms - self._log_synced_ms >= config.flush_commit_log_thorough_interval
-        if unsynced >= least or (unsynced and (late or store.waits_for_sync)):
+        if unsynced >= least or (unsynced and (late or self._waits_for_sync)):
             self._log_synced_ms = now_ms
-            store.flusher.sync_in_thread()
+            parts.flusher.sync_in_thread()
         if log.wants_next_file():
             await self._make_next_file()
 
     def _is_due(self, interval_ms: int) -> bool:
-        return self._store.clock.monotonic_ms() - self._thorough_ms >= interval_ms
+        return self._parts.clock.monotonic_ms() - self._thorough_ms >= interval_ms
 
     async def _make_next_file(self) -> None:
-        log = self._store.log
+        log = self._parts.log
         try:
             # Shielded: cancelling the round must not lose the file that a thread is creating.
-            making = asyncio.wrap_future(log.make_next_file(self._store.executor))
+            making = asyncio.wrap_future(log.make_next_file(self._parts.executor))
             await asyncio.shield(making)
         except OSError as error:
             # Not an error yet: the write that needs the file tries again and reports its failure.
@@ -179,7 +182,7 @@ class Upkeep:
             self._ahead_failed = False
 
     async def _in_thread(self, call: Callable[..., Any], *values: object) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
+        return await asyncio.get_running_loop().run_in_executor(self._parts.executor, call, *values)
 
     async def flush_entries(self) -> None:
         """Write queue and index entries and record the positions; at longer intervals, sync them.
@@ -188,62 +191,62 @@ class Upkeep:
         waited longest: writing one entry to the file of each queue would cost more than all other
         work of a send.
         """
-        store = self._store
-        if self.mark_problem is not None:
+        parts = self._parts
+        if self._parts.state.mark_problem is not None:
             self.mark_running()
-        dispatcher = store.dispatcher
-        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        dispatcher = parts.dispatcher
+        started, now_ms = dispatcher.position, parts.clock.wall_ms()
         left = max(self.queues_a_round, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
         while left > 0 and not dispatcher.write(now_ms, min(left, _QUEUES_A_SLICE), started):
             if dispatcher.problem is not None:
-                store.update_refusal()
+                parts.state.update()
                 return
             left -= _QUEUES_A_SLICE
-            await store.clock.sleep_ms(0)
-        store.update_refusal()
+            await parts.clock.sleep_ms(0)
+        parts.state.update()
         await self._finish_index_files()
-        if self._is_due(store.config.flush_consume_queue_thorough_interval):
+        if self._is_due(parts.config.flush_consume_queue_thorough_interval):
             await self._sync_all(dispatcher.complete)
         elif (dispatcher.position, dispatcher.complete[0]) != self._noted:
             self._note()
 
     async def _sync_all(self, reached: Mark) -> None:
-        store = self._store
+        parts = self._parts
         self._distrust()
         await self._sync_entries()
         self._unsure = False
-        self._thorough_ms = store.clock.monotonic_ms()
+        self._thorough_ms = parts.clock.monotonic_ms()
         if await self._log_durable(reached[0]):
             await self._note_durably(reached)
         self._note()
 
     async def _sync_entries(self) -> None:
-        store = self._store
-        paths, directories = store.pool.take_unsynced()
+        parts = self._parts
+        paths, directories = parts.pool.take_unsynced()
         try:
-            await self._in_thread(store.pool.sync_paths, paths, directories)
+            await self._in_thread(parts.pool.sync_paths, paths, directories)
         except BaseException:
-            store.pool.give_back(paths, directories)
+            parts.pool.give_back(paths, directories)
             raise
         # Slots first: a full file that was synced without them would pass as complete at the next
         # start.
         await self._finish_index_files()
-        index_files = store.index.take_unsynced()
+        index_files = parts.index.take_unsynced()
         try:
-            await self._with_index_files(index_files, store.index.sync_files, index_files)
+            await self._with_index_files(index_files, parts.index.sync_files, index_files)
         except BaseException:
-            store.index.give_back(index_files)
+            parts.index.give_back(index_files)
             raise
 
     async def _finish_index_files(self) -> None:
         """Write the slots of all full index files."""
-        store = self._store
-        while full := store.index.full_files():
+        parts = self._parts
+        while full := parts.index.full_files():
             file = full[0]
             file.pin()
             try:
                 for _ in file.slot_writes():
-                    await store.clock.sleep_ms(0)
+                    await parts.clock.sleep_ms(0)
             finally:
                 file.unpin()
             file.release_slots()
@@ -260,28 +263,28 @@ class Upkeep:
                 file.unpin()
 
         loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._store.executor, call, *values)
+        done = loop.run_in_executor(self._parts.executor, call, *values)
         # A callback, not a finally block: the thread goes on when a round is cancelled.
         done.add_done_callback(unpin)
         await asyncio.shield(done)
 
     async def _log_durable(self, offset: int) -> bool:
         """Sync the log up to ``offset``; return False if that fails or takes too long."""
-        store = self._store
-        deadline_ms = store.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
-        while store.log.durable < offset:
-            store.flusher.sync_in_thread()
-            if store.log.failure is not None or store.clock.monotonic_ms() > deadline_ms:
+        parts = self._parts
+        deadline_ms = parts.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
+        while parts.log.durable < offset:
+            parts.flusher.sync_in_thread()
+            if parts.log.failure is not None or parts.clock.monotonic_ms() > deadline_ms:
                 return False
-            await store.clock.sleep_ms(_LOG_SYNC_STEP_MS)
+            await parts.clock.sleep_ms(_LOG_SYNC_STEP_MS)
         return True
 
     def note_now(self) -> bool:
         """Write all entries and record the positions at a start; return whether it succeeded."""
-        store = self._store
-        if not store.dispatcher.write(store.clock.wall_ms()):
+        parts = self._parts
+        if not parts.dispatcher.write(parts.clock.wall_ms()):
             return False
-        for file in store.index.full_files():
+        for file in parts.index.full_files():
             file.write_slots()
             file.release_slots()
         return self._note()
@@ -291,16 +294,16 @@ class Upkeep:
 
         If that fails, the next round does it.
         """
-        store = self._store
-        dispatcher = store.dispatcher
+        parts = self._parts
+        dispatcher = parts.dispatcher
         self._noted = (-1, -1)
-        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        started, now_ms = dispatcher.position, parts.clock.wall_ms()
         while not dispatcher.journal.covers(dispatcher.complete[0]):
             if dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
                 break
             if dispatcher.problem is not None:
                 return
-            await store.clock.sleep_ms(0)
+            await parts.clock.sleep_ms(0)
         self._note()
 
     def _note(self) -> bool:
@@ -310,9 +313,9 @@ class Upkeep:
         """
         if self._unsure:
             return False
-        store = self._store
-        dispatcher, journal = store.dispatcher, store.dispatcher.journal
-        if not dispatcher.write_gathered(store.clock.wall_ms()) or store.index.full_files():
+        parts = self._parts
+        dispatcher, journal = parts.dispatcher, parts.dispatcher.journal
+        if not dispatcher.write_gathered(parts.clock.wall_ms()) or parts.index.full_files():
             # A start takes a full index file for complete, so its slots must be written first.
             return False
         position, complete = dispatcher.position, dispatcher.complete[0]
@@ -345,56 +348,56 @@ class Upkeep:
 
         A start after a machine crash uses it.
         """
-        store = self._store
+        parts = self._parts
         self.synced = reached[0]
         sure_ms = max(reached[1], self._checkpoint.log_ms)
         self._previous = self._checkpoint
         self._checkpoint = Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms)
-        root = store.config.store_path_root_dir
+        root = parts.config.store_path_root_dir
         await self._in_thread(self._write_durably, self._positions(reached[0]))
-        await self._in_thread(_write_checkpoint, store.files, root, self._checkpoint)
+        await self._in_thread(_write_checkpoint, parts.files, root, self._checkpoint)
 
     def _write_durably(self, positions: Positions) -> None:
-        store = self._store
-        write_positions(store.files, store.config.store_path_root_dir, positions, durable=True)
+        parts = self._parts
+        write_positions(parts.files, parts.config.store_path_root_dir, positions, durable=True)
 
     def _entries(self) -> int:
         """Return the number of entries in all queue files, or -1 if there are many queues."""
-        store = self._store
-        if len(store.queues) > CHECKED_QUEUES:
+        parts = self._parts
+        if len(parts.queues) > CHECKED_QUEUES:
             return -1
-        return store.queues.entry_total()
+        return parts.queues.entry_total()
 
     def _write_positions(self, written: int, complete: int = -1, entries: int = -1) -> None:
-        store = self._store
+        parts = self._parts
         positions = self._positions(written, complete, entries=entries)
-        write_positions(store.files, store.config.store_path_root_dir, positions, durable=False)
+        write_positions(parts.files, parts.config.store_path_root_dir, positions, durable=False)
 
     def _positions(
         self, written: int, complete: int = -1, *, clean: bool = False, entries: int = -1
     ) -> Positions:
-        store = self._store
-        paths = [*self.expiry.leaving, *(file.path for file in store.index.files)]
+        parts = self._parts
+        paths = [*self.expiry.leaving, *(file.path for file in parts.index.files)]
         index = tuple(map(os.path.basename, paths))
         self._number += 1
         return Positions(
-            store.files.boot_id(),
+            parts.files.boot_id(),
             clean,
             written,
             self.synced,
-            store.pool.queue_count,
+            parts.pool.queue_count,
             self._checkpoint,
-            store.log.durable,
+            parts.log.durable,
             index,
-            store.queues.entry_total() if clean else entries,
-            store.log.segments.file_bytes,
+            parts.queues.entry_total() if clean else entries,
+            parts.log.segments.file_bytes,
             shrunk=self.shrunk,
             complete=complete,
-            last_ms=store.last_ms,
+            last_ms=parts.state.last_ms,
             previous=self._previous,
             number=self._number,
-            begins=store.begins,
-            rebuild=store.log.segments.start if store.pool.lost else -1,
+            begins=parts.queues.begins,
+            rebuild=parts.log.segments.start if parts.pool.lost else -1,
         )
 
     def stop(self) -> None:
@@ -402,57 +405,32 @@ class Upkeep:
 
         If something cannot be written, the next start recovers as after a crash. Raises OSError.
         """
-        store = self._store
-        store.flusher.sync_now()
-        if store.log.failure is not None or store.log.durable < store.log.written:
-            logger.error("store_stopped_unclean reason=%r", str(store.log.failure))
+        parts = self._parts
+        parts.flusher.sync_now()
+        if parts.log.failure is not None or parts.log.durable < parts.log.written:
+            logger.error("store_stopped_unclean reason=%r", str(parts.log.failure))
             return
-        now_ms = store.clock.wall_ms()
-        if not store.dispatcher.write(now_ms):
-            logger.error("store_stopped_unclean reason=%r", str(store.dispatcher.problem))
+        now_ms = parts.clock.wall_ms()
+        if not parts.dispatcher.write(now_ms):
+            logger.error("store_stopped_unclean reason=%r", str(parts.dispatcher.problem))
             return
-        for file in [*store.index.full_files(), *store.index.files[-1:]]:
+        for file in [*parts.index.full_files(), *parts.index.files[-1:]]:
             file.write_slots()
         self._distrust()
-        store.index.sync_files(store.index.take_unsynced())
-        store.pool.sync_paths(*store.pool.take_unsynced())
-        reached = store.dispatcher.position
-        root = store.config.store_path_root_dir
-        last_ms = store.last_ms
+        parts.index.sync_files(parts.index.take_unsynced())
+        parts.pool.sync_paths(*parts.pool.take_unsynced())
+        reached = parts.dispatcher.position
+        root = parts.config.store_path_root_dir
+        last_ms = parts.state.last_ms
         self._previous = self._checkpoint
-        self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
+        self._checkpoint = Checkpoint(last_ms, last_ms, parts.index.end_ms)
         self.synced = reached
         self._write_durably(self._positions(reached, clean=True))
-        _write_checkpoint(store.files, root, self._checkpoint)
-        store.dispatcher.journal.remove()
-        store.files.unlink(abort_path(root))
-        store.files.sync_directory(root)
+        _write_checkpoint(parts.files, root, self._checkpoint)
+        parts.dispatcher.journal.remove()
+        parts.files.unlink(abort_path(root))
+        parts.files.sync_directory(root)
 
 
 def _write_checkpoint(files: Files, root: str, checkpoint: Checkpoint) -> None:
     write_checkpoint(files, root, checkpoint, durable=True)
-
-
-def refusal_of(store: MessageStore) -> StoreFull | None:
-    """Return the reason to refuse writes, if any: a full disk, or files that were not written."""
-    if store.disk_problem:
-        return StoreFull(store.disk_problem)
-    if store.transient is not None and store.transient.problem is not None:
-        return store.transient.problem
-    if store.upkeep.mark_problem is not None:
-        return StoreFull(
-            f"no room in {store.config.store_path_root_dir} for an empty file "
-            f"({store.upkeep.mark_problem}): free space there; writes resume automatically"
-        )
-    problem = store.dispatcher.problem
-    if problem is not None:
-        return StoreFull(
-            f"writing queue or index files under {store.config.store_path_root_dir} failed: "
-            f"{problem}; writes resume automatically when it succeeds"
-        )
-    return None
-
-
-def closed_error(root: str) -> StoreOffline:
-    """Return the error that writers get after the store is closed."""
-    return StoreOffline(f"store {root} is closed")

@@ -43,6 +43,7 @@ class QueueTable:
         "_delays_ms",
         "_pool",
         "_segments",
+        "begins",
         "by_topic",
         "known",
         "load_below",
@@ -60,6 +61,7 @@ class QueueTable:
         self.load_below = 0
         self._check: Callable[[ConsumeQueue], None] = lambda _: None
         self.recovering = True
+        self.begins: tuple[tuple[str, int, int], ...] = ()
         self.on_gone: list[Callable[[ConsumeQueue], None]] = []
         self._count = 0
         self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
@@ -89,6 +91,10 @@ class QueueTable:
         if self._count < sum(map(len, self.known.values())):
             return -1
         return sum(q.max_offset for q in self.values() if q.max_offset > q.min_offset)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue; create it in memory if needed. Raises MessageIllegal for a bad name."""
+        return self.get((topic, queue_id)) or self.load(topic, queue_id)
 
     def load(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue that is not in memory yet: a new one, or one with the entries of its

@@ -313,7 +313,7 @@ class _Opening:
         store.queues.recovering = False
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         noted_ms = self._positions.last_ms if self._positions is not None else 0
-        store.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
+        store.state.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
         secure_log(
             store,
             self._positions,
@@ -329,7 +329,7 @@ class _Opening:
         store.upkeep.scrub.resume()
         self._report(start, first, scan, mender, passes)
         store.upkeep.mark_running()
-        store.update_refusal()
+        store.state.update()
         # The whole log was dispatched again: pending files of deleted topics are not needed.
         if self._unfinished and store.upkeep.note_now():
             store.pool.removals.settle_all()

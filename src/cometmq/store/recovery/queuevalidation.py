@@ -437,7 +437,7 @@ class Queues:
                 self._drop_empty(key)
             elif first:
                 found.add((*key, first))
-        store.begins = tuple(sorted(self.begins.union(found)))
+        store.queues.begins = tuple(sorted(self.begins.union(found)))
 
     def _drop_empty(self, key: QueueKey) -> None:
         store = self._store

@@ -57,7 +57,7 @@ async def test_a_refusing_store_is_asked_again(tmp_path: Path) -> None:
     clock = RestingClock()
     async with timed_world(tmp_path, clock) as world:
         await world.send(b"a", 1_000)
-        world.store.refusal = StoreFull("full")
+        world.store.state.refusal = StoreFull("full")
         clock.allow = world
         await world.advance(2_000)
         assert world.bodies() == [b"a"]
@@ -77,7 +77,7 @@ class RestingClock(VirtualClock):
     async def sleep_ms(self, duration_ms: float) -> None:
         if duration_ms >= REST_MS and self.allow is not None:
             self.rests.append(duration_ms)
-            self.allow.store.refusal = None
+            self.allow.store.state.refusal = None
             return
         await super().sleep_ms(duration_ms)
 
