@@ -74,7 +74,7 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("store/log/x.py", "import cometmq.store.queue", STORE),
         ("store/read/x.py", "import cometmq.store.messagestore", STORE),
         ("store/maintenance/x.py", "import cometmq.store.recovery.startingpoint", STORE),
-        ("broker/append/x.py", "import cometmq.broker.send", BROKER),
+        ("broker/acknowledgement.py", "import cometmq.broker.send", BROKER),
         ("broker/admin/x.py", "import cometmq.broker.app", BROKER),
         ("broker/send/x.py", "import cometmq.broker.pull", BROKER),
         ("broker/attic/__init__.py", "", BROKER),

@@ -18,7 +18,6 @@ from cometmq.protocol.frame import BINARY, JSON, encode_head
 from cometmq.speedups import CORE
 from cometmq.store import messagestore as engine
 from cometmq.store.read.reader import ReadStatus
-from tests.broker.append.test_acknowledgement import SlowFiles
 from tests.broker.serving import (
     BATCH,
     NO_SPACE,
@@ -28,6 +27,7 @@ from tests.broker.serving import (
     running_broker,
     send_fields,
 )
+from tests.broker.test_acknowledgement import SlowFiles
 from tests.store.stores import assert_consistent
 
 if TYPE_CHECKING:

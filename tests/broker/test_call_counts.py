@@ -154,7 +154,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No turn is so long, beside other work on this machine, that it is reported."""
     monkeypatch.setattr("cometmq.net.peer.TURN_NS", 1 << 40)
     monkeypatch.setattr("cometmq.net.departures.SHORT_NS", 1 << 40)
-    monkeypatch.setattr("cometmq.broker.append.acknowledgement.SHORT_NS", 1 << 40)
+    monkeypatch.setattr("cometmq.broker.acknowledgement.SHORT_NS", 1 << 40)
 
 
 async def test_a_send_and_a_pull_enter_few_functions(tmp_path: Path) -> None:

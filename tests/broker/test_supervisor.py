@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.broker.app import Broker
 from cometmq.broker.config import BrokerRole, load
-from cometmq.broker.replication.rolefile import role_path
+from cometmq.broker.replication.roles import role_path
 from cometmq.broker.supervisor import Supervisor
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreCorrupt

@@ -14,7 +14,6 @@ from cometmq.core.errors import StoreOffline
 from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.store.transientpool import TransientPool
-from tests.broker.append.test_acknowledgement import RECORD
 from tests.broker.replicated import group, hurry, master_of
 from tests.broker.serving import (
     BATCH,
@@ -26,6 +25,7 @@ from tests.broker.serving import (
     pull_fields,
     running_broker,
 )
+from tests.broker.test_acknowledgement import RECORD
 from tests.broker.transactions.test_endtransaction import COMMIT, end, prepare, read
 from tests.replication.pairs import until
 

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult
 from cometmq.broker.admin.broker import BrokerAdmin
-from cometmq.broker.admin.clients import ClientAdmin
-from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.groups import ClientAdmin, GroupAdmin
 from cometmq.broker.admin.longanswers import LongAnswers
-from cometmq.broker.admin.progress import ProgressAdmin
-from cometmq.broker.admin.resetoffset import ResetHandler
+from cometmq.broker.admin.offsets import ProgressAdmin, ResetHandler
 from cometmq.broker.admin.topics import TopicAdmin
-from cometmq.broker.append.acknowledgement import Appender
-from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.consumerproxy import RelayHandler
 from cometmq.broker.consumers.groups import GroupTable
@@ -28,7 +25,7 @@ from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.hooks import SendHooks
-from cometmq.broker.query import QueryHandler
+from cometmq.broker.lookup import QueryHandler
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics.table import TopicTable

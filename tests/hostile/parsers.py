@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from cometmq.broker import config as broker_config
-from cometmq.broker.tables import tablefile as tables
+from cometmq.broker import tables
 from cometmq.client.config import parse_name_servers
 from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.core.settings import parse_properties

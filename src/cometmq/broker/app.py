@@ -12,8 +12,8 @@ import os
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from cometmq.broker.acknowledgement import Appender
 from cometmq.broker.admin.handlers import admin_parts
-from cometmq.broker.append.acknowledgement import Appender
 from cometmq.broker.config import resolve
 from cometmq.broker.consumers.groups import GroupTable
 from cometmq.broker.consumers.members import Members
@@ -23,15 +23,13 @@ from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.dedup.guard import RepeatGuard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
-from cometmq.broker.ports import join, reserve_ha
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
 from cometmq.broker.pull.handler import PullHandler
-from cometmq.broker.replication.addresstakeover import AddressAdmin, Addresses
+from cometmq.broker.replication.addresstakeover import AddressAdmin, Addresses, join, reserve_ha
 from cometmq.broker.replication.metadatasync import MasterTables
 from cometmq.broker.replication.promotion import PromotionAdmin
-from cometmq.broker.replication.roles import MasterPart, SlavePart
-from cometmq.broker.replication.slaverole import as_slave, forget_notes
+from cometmq.broker.replication.roles import MasterPart, SlavePart, as_slave, forget_notes
 from cometmq.broker.replication.splitbrain import Rivals
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.scheduled.timers.recall import RecallHandler
@@ -41,7 +39,7 @@ from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.handler import SendHandler
 from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.tables.tablefile import warn_of_missing
+from cometmq.broker.tables import warn_of_missing
 from cometmq.broker.topics.registration import BrokerPlace, Registration
 from cometmq.broker.topics.table import TopicTable
 from cometmq.broker.transactions.checkback import CheckBack

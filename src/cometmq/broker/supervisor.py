@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import Broker
-from cometmq.broker.replication.rolefile import keep_role, role_to_begin_in
+from cometmq.broker.replication.roles import keep_role, role_to_begin_in
 from cometmq.core.errors import CometError, StoreError
 from cometmq.net.server import Reserve, reserve
 from cometmq.net.tasks import Tasks

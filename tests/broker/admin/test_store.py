@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.store import StoreAdmin
+from cometmq.broker.admin.broker import StoreAdmin
 from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.dedup.batches import sift
-from cometmq.broker.dedup.guard import Cold, Stored
+from cometmq.broker.dedup.guard import Cold, Stored, sift
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
 

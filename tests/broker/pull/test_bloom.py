@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.pull.bloom import BloomShape, murmur3_low
+from cometmq.broker.pull.filterdata import BloomShape, murmur3_low
 
 
 @pytest.mark.parametrize(

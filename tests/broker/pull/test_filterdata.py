@@ -12,9 +12,8 @@ import pytest
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.pull import filterdata
-from cometmq.broker.pull.bloom import BloomShape
-from cometmq.broker.pull.filterdata import FilterTable
-from cometmq.broker.tables.prettyjson import pretty
+from cometmq.broker.pull.filterdata import BloomShape, FilterTable
+from cometmq.broker.tables import pretty
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks

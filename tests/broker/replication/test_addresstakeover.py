@@ -16,7 +16,7 @@ from cometmq.admin.node import VIP_DISTANCE, lasting_port
 from cometmq.broker.config import BrokerRole, load
 from cometmq.broker.replication import addresstakeover as takenaddress
 from cometmq.broker.replication.addresstakeover import Addresses
-from cometmq.broker.replication.rolefile import role_path
+from cometmq.broker.replication.roles import role_path
 from cometmq.core.errors import SettingsError
 from cometmq.net.server import reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.replication.metadatasync import MasterTables
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerConfig, BrokerRole
-from cometmq.broker.replication.rolefile import keep_role, role_path, role_to_begin_in
+from cometmq.broker.replication.roles import keep_role, role_path, role_to_begin_in
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import PosixFiles

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.replication.slaverole import as_slave
+from cometmq.broker.replication.roles import as_slave
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer
 from cometmq.net.reply import Reply

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels, Waits
 from cometmq.broker.scheduled.redelivery import GATHER_COUNT

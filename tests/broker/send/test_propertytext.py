@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.send.propertytext import has_own_ids, may_wait, without_id, without_wait
+from cometmq.broker.send.admission import has_own_ids, may_wait, without_id, without_wait
 from cometmq.message import batch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.send.routecache import Destinations
+from cometmq.broker.send.admission import Destinations
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import running_broker

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.append.acknowledgement import Appender
-from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult, Turn
+from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult, Turn
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.queuelocks import QueueLocks as Leases
 from cometmq.broker.scheduled.delaylevels import DelayLevels

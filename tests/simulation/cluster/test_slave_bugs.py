@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from cometmq.broker.append.acknowledgement import Appender
-from cometmq.broker.append.commitbatch import Turn
+from cometmq.broker.acknowledgement import Appender, Turn
 from cometmq.broker.consumers.offsets import ConsumerOffsets
 from cometmq.protocol.codes import ResponseCode
 from cometmq.replication.slave import _Connection as Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from cometmq.broker.append.commitbatch import WaitingSend
+from cometmq.broker.acknowledgement import WaitingSend
 from cometmq.core.errors import MessageIllegal, StoreError
 from cometmq.filter.tags import tag_code
 from cometmq.message import batch

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from cometmq.broker.append.acknowledgement import Appender
-from cometmq.broker.append.commitbatch import WaitingRows, WaitingSend
+from cometmq.broker.acknowledgement import Appender, WaitingRows, WaitingSend
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.offsets import ConsumerOffsets
 from cometmq.broker.topics.table import TopicTable

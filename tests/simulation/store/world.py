@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from cometmq.broker.append.commitbatch import WaitingSend
+from cometmq.broker.acknowledgement import WaitingSend
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
 from cometmq.protocol.fastjson import parse_json

@@ -1,5 +1,6 @@
-"""Administration of the broker itself: its settings and its state (upstream:
-AdminBrokerProcessor.java; the keys of the state: prepareRuntimeInfo, StoreStatsService.java)."""
+"""Administration of the broker itself: its settings, its state, and the removal of expired log
+files and queues on request (upstream: AdminBrokerProcessor.java; the keys of the state:
+prepareRuntimeInfo, StoreStatsService.java; DefaultMessageStore.cleanExpiredConsumerQueue)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import msgspec
 
 from cometmq.broker.config import change
 from cometmq.broker.lookup import find_record
-from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt
+from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt, StoreError
 from cometmq.core.settings import format_properties, parse_properties, to_properties
+from cometmq.message.names import is_system_topic
 from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
@@ -21,7 +23,9 @@ from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.headers import GetBrokerConfigResponse
 
 if TYPE_CHECKING:
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics.table import TopicTable
@@ -215,3 +219,64 @@ def format_size(size_bytes: int) -> str:
         return f"{size_bytes} B"
     power = min((size_bytes.bit_length() - 1) // 10, len(_SIZE_UNITS))
     return f"{size_bytes / 1024**power:.1f} {_SIZE_UNITS[power - 1]}iB"
+
+
+_TOPICS_A_SLICE: Final = 16
+
+
+class StoreAdmin:
+    """Serves the codes that delete expired log files, and queues without messages."""
+
+    def __init__(
+        self, *, store: MessageStore, offsets: ConsumerOffsets, appender: Appender, clock: Clock
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._appender = appender
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
+        }
+
+    async def delete_expired_log(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Delete the log files that are older than fileReservedTime, at any hour of the day."""
+        try:
+            await self._store.upkeep.expiry.make_room(at_once=True)
+        except OSError as error:
+            raise StoreError(f"old log files could not be removed: {error}") from error
+        return Reply()
+
+    async def clean_expired_queues(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Remove the queues whose messages have all been deleted from the log.
+
+        The offsets of a removed queue begin at 0 again, so each group's offset in it is reset to 0.
+        """
+        dropped = 0
+        for number, topic in enumerate(list(self._store.queues.known), 1):
+            if not is_system_topic(topic):
+                dropped += await self._drop(topic)
+            if not number % _TOPICS_A_SLICE:
+                await self._clock.sleep_ms(0)
+        if dropped:
+            log.warning("expired queues removed count=%d", dropped)
+            await self._offsets.saved()
+            await self._store.upkeep.note_soon()
+        return Reply()
+
+    async def _drop(self, topic: str) -> int:
+        gone: list[int] = []
+        try:
+            await self._appender.between_turns(
+                lambda: gone.extend(self._store.deletions.drop_expired(topic))
+            )
+        except OSError as error:
+            raise StoreError(f"queues of topic {topic} could not be removed: {error}") from error
+        for group in self._offsets.groups_of(topic) if gone else ():
+            for queue_id in gone:
+                if self._offsets.query(group, topic, queue_id) > 0:
+                    self._offsets.commit(group, topic, queue_id, 0)
+        return len(gone)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.admin.broker import BrokerAdmin
-from cometmq.broker.admin.clients import ClientAdmin
-from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.broker import BrokerAdmin, StoreAdmin
+from cometmq.broker.admin.groups import ClientAdmin, GroupAdmin
 from cometmq.broker.admin.longanswers import LongAnswers
-from cometmq.broker.admin.progress import ProgressAdmin
-from cometmq.broker.admin.resetoffset import ResetHandler
-from cometmq.broker.admin.store import StoreAdmin
+from cometmq.broker.admin.offsets import ProgressAdmin, ResetHandler
 from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.consumers.consumerproxy import RelayHandler
-from cometmq.broker.query import QueryHandler
+from cometmq.broker.lookup import QueryHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

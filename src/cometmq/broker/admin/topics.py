@@ -26,8 +26,8 @@ from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.admin.longanswers import LongAnswers
-    from cometmq.broker.append.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.tables.versioned import TableFormat, VersionedTable
+from cometmq.broker.tables import TableFormat, VersionedTable
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, is_legal_name
 from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.broker.lookup import bounds, find_entry, is_young
-from cometmq.broker.tables.prettyjson import EntryTexts
-from cometmq.broker.tables.tablefile import TableFile
+from cometmq.broker.tables import EntryTexts, TableFile
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
 from cometmq.message.names import is_legal_name

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.tables.tablefile import TableFile
+from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.scheduled.timers.rules import drop_wishes
 from cometmq.core.errors import BadRequest, CometError
@@ -27,7 +27,7 @@ from cometmq.protocol.fields import truth
 from cometmq.protocol.route import writable
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.groups import GroupTable
     from cometmq.broker.hooks import SendHooks

@@ -1,4 +1,6 @@
-"""Detection of a send whose message is stored already, and the place of the first copy.
+"""Detection of sends whose messages are stored already, and the answers to them: such a message is
+only answered, with the place of the first copy. In a batch, messages that are stored already or
+that occur twice are left out.
 
 The unique key of a message identifies it within its topic. Keys of stored messages are remembered
 as hashes (window.py). A hit counts only if the record at that place has the same topic and key, was
@@ -13,24 +15,37 @@ it is as safe as the first.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cometmq.broker.acknowledgement import Scattered
 from cometmq.broker.dedup.window import IdWindow
 from cometmq.broker.lookup import bounds, find_entry
+from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.core.slices import Slices
+from cometmq.message import batch
 from cometmq.message import properties as props
+from cometmq.message.batch import has_more_than
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.message.record import BadRecord, decode_one
+from cometmq.net.router import begin_task, end_task
+from cometmq.protocol.codes import ResponseCode
 from cometmq.store.log.scan import Scan, resumption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.message.record import Record
+    from cometmq.net.peer import Peer
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
     from cometmq.store.messagestore import MessageStore
+    from cometmq.store.write.batching import Shared
 
 log = logging.getLogger(__name__)
 
@@ -221,3 +236,194 @@ def _known_of(raw: memoryview) -> _Known | None:
     unique = props.find(record.properties, _UNIQ_KEY) or b""
     stored = Stored(record.queue_id, record.queue_offset, record.physical_offset)
     return _Known(record.topic, str(unique, "utf-8", "replace"), record.store_ms, stored)
+
+
+class Sifted(NamedTuple):
+    """The messages of a batch, divided into new and repeated ones.
+
+    ``ids`` are the unique keys of the new messages, whose entries form ``body``. ``places`` has,
+    for each message, its stored place, or the index of the new message that it is or repeats.
+    ``cold`` are places that must be read before a decision.
+    """
+
+    body: bytes
+    ids: list[str | None]
+    places: list[Stored | int]
+    cold: list[Cold]
+
+
+def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
+    """Divide a batch body; ``first`` returns the place where an id is stored already.
+
+    A message is identified by the unique key among its own properties, never by a property of the
+    whole batch. Raise MessageIllegal if the body is no valid batch.
+    """
+    try:
+        spans = batch.walk(body)
+    except BadRecord as error:
+        raise MessageIllegal(f"batch body: {error}") from None
+    if not spans:
+        raise MessageIllegal("the batch holds no message")
+    new: list[bytes] = []
+    ids: list[str | None] = []
+    inside: dict[str, int] = {}
+    places: list[Stored | int] = []
+    cold: list[Cold] = []
+    start = 0
+    for _, _, body_end, stop in spans:
+        raw = props.find(body[body_end + 2 : stop], _UNIQ_KEY)
+        unique = None if raw is None else str(raw, "utf-8", "replace")
+        if unique is not None:
+            known = inside.get(unique)
+            found = first(unique) if known is None else known
+            if isinstance(found, Cold):
+                cold.append(found)
+            elif found is not None:
+                places.append(found)
+                start = stop
+                continue
+            inside[unique] = len(ids)
+        places.append(len(ids))
+        ids.append(unique)
+        new.append(body[start:stop])
+        start = stop
+    return Sifted(body if len(new) == len(spans) else b"".join(new), ids, places, cold)
+
+
+#: Limit of messages in a batch, because the lookup of each id takes some microseconds.
+MESSAGES_MAX: Final = 1_024
+
+#: Again serves a request once more; Fail answers it with an error.
+Again = Callable[["Peer", "Request[Any]"], None]
+Fail = Callable[["Peer", "Request[Any]", CometError], None]
+
+
+class GuardedSends:
+    """Sends to topics that the broker's guard watches. ``again`` and ``fail`` are the send
+    handler's."""
+
+    def __init__(
+        self,
+        guard: RepeatGuard,
+        *,
+        store: MessageStore,
+        appender: Appender,
+        tasks: Tasks,
+        again: Again,
+        fail: Fail,
+    ) -> None:
+        self.guards = guard.guards
+        self._guard = guard
+        self._store = store
+        self._appender = appender
+        self._tasks = tasks
+        self._again = again
+        self._fail = fail
+
+    def is_repeat(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        message: tuple[str, str | None],
+        *,
+        wait_durable: bool,
+    ) -> bool:
+        """Decide whether a single send is handled here and must not be stored by the caller.
+
+        True for a repeat, which is answered as the first message was, and for a send that waits
+        until a record was read to decide that. ``message`` is the topic in which the message would
+        be stored, and its unique key.
+        """
+        topic, unique = message
+        if not unique or topic != request.header.topic or not self.guards(topic):
+            return False
+        found = self._guard.first(topic, unique)
+        if found is None or self._store.state.refusal is not None:
+            return False
+        if isinstance(found, Cold):
+            self._serve_later(peer, request, [found])
+            return True
+        self._guard.dropped += 1
+        request.drop_body()
+        send = (peer, request, found.queue_id, found.queue_offset, found.place)
+        self._appender.add_repeat(send, found.place, wait_durable=wait_durable)
+        return True
+
+    def stored(self, topic: str, unique: str | None, stored: Stored) -> None:
+        """Remember a single message that was appended in this turn of the event loop."""
+        if unique and self.guards(topic):
+            self._guard.remember(topic, unique, stored)
+
+    def store_batch(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        queue_id: int,
+        shared: Shared,
+        *,
+        wait_durable: bool,
+    ) -> None:
+        """Store the new messages of a batch, and answer for all of them.
+
+        Raise MessageIllegal for more than MESSAGES_MAX messages, and whatever
+        ``MessageStore.append_batch`` raises.
+        """
+        if has_more_than(request.body, MESSAGES_MAX):
+            raise MessageIllegal(
+                f"a batch to a topic whose repeated ids are dropped holds at most {MESSAGES_MAX} "
+                "messages: send smaller ones"
+            )
+        topic = request.header.topic
+        sifted = sift(request.body, partial(self._guard.first, topic))
+        if sifted.cold:
+            self._serve_later(peer, request, sifted.cold)
+            return
+        new: list[Stored] = []
+        first_offset, rows = 0, None
+        if sifted.body:
+            queue = self._store.queue(topic, queue_id)
+            first_offset, rows = self._store.append_batch(queue, sifted.body, shared)
+            batch, first, stop = rows
+            new = [
+                Stored(queue_id, first_offset + at, place)
+                for at, place in enumerate(batch.places(first, stop))
+            ]
+        for unique, stored in zip(sifted.ids, new, strict=True):
+            if unique is not None:
+                self._guard.remember(topic, unique, stored)
+        request.drop_body()
+        if rows is not None and len(new) == len(sifted.places):
+            self._appender.add_send(
+                (peer, request, queue_id, first_offset, rows), wait_durable=wait_durable
+            )
+            return
+        all_of_it = [where if isinstance(where, Stored) else new[where] for where in sifted.places]
+        self._guard.dropped += len(all_of_it) - len(new)
+        scattered = Scattered(
+            [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]
+        )
+        answered_queue = queue_id if new else all_of_it[0].queue_id
+        send = (peer, request, answered_queue, all_of_it[0].queue_offset, scattered)
+        self._appender.add_repeat(send, max(scattered.places), wait_durable=wait_durable)
+
+    def _serve_later(self, peer: Peer, request: Request[Any], cold: Sequence[Cold]) -> None:
+        begin_task(peer)
+        self._tasks.spawn(
+            self._read_and_serve(peer, request, cold), name=f"repeated send {peer.address}"
+        )
+
+    async def _read_and_serve(
+        self, peer: Peer, request: Request[Any], cold: Sequence[Cold]
+    ) -> None:
+        try:
+            for each in cold:
+                await self._guard.read(each.place)
+        except CometError as error:
+            self._fail(peer, request, error)
+        except OSError as error:
+            log.exception("repeated_send_unread peer=%s", peer.address)
+            self._fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, str(error)))
+        else:
+            self._again(peer, request)
+        finally:
+            end_task(peer)

@@ -1,8 +1,10 @@
-"""Addresses on which a broker listens, and the takeover of a former master's address, so that
-clients that know it continue without a new route.
+"""Addresses and ports on which a broker listens, and the takeover of a former master's address, so
+that clients that know it continue without a new route.
+
+Ports are the broker's own, the "VIP" port two below it, and a master's port for slaves.
 
     check    is the address one of this machine's, and free?
-    take     listen there, keep that across restarts (rolefile.py), register under it
+    take     listen there, keep that across restarts (roles.py), register under it
 
 A step that fails undoes the steps before it.
 """
@@ -17,12 +19,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.config import resolve
-from cometmq.broker.ports import VIP_DISTANCE, join, reserve_ports
-from cometmq.broker.replication.rolefile import keep_role, role_path
+from cometmq.broker.replication.roles import keep_role, role_path
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
 from cometmq.net.client import split_address
 from cometmq.net.descriptors import backlog
 from cometmq.net.reply import Reply
+from cometmq.net.server import Reserve, reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -34,11 +36,54 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.server import Reserve
     from cometmq.protocol.frame import Request
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
+
+#: Distance to the second port, to which older clients are directed for sends ("VIP channel").
+VIP_DISTANCE: Final = 2
+_PORT_TRIES: Final = 50
+
+
+def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
+    """Return sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
+
+    Raise OSError if one of them cannot be bound.
+    """
+    for _ in range(_PORT_TRIES if port == 0 else 1):
+        main = reserve(host, port)
+        vip_port = main.getsockname()[1] - VIP_DISTANCE
+        if vip_port <= 0:
+            return [main]
+        try:
+            return [main, reserve(host, vip_port, exclusive=port == 0)]
+        except OSError:
+            main.close()
+            if port:
+                raise
+    raise OSError(f"no two free ports {VIP_DISTANCE} apart on {host}")
+
+
+def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> socket.socket:
+    """Return a socket for slaves, at ``port``; 0 means ``listen_port`` + 1 or any free port.
+
+    Raise OSError if ``port`` is not 0 and cannot be bound.
+    """
+    if port:
+        return reserve(host, port)
+    try:
+        return reserve(host, listen_port + 1, exclusive=True)
+    except OSError:
+        found = reserve(host, 0)
+        log.info("ha_port_moved from=%d to=%d", listen_port + 1, found.getsockname()[1])
+        return found
+
+
+def join(host: str, port: int) -> str:
+    """Return ``host`` and ``port`` as one address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 

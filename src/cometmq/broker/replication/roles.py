@@ -2,32 +2,197 @@
 
 A slave finds its master's replication address in ``haMasterAddress``, or in the name servers'
 answer to its registration. It copies tables from the master's address in that answer.
+
+A slave refuses requests and drops notes for which its master alone is responsible: the master takes
+sends, changes tables, and delivers delayed messages and transactions. A slave serves pulls,
+heartbeats, offsets and locks, so that consumers continue while the master is gone.
+
+The role of a promoted slave and the address that it took over are kept in
+``config/cometmq-role.json`` beside the tables. With it, a later start with the old settings does
+not become a slave again. Java brokers ignore the file.
+
+    {"role":"ASYNC_MASTER","sinceMs":1700000000000,"address":"10.0.0.1:10911"}
+
+It overrides settings that say SLAVE, or that lack the address, with a warning in the log. Once the
+settings agree with it, the file is removed, and the settings alone count.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cometmq.broker.config import BrokerRole, HaRejoin
+from cometmq.broker.scheduled.timers.snapshot import STATE_FILE
+from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
+from cometmq.store.files import make_durable_directory, read_file, write_file_atomically
 from cometmq.store.log.scan import first_record
 from cometmq.store.replica import Replica
+from cometmq.store.timerfiles import TIMER_DIRECTORY
 
 if TYPE_CHECKING:
     import socket
 
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.replication.metadatasync import MasterTables
     from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.reply import Reply
+    from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
     from cometmq.replication.slave import LogsDiffer
+    from cometmq.store.files import Files
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
+
+ROLE_FILE: Final = "cometmq-role.json"
+
+
+class _Kept(msgspec.Struct, rename="camel"):
+    """Content of the file."""
+
+    role: BrokerRole
+    since_ms: int
+    address: str = ""
+
+
+def role_path(root: str) -> str:
+    """Return the path of the role file in a store directory."""
+    return os.path.join(root, "config", ROLE_FILE)
+
+
+def keep_role(
+    role: BrokerRole, root: str, files: Files, clock: Clock, *, address: str = ""
+) -> None:
+    """Store the role in which the broker starts from now on, whatever its settings say, and an
+    address that it took over, if any. Durable on return. Raise OSError if it cannot be written."""
+    path = role_path(root)
+    make_durable_directory(files, os.path.dirname(path))
+    kept = msgspec.json.encode(_Kept(role, clock.wall_ms(), address))
+    write_file_atomically(files, path, kept, durable=True)
+
+
+def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerConfig:
+    """Return the settings, changed to the kept role and address if there are any.
+
+    Raise StoreCorrupt if the file is malformed, OSError if it cannot be read.
+    """
+    path = role_path(root)
+    raw = read_file(files, path)
+    if raw is None:
+        return config
+    try:
+        kept = msgspec.json.decode(raw, type=_Kept)
+    except (ValueError, RecursionError) as error:
+        raise StoreCorrupt(
+            path,
+            -1,
+            f"it does not say which role was kept ({error}): remove it to go by brokerRole",
+        ) from None
+    if kept.address and kept.address != config.taken_address:
+        log.warning(
+            "kept_address_wins address=%s reason=%r",
+            kept.address,
+            f"this broker took it over: set takenAddress={kept.address} in its settings, or remove "
+            f"{path} to have it go by them",
+        )
+        config = replace(config, taken_address=kept.address)
+    elif not config.is_slave:
+        log.info("kept_role_removed path=%s settings=%s", path, config.broker_role.name)
+        files.unlink(path)
+        files.sync_directory(os.path.dirname(path))
+        return config
+    if not config.is_slave:
+        return config
+    log.warning(
+        "kept_role_wins role=%s settings=SLAVE reason=%r",
+        kept.role.name,
+        f"this broker was promoted: set brokerRole={kept.role.name} and brokerId=0 in its "
+        f"settings, or remove {path} to have it be a slave again",
+    )
+    return replace(config, broker_role=kept.role, broker_id=0)
+
+
+_SENDS: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.RECALL_MESSAGE,
+)
+#: Files, relative to the store's root, in which a master keeps notes for its next start.
+_NOTES: Final = (
+    os.path.join("config", "transactions.json"),
+    os.path.join(TIMER_DIRECTORY, STATE_FILE),
+)
+_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+
+
+def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict[int, Handler]:
+    """Return the handlers of a slave: those of a master, with the master's own requests refused.
+
+    ``master`` returns the master's address, "" while it is unknown.
+    """
+
+    def refusing(code: int, problem: str) -> Callable[[Handler], Handler]:
+        def instead_of(handler: Handler) -> Handler:
+            def refuse(_peer: Peer, _request: Request[Any]) -> Reply:
+                at = master()
+                raise BadRequest(code, f"{problem}: ask the master{f' {at}' if at else ''}")
+
+            async def refuse_in_task(peer: Peer, request: Request[Any]) -> Reply:
+                return refuse(peer, request)
+
+            return refuse_in_task if inspect.iscoroutinefunction(handler) else refuse
+
+        return instead_of
+
+    send = refusing(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no sends")
+    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
+    change = refusing(ResponseCode.SYSTEM_ERROR, "a slave changes no topics and groups")
+    refusals = {
+        **dict.fromkeys(_SENDS, send),
+        **dict.fromkeys(_CHANGES, change),
+        RequestCode.END_TRANSACTION: end,
+    }
+    return {
+        code: refusals[RequestCode(code)](handler) if code in refusals else handler
+        for code, handler in handlers.items()
+    }
+
+
+def forget_notes(files: Files, root: str) -> None:
+    """Remove, durably, the notes that this broker kept as a master.
+
+    Its log may continue differently from here. As a master it would find the same facts in the log.
+    Raise OSError if a note cannot be removed.
+    """
+    for note in _NOTES:
+        path = os.path.join(root, note)
+        found = [name for name in (path, f"{path}.bak") if files.exists(name)]
+        for name in found:
+            files.unlink(name)
+        if found:
+            files.sync_directory(os.path.dirname(path))
 
 
 class MasterPart:

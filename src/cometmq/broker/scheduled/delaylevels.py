@@ -31,8 +31,7 @@ from cometmq.broker.scheduled.redelivery import (
     real_place,
     record_in,
 )
-from cometmq.broker.tables.prettyjson import pretty
-from cometmq.broker.tables.tablefile import TableFile
+from cometmq.broker.tables import TableFile, pretty
 from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import SCHEDULE_TOPIC
@@ -41,7 +40,7 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks

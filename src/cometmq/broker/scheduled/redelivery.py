@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.read.coldreads import Found

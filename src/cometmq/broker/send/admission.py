@@ -17,6 +17,16 @@ ReplyMessageProcessor):
 "half only": a prepared message becomes a half message; other transaction bits are refused.
 "retry, DLQ": a message is sent back only to the topics of its group, and never from an internal
 topic of the broker. Only END_TRANSACTION ends a half message.
+
+The property text is stored without what has no meaning once the message is stored.
+
+The queues of checked topics are cached, so that one look-up replaces the checks of a send:
+
+A send needs its topic's configuration, the topic's table of queues, and one of these queues. With
+100 000 queues each of these look-ups causes several cache misses of the processor. So the queues
+of a topic are kept in one list, by queue id, once they were found and checked. Those that plain
+sends may be appended to are in a table of the core too, which finds many of them at once. A change
+of any topic clears all of this; a queue that is deleted clears the list of its topic.
 """
 
 from __future__ import annotations
@@ -31,6 +41,7 @@ from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import FORBIDDEN_TO_SEND
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.route import writable
+from cometmq.speedups import KnownQueues
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -38,6 +49,46 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.protocol.bodies import TopicConfig
+    from cometmq.store.queue.consumequeue import ConsumeQueue
+    from cometmq.store.queue.table import QueueTable
+
+_WAIT_TRUE: Final = f"{props.WAIT}{props.NAME_VALUE_SEPARATOR}true"
+_SEPARATOR: Final = props.PROPERTY_SEPARATOR
+_ID_MARK: Final = props.UNIQ_KEY + props.NAME_VALUE_SEPARATOR
+_WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
+_WAIT_BETWEEN: Final = _WAIT_LAST + _SEPARATOR
+
+
+def without_wait(text: str) -> str:
+    """Return the property text without WAIT=true, which has no meaning once the message is
+    stored."""
+    if text.endswith(_WAIT_LAST):
+        return text[: -len(_WAIT_LAST)]  # as CometMQ's client and most others write it
+    # As Java's client writes it: replacing takes half the time of splitting.
+    text = text.replace(_WAIT_BETWEEN, _SEPARATOR)
+    if _WAIT_TRUE not in text:
+        return text.rstrip(_SEPARATOR)
+    return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
+
+
+def may_wait(text: str) -> bool:
+    """Return whether the received property text lets a send wait for its sync; the last WAIT
+    counts."""
+    return props.decode_text(text).get(props.WAIT) != "false"
+
+
+def has_own_ids(body: bytes) -> bool:
+    """Return whether the messages of a batch have unique keys; only the first is examined."""
+    return _ID_MARK.encode() in body[: int.from_bytes(body[:4], "big")]
+
+
+def without_id(text: str) -> str:
+    """Return the property text without a unique key.
+
+    RocketMQ 5's client sets one on the batch too, which would replace each message's own.
+    """
+    return props.without(text, props.UNIQ_KEY)
+
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
@@ -143,3 +194,43 @@ def choose_queue(queue_id: int, config: TopicConfig) -> int:
             f"{config.write_queue_nums} write queues",
         )
     return queue_id
+
+
+class Destinations:
+    """Queues that need no further check, by topic.
+
+    ``get(topic)`` returns a topic's queues by queue id, with None for queues without a checked send
+    yet; it returns None for an unknown topic. ``plain`` has those of the queues whose plain sends
+    may be taken as a batch.
+    """
+
+    def __init__(self, topics: TopicTable, queues: QueueTable) -> None:
+        self._by_topic: dict[str, list[ConsumeQueue | None]] = {}
+        self.plain = KnownQueues()
+        self.get = self._by_topic.get
+        topics.on_change.append(self._clear)
+        queues.on_gone.append(self._forget)
+
+    def learn(self, config: TopicConfig, queue: ConsumeQueue, *, plain: bool) -> None:
+        """Remember a queue after a send to it passed all checks.
+
+        Ordered topics are not remembered: their check depends on the broker's permission too. Set
+        ``plain`` if a plain send to the topic needs no check beyond the topic's own.
+        """
+        if config.order:
+            return
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        known = self._by_topic.get(queue.topic)
+        if known is None:
+            known = self._by_topic[queue.topic] = [None] * count
+        known[queue.queue_id] = queue
+        if plain:
+            self.plain.add(queue)
+
+    def _clear(self) -> None:
+        self._by_topic.clear()
+        self.plain.clear()
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        self._by_topic.pop(queue.topic, None)
+        self.plain.forget(queue)

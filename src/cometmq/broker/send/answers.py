@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.append.commitbatch import Scattered
+from cometmq.broker.acknowledgement import Scattered
 from cometmq.net.reply import Reply
 from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -19,7 +19,7 @@ from cometmq.protocol.headers import NoFields, SendMessageResponse
 from cometmq.speedups import send_answers
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.commitbatch import WaitingRows, WaitingSend
+    from cometmq.broker.acknowledgement import WaitingRows, WaitingSend
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics.table import TopicTable

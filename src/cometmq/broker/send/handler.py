@@ -15,20 +15,22 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.dedup.guard import Stored
-from cometmq.broker.dedup.sending import GuardedSends
+from cometmq.broker.dedup.guard import GuardedSends, Stored
 from cometmq.broker.scheduled.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.send.admission import (
     MAX_WAITING_SENDS,
     Admission,
+    Destinations,
     check_no_transaction,
     check_properties,
     choose_queue,
+    has_own_ids,
+    may_wait,
+    without_id,
+    without_wait,
 )
 from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.largebatches import LARGE_BYTES, LargeBatches
-from cometmq.broker.send.propertytext import has_own_ids, may_wait, without_id, without_wait
-from cometmq.broker.send.routecache import Destinations
 from cometmq.broker.transactions.endtransaction import committed_send
 from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal

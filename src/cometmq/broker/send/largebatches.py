@@ -17,7 +17,7 @@ from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.send.admission import (
     Admission,
     check_no_transaction,
@@ -28,7 +28,7 @@ from cometmq.protocol.headers import PushReply, SendMessageResponse
 from cometmq.protocol.route import writable
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.topics.table import TopicTable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from cometmq.broker.lookup import first_stored_ms
-from cometmq.broker.tables.versioned import TableFormat, VersionedTable
+from cometmq.broker.tables import TableFormat, VersionedTable
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.scheduled.timers.rules import TimerRules, wants_timer
 from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_ms, real_place
@@ -37,8 +37,7 @@ from cometmq.speedups import Half
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.append.acknowledgement import Appender
-    from cometmq.broker.append.commitbatch import WaitingRows, WaitingTransaction
+    from cometmq.broker.acknowledgement import Appender, WaitingRows, WaitingTransaction
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.broker.lookup import bounds, find_record, record_of_queue
-from cometmq.broker.tables.tablefile import TableFile
+from cometmq.broker.tables import TableFile
 from cometmq.broker.transactions.halfindex import (
     OpTrail,
     checks_so_far,

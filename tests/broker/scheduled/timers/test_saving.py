@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.scheduled.timers import saving
+from cometmq.broker.scheduled.timers import snapshot
 from cometmq.broker.scheduled.timers.snapshot import read_snapshot
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import Buffer, PosixFiles
@@ -54,7 +54,7 @@ async def test_a_grown_log_is_noted_too(tmp_path: Path, monkeypatch: pytest.Monk
         await world.settle()
         assert await save(world)
         first = read_snapshot(FILES, str(tmp_path / TIMER_DIRECTORY))
-        monkeypatch.setattr(saving, "SAVE_LOG_BYTES", 1_000)
+        monkeypatch.setattr(snapshot, "SAVE_LOG_BYTES", 1_000)
         for _ in range(10):
             await world.put("plain", bytes(500), 0, {})
         await world.settle()

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cometmq.broker.append.acknowledgement import Appender
-from cometmq.broker.append.commitbatch import OutgoingRecord, PutResult
+from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers

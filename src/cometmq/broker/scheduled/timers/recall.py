@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, recall_key
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
@@ -19,7 +19,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageResponse
 
 if TYPE_CHECKING:
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.scheduled.timers.rules import TimerRules
     from cometmq.broker.topics.table import TopicTable

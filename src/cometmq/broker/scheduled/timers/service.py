@@ -3,7 +3,7 @@
 intake     reads records from the timer topic and files them by due time (pending.py)
 load       brings buckets into the wheel before they begin
 delivery   delivers tick by tick
-save       writes snapshots for the next start (saving.py)
+save       writes snapshots for the next start (snapshot.py)
 rolling    moves waiting messages out of old log files
 """
 
@@ -18,9 +18,8 @@ from cometmq.broker.scheduled.redelivery import Redelivery
 from cometmq.broker.scheduled.timers.delivery import TimerDelivery
 from cometmq.broker.scheduled.timers.intake import Intake
 from cometmq.broker.scheduled.timers.pending import Pending
-from cometmq.broker.scheduled.timers.recovery import rebuild, recover
 from cometmq.broker.scheduled.timers.rolling import Rolling
-from cometmq.broker.scheduled.timers.saving import Saver
+from cometmq.broker.scheduled.timers.snapshot import Saver, rebuild, recover
 from cometmq.broker.scheduled.timers.wheel import TICK_MS
 from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.core.slices import Slices
@@ -29,7 +28,7 @@ from cometmq.store.timerfiles import BUCKET_MS, TimerFiles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.append.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
     from cometmq.store.messagestore import MessageStore

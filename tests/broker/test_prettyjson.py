@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.tables.prettyjson import EntryTexts, pretty
+from cometmq.broker.tables import EntryTexts, pretty
 from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.fastjson import parse_json
 

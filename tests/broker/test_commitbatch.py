@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cometmq.broker.append.commitbatch import PutResult, Turn
+from cometmq.broker.acknowledgement import PutResult, Turn
 from cometmq.core.errors import StoreError
 from cometmq.speedups import Half
 from tests.broker.world import connect

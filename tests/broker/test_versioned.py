@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.tables.versioned import REMEMBERED_CHANGES, TableFormat, VersionedTable
+from cometmq.broker.tables import REMEMBERED_CHANGES, TableFormat, VersionedTable
 from cometmq.core.clock import Clock, SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks

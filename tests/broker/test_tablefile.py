@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables.prettyjson import pretty
-from cometmq.broker.tables.tablefile import WINDOW_MS, TableFile, warn_of_missing
+from cometmq.broker.tables import WINDOW_MS, TableFile, pretty, warn_of_missing
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreError, StoreFull
 from cometmq.net.tasks import Tasks

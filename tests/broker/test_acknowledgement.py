@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.append.commitbatch import OutgoingRecord
+from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.core.errors import StoreFull, StoreOffline
 from tests.broker.serving import (
     IO_ERROR,

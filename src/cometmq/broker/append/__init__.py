@@ -1,1 +1,0 @@
-"""Appends: one commit per turn of the event loop, and the acknowledgement of its requests."""

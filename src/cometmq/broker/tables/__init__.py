@@ -1,1 +1,0 @@
-"""Tables of a broker, and their files in its config directory."""
