@@ -26,7 +26,7 @@ from zlib import crc32
 from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
 from cometmq.net.runtime import run
-from cometmq.protocol.answers import DONE_HEAD, send_pieces
+from cometmq.protocol.frame import DONE_HEAD, send_pieces
 from cometmq.speedups import KnownQueues, QueueState, SendBatch
 
 QUEUES: Final = 8

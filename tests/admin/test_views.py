@@ -10,13 +10,15 @@ from cometmq.admin.api import Broker
 from cometmq.message.ids import pack_host
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.bodies import (
+    BrokerData,
     ClientConnection,
     ConsumeOffset,
     ConsumerConnections,
+    ProcessQueueInfo,
+    QueueData,
     TopicOffset,
+    TopicRoute,
 )
-from cometmq.protocol.consumerbodies import ProcessQueueInfo
-from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
 from tests.client.consumer.test_inflight import message
 
 ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)

@@ -19,16 +19,18 @@ from cometmq.message.ids import encode_offset_id, pack_host
 from cometmq.message.record import Record, decode_one, pack
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
+    BrokerData,
     ConsumerIds,
     Heartbeat,
+    QueueData,
     QueueKey,
     QueueLockRequest,
     QueueLockResponse,
+    TopicRoute,
 )
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.frame import Request
-from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
 from tests.client.scripted import Answer, ScriptedConnection, ScriptedPeer
 
 Queue = tuple[str, int]

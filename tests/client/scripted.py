@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cometmq.protocol.answers import encode_response
 from cometmq.protocol.connection import Answered, Connection, Rejected
-from cometmq.protocol.frame import Request, Response
+from cometmq.protocol.frame import Request, Response, encode_response
 from cometmq.protocol.headers import Header
 
 DEADLINE_S = 10

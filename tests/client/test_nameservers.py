@@ -10,8 +10,8 @@ import pytest
 from cometmq.client.config import ClientConfig
 from cometmq.client.session import Session
 from cometmq.core.errors import BadRequest, BrokerRefused, NotConnected, RouteNotFound
+from cometmq.protocol.bodies import TopicRoute
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.route import TopicRoute
 from tests.client.fake_broker import FakeCluster, fake_cluster, open_session
 from tests.client.scripted import Answer, scripted_peer
 

@@ -14,7 +14,7 @@ from cometmq.client.routes import (
     subscribe_queues,
 )
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
+from cometmq.protocol.bodies import BrokerData, QueueData, TopicRoute
 
 
 def route(*queues: QueueData, masters: str = "ab", order: str | None = None) -> TopicRoute:

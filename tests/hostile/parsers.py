@@ -23,10 +23,9 @@ from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.message import batch, ids, names, properties, recall, record
 from cometmq.namesrv.routes import Registration, RouteTable
-from cometmq.protocol.bodies import DataVersion, Heartbeat
+from cometmq.protocol.bodies import DataVersion, Heartbeat, read_offsets
 from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.connection import Connection
-from cometmq.protocol.consumerbodies import read_offsets
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 from cometmq.protocol.frame import BINARY, JSON, decode_head
 from cometmq.protocol.headers import RegisterBroker

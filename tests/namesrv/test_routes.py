@@ -12,10 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cometmq.core.errors import BadRequest
 from cometmq.namesrv.bounds import ENTRY_BYTES, LAYOUT_BYTES, Limits
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, Registration, RouteTable
-from cometmq.protocol.bodies import DataVersion, TopicConfig
+from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicRoute
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.headers import BrokerIdentity, RegisterBroker
-from cometmq.protocol.route import TopicRoute
 
 
 def header(

@@ -17,7 +17,7 @@ from cometmq.message.model import Message
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import OutboxBusy, Page, Settled, Source, Sources, WantedRows
 from cometmq.outbox.table import Outbox
-from cometmq.protocol.route import PERM_READ
+from cometmq.protocol.bodies import PERM_READ
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic

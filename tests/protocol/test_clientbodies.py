@@ -16,6 +16,7 @@ from msgspec import structs
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import (
     ConsumerData,
+    DirectResult,
     Heartbeat,
     ProducerData,
     QueueKey,
@@ -23,7 +24,6 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
 )
 from cometmq.protocol.clientbodies import ENUMERATIONS, parse_client_body
-from cometmq.protocol.consumerbodies import DirectResult
 
 WANTED: Final = SubscriptionData("t", "a||b", 5, ("a", "b"), (97, 98))
 MEMBER: Final = ConsumerData(

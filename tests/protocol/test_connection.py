@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 
 from cometmq.core.errors import RemoteProtocolError
 from cometmq.protocol import headers as h
-from cometmq.protocol.answers import encode_response
 from cometmq.protocol.codes import Language, RequestCode
 from cometmq.protocol.connection import Answered, Connection, Event, Rejected
 from cometmq.protocol.fields import from_ext, to_ext, truth
-from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, FLAG_RESPONSE, JSON, Request, encode_head
+from cometmq.protocol.frame import (
+    BINARY,
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    JSON,
+    Request,
+    encode_head,
+    encode_response,
+)
 from cometmq.protocol.registry import FAST_DECODERS
 from tests.protocol.strategies import REQUEST_CODES, header_values, requests
 

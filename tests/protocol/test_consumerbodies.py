@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.bodies import QueueKey
-from cometmq.protocol.consumerbodies import (
+from cometmq.protocol.bodies import (
     DirectResult,
     ProcessQueueInfo,
+    QueueKey,
     RunningInfo,
     RunningInfoRead,
     TopicRates,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.protocol import bodies as b
+from cometmq.protocol.bodies import TopicRoute
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Event
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -29,7 +30,6 @@ from cometmq.protocol.frame import (
 )
 from cometmq.protocol.framer import Framer
 from cometmq.protocol.registry import REGISTRY
-from cometmq.protocol.route import TopicRoute
 from tests.golden import library
 from tests.golden.library import GoldenFrame, frame_bytes, frames
 from tests.protocol.registering import decode, encode

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cometmq.protocol.bodies import BrokerData, QueueData, TopicRoute, readable, writable
 from cometmq.protocol.fastjson import encode_json, parse_json
-from cometmq.protocol.route import BrokerData, QueueData, TopicRoute, readable, writable
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from cometmq.protocol.answers import encode_response
-from cometmq.protocol.bodies import ClusterBroker, ClusterInfo
+from cometmq.protocol.bodies import BrokerData, ClusterBroker, ClusterInfo, QueueData, TopicRoute
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.frame import Request
-from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
+from cometmq.protocol.frame import Request, encode_response
 from tests.spark.records import plain_record
 
 Answer = tuple[int, dict[str, str], bytes]

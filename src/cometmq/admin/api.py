@@ -28,37 +28,37 @@ from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from cometmq.message.record import iter_decode
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
     ClusterInfo,
     ConsumeOffset,
     ConsumerConnections,
+    ConsumerStatusRead,
     ConsumeStatsRead,
+    ConsumeTimeSpans,
+    DirectResult,
     GroupList,
     KvTable,
+    RunningInfoRead,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
     TopicList,
     TopicOffset,
+    TopicRoute,
     TopicStatsRead,
-)
-from cometmq.protocol.clientbodies import parse_client_body
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.consumerbodies import (
-    ConsumerStatusRead,
-    ConsumeTimeSpans,
-    DirectResult,
-    RunningInfoRead,
     read_offsets,
     reset_to,
 )
+from cometmq.protocol.clientbodies import parse_client_body
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.fields import from_ext
-from cometmq.protocol.route import PERM_READ, PERM_WRITE, TopicRoute
 
 if TYPE_CHECKING:
     from cometmq.client.session import Session
-    from cometmq.protocol.consumerbodies import ProcessQueueInfo, QueueTimeSpan
+    from cometmq.protocol.bodies import ProcessQueueInfo, QueueTimeSpan
     from cometmq.protocol.frame import Response
 
 #: Timestamp that stands for the end of every queue.

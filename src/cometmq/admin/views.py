@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from cometmq.protocol.bodies import readable, writable
 from cometmq.protocol.codes import version_name
-from cometmq.protocol.route import readable, writable
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Broker
     from cometmq.message.model import MessageQueue, StoredMessage
-    from cometmq.protocol.bodies import ConsumeOffset, ConsumerConnections, TopicOffset
-    from cometmq.protocol.consumerbodies import ProcessQueueInfo
-    from cometmq.protocol.route import TopicRoute
+    from cometmq.protocol.bodies import (
+        ConsumeOffset,
+        ConsumerConnections,
+        ProcessQueueInfo,
+        TopicOffset,
+        TopicRoute,
+    )
 
 _BODY_PREVIEW = 200
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.net.tasks import ended
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import TopicRoute
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
-from cometmq.protocol.route import TopicRoute
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig

@@ -15,10 +15,10 @@ from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConne
 from cometmq.message.model import MessageQueue, StoredMessage, read_messages
 from cometmq.net.client import Pulled
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import MASTER_ID
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import from_ext
 from cometmq.protocol.frame import Response
-from cometmq.protocol.route import MASTER_ID
 
 if TYPE_CHECKING:
     import asyncio

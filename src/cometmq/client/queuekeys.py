@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from cometmq.core.errors import CometError
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.bodies import QueueKey
-from cometmq.protocol.consumerbodies import queue_table
+from cometmq.protocol.bodies import QueueKey, queue_table
 
 T = TypeVar("T")
 

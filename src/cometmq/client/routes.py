@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.route import MASTER_ID, TopicRoute, readable, writable
+from cometmq.protocol.bodies import MASTER_ID, TopicRoute, readable, writable
 
 Brokers = dict[str, dict[int, str]]
 

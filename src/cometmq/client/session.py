@@ -37,10 +37,9 @@ from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Remoting, split_address
 from cometmq.net.tasks import Tasks, together
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
+from cometmq.protocol.bodies import MASTER_ID, ConsumerData, Heartbeat, ProducerData, TopicRoute
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.route import MASTER_ID, TopicRoute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

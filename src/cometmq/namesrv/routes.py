@@ -27,9 +27,19 @@ from cometmq.namesrv.bounds import (
     check_topic_names,
     size_of,
 )
-from cometmq.protocol.bodies import ClusterBroker, ClusterInfo, DataVersion, TopicConfig, TopicList
+from cometmq.protocol.bodies import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterBroker,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicList,
+)
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData
 
 if TYPE_CHECKING:
     from cometmq.protocol.headers import BrokerIdentity, RegisterBroker

@@ -27,11 +27,10 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.tasks import ended
-from cometmq.protocol.answers import encode_response
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected
 from cometmq.protocol.fields import to_ext
-from cometmq.protocol.frame import JSON, Request, Response, head_pieces, lengths
+from cometmq.protocol.frame import JSON, Request, Response, encode_response, head_pieces, lengths
 from cometmq.protocol.framer import MAX_FRAME_BYTES
 from cometmq.speedups import send_frame
 

@@ -28,9 +28,8 @@ from cometmq.net.departures import Departures
 from cometmq.net.memory import PeerMemory, process_budget
 from cometmq.net.runtime import direct_handle
 from cometmq.net.watchdog import SHORT_NS
-from cometmq.protocol.answers import encode_response
 from cometmq.protocol.connection import Answered, Connection, request_of
-from cometmq.protocol.frame import JSON, decode_head
+from cometmq.protocol.frame import JSON, decode_head, encode_response
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
 from cometmq.speedups import Outlet
 

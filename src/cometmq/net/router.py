@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
 from cometmq.net.reply import Reply
-from cometmq.protocol.answers import encode_done, encode_response
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected
-from cometmq.protocol.frame import JSON
+from cometmq.protocol.frame import JSON, encode_done, encode_response
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
 if TYPE_CHECKING:

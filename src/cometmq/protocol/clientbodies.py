@@ -16,6 +16,7 @@ from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import (
     Body,
     ConsumerData,
+    DirectResult,
     Heartbeat,
     ProducerData,
     QueueKey,
@@ -23,7 +24,6 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
 )
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.consumerbodies import DirectResult
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 
 B = TypeVar("B", bound=Body)

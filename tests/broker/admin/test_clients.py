@@ -7,9 +7,8 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import Heartbeat, ProducerData
+from cometmq.protocol.bodies import Heartbeat, ProducerConnections, ProducerData, ProducerTable
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.consumerbodies import ProducerConnections, ProducerTable
 from cometmq.protocol.fastjson import encode_json, parse_json
 from tests.broker.world import connect, open_parts
 

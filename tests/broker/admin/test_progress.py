@@ -14,11 +14,13 @@ from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
     ConsumeOffset,
     ConsumeStatsRead,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    QueueTimeSpan,
     SubscriptionGroupConfig,
     TopicConfig,
 )
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.consumerbodies import ConsumeTimeSpans, CorrectionOffsets, QueueTimeSpan
 from cometmq.protocol.fastjson import parse_json
 from tests.broker.world import Parts, open_parts
 from tests.pace import slowness

@@ -6,9 +6,8 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.bodies import QueueKey, TopicConfig
+from cometmq.protocol.bodies import QueueKey, TopicConfig, read_offsets
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.consumerbodies import read_offsets
 from cometmq.protocol.headers import ResetOffset
 from tests.broker.world import Parts, open_parts, recorded, sent_to
 

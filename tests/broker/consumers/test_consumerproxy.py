@@ -9,9 +9,14 @@ from cometmq.message.ids import encode_offset_id
 from cometmq.message.record import decode_one
 from cometmq.net.peer import Peer
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import QueueKey, TopicConfig
+from cometmq.protocol.bodies import (
+    ClientStatus,
+    ConsumerStatusRead,
+    QueueKey,
+    TopicConfig,
+    queue_table,
+)
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.consumerbodies import ClientStatus, ConsumerStatusRead, queue_table
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 from cometmq.protocol.frame import Response
 from tests.broker.world import STORE_HOST, Parts, open_parts, recorded

@@ -15,7 +15,7 @@ from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.consumerbodies import DirectResult
+from cometmq.protocol.bodies import DirectResult
 from tests.client.consumer.test_inflight import message
 from tests.client.consumer.test_options import options
 

@@ -12,15 +12,15 @@ from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import QueueKey
-from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.consumerbodies import (
+from cometmq.protocol.bodies import (
     ClientStatusRead,
     DirectResult,
+    QueueKey,
     RunningInfoRead,
     offset_body,
     queue_table,
 )
+from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import Header

@@ -14,8 +14,8 @@ from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import TopicRoute
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.route import TopicRoute
 from tests.client.fake_broker import FakeBroker, FakeCluster
 from tests.client.scripted import Answer, eventually, scripted_peer
 

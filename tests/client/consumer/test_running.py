@@ -6,7 +6,7 @@ from cometmq.client.config import ClientConfig
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.running import Moment, running_info
 from cometmq.message.model import MessageList, MessageQueue
-from cometmq.protocol.consumerbodies import (
+from cometmq.protocol.bodies import (
     ProcessQueueInfo,
     RunningInfoRead,
     TopicRates,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.client.consumer.stats import ConsumerStats
-from cometmq.protocol.consumerbodies import TopicRates
+from cometmq.protocol.bodies import TopicRates
 
 
 def test_rates_since_the_start() -> None:

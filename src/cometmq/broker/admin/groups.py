@@ -10,9 +10,15 @@ from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices, join_in_slices
 from cometmq.message.names import is_legal_name
 from cometmq.net.reply import Reply
-from cometmq.protocol.bodies import ClientConnection, SubscriptionGroupConfig, table_pieces
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionGroupConfig,
+    table_pieces,
+)
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.consumerbodies import ProducerConnections, ProducerInfo, ProducerTable
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.fields import truth
 

@@ -23,16 +23,18 @@ from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
 from cometmq.net.reply import Reply
-from cometmq.protocol.bodies import ConsumeOffset, ConsumeStats, QueueKey
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.consumerbodies import (
+from cometmq.protocol.bodies import (
     BrokerConsumeStats,
+    ConsumeOffset,
+    ConsumeStats,
     CorrectionOffsets,
+    QueueKey,
     QueueTimeSpan,
     offset_entry,
     offset_table,
     reset_to,
 )
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
 from cometmq.protocol.headers import ResetOffset

@@ -18,8 +18,8 @@ from cometmq.broker.lookup import find_bytes
 from cometmq.core.errors import BadRequest, ClientError, CometError, RequestTimedOut
 from cometmq.message.ids import decode_offset_id
 from cometmq.net.reply import Reply
+from cometmq.protocol.bodies import ClientStatusRead, ConsumerStatus, queue_table
 from cometmq.protocol.codes import VERSION_3_1_8, RequestCode, ResponseCode, version_name
-from cometmq.protocol.consumerbodies import ClientStatusRead, ConsumerStatus, queue_table
 from cometmq.protocol.fastjson import (
     REQUEST_DIALECT_MAX_BYTES,
     encode_json,

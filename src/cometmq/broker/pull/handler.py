@@ -18,9 +18,8 @@ from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans
 from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.net.reply import Reply
 from cometmq.net.router import begin_task, end_task
-from cometmq.protocol.answers import pull_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import JSON
+from cometmq.protocol.frame import JSON, pull_pieces
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.speedups import answer_frame

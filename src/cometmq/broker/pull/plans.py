@@ -22,9 +22,9 @@ from msgspec import structs
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.filter.budget import Budget
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
+from cometmq.protocol.bodies import PERM_READ
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.headers import PullMessage
-from cometmq.protocol.route import PERM_READ
 from cometmq.speedups import PullAnswers, PullPlan
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.coldreads import RECENT_BYTES

@@ -39,8 +39,8 @@ from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import FORBIDDEN_TO_SEND
+from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.route import writable
 from cometmq.speedups import KnownQueues
 
 if TYPE_CHECKING:

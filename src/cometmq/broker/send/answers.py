@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.acknowledgement import Scattered
 from cometmq.net.reply import Reply
-from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import JSON, Request, lengths
+from cometmq.protocol.frame import DONE_HEAD, JSON, Request, encode_done, lengths, send_pieces
 from cometmq.protocol.headers import NoFields, SendMessageResponse
 from cometmq.speedups import send_answers
 

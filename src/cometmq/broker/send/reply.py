@@ -23,9 +23,9 @@ from cometmq.broker.send.admission import (
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
 from cometmq.net.reply import Reply
+from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PushReply, SendMessageResponse
-from cometmq.protocol.route import writable
 
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender

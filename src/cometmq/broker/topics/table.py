@@ -34,9 +34,8 @@ from cometmq.message.names import (
     TIMER_TOPIC,
     has_legal_characters,
 )
-from cometmq.protocol.bodies import DataVersion, TopicConfig
+from cometmq.protocol.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.route import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig

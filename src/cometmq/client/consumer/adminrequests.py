@@ -18,8 +18,8 @@ from cometmq.core.errors import BadRequest
 from cometmq.message.model import MessageList, from_record
 from cometmq.message.record import BadRecord, decode_one
 from cometmq.net.reply import Reply
+from cometmq.protocol.bodies import ClientStatus, DirectResult, read_offsets
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.consumerbodies import ClientStatus, DirectResult, read_offsets
 from cometmq.protocol.fastjson import encode_json, object_map
 from cometmq.protocol.fields import truth
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol import headers as h
-    from cometmq.protocol.consumerbodies import RunningInfo
+    from cometmq.protocol.bodies import RunningInfo
     from cometmq.protocol.frame import Request
 
 log = logging.getLogger(__name__)

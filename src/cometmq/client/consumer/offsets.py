@@ -19,11 +19,10 @@ from cometmq.core.errors import BrokerRefused, ClientError
 from cometmq.message.model import MessageQueue
 from cometmq.net.tasks import together
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import QueueKey
+from cometmq.protocol.bodies import MASTER_ID, QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 from cometmq.protocol.fields import from_ext
-from cometmq.protocol.route import MASTER_ID
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions

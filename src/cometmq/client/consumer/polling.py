@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
-    from cometmq.protocol.bodies import ConsumerData
-    from cometmq.protocol.consumerbodies import RunningInfo
+    from cometmq.protocol.bodies import ConsumerData, RunningInfo
 
 
 class Progress:

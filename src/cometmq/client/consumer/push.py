@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
-    from cometmq.protocol.bodies import ConsumerData
-    from cometmq.protocol.consumerbodies import DirectResult, RunningInfo
+    from cometmq.protocol.bodies import ConsumerData, DirectResult, RunningInfo
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.queuekeys import key_of
+from cometmq.protocol.bodies import ProcessQueueInfo, RunningInfo, TopicRates
 from cometmq.protocol.codes import OUR_VERSION, version_name
-from cometmq.protocol.consumerbodies import ProcessQueueInfo, RunningInfo, TopicRates
 from cometmq.protocol.fastjson import object_map
 
 if TYPE_CHECKING:

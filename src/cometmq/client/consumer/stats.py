@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from cometmq.protocol.consumerbodies import TopicRates
+from cometmq.protocol.bodies import TopicRates
 
 #: Age of the oldest samples kept: one minute for rates, one hour for failures.
 RATE_WINDOW_MS: Final = 60_000

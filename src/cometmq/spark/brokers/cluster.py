@@ -16,10 +16,9 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import ClusterInfo, TopicList
+from cometmq.protocol.bodies import ClusterInfo, TopicList, TopicRoute, readable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
-from cometmq.protocol.route import TopicRoute, readable
 from cometmq.spark.brokers.wire import Call, call_many, checked
 
 if TYPE_CHECKING:

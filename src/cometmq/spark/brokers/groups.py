@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.core.errors import NotConnected
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
-from cometmq.protocol.route import PERM_READ, PERM_WRITE
 from cometmq.spark.brokers import cluster, reach
 from cometmq.spark.brokers.wire import Call, call_many, checked
 

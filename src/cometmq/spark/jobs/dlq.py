@@ -24,7 +24,7 @@ from cometmq.message.properties import (
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
 )
-from cometmq.protocol.route import PERM_READ, PERM_WRITE, readable
+from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
 from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
 from cometmq.spark.jobs.search import readable as body_text

@@ -15,7 +15,7 @@ from cometmq.spark.brokers import cluster
 from cometmq.spark.options import BadOption, Given, boolean, get, names, only_one, parsed
 
 if TYPE_CHECKING:
-    from cometmq.protocol.route import TopicRoute
+    from cometmq.protocol.bodies import TopicRoute
     from cometmq.spark.brokers.access import Access
 
 OPTIONS: Final = ("topic", "subscribePattern", "includeSystemTopics", "assign")
