@@ -6,8 +6,7 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import NotConnected, StoreCorrupt
-from cometmq.namesrv.app import NameServer
-from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.app import NameServer, NamesrvConfig
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
-from cometmq.namesrv.config import NamesrvConfig
-from cometmq.namesrv.handlers import KvHandlers, RouteHandlers
+from cometmq.namesrv.app import NamesrvConfig
+from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
-from cometmq.namesrv.registering import BrokerHandlers
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
 from cometmq.net.reply import Reply

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.clock import SystemClock, VirtualClock
-from cometmq.namesrv import registering
+from cometmq.namesrv import handlers
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, TopicConfigTable
 from cometmq.protocol.codes import RequestCode as Code
@@ -308,11 +308,11 @@ async def test_registrations_that_pile_up_are_refused(
 ) -> None:
     broker, other = gated.served.asker(), gated.served.asker()
     registering_ = await gated.begin(broker, many(1))
-    monkeypatch.setattr(registering, "MAX_WAITING_BYTES", 100)
+    monkeypatch.setattr(handlers, "MAX_WAITING_BYTES", 100)
     assert await register(other, topics("t5")) == ResponseCode.SYSTEM_BUSY
     gated.go_on()
     assert await registering_ == 0
-    monkeypatch.setattr(registering, "MAX_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(handlers, "MAX_WAITING_BYTES", 100_000)
     assert await register(broker, many(2)) == 0
 
 

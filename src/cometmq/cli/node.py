@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import config as broker_config
 from cometmq.core.settings import build, normalise, reject_unknown
-from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.app import NamesrvConfig
 from cometmq.store.config import StoreConfig
 
 if TYPE_CHECKING:

@@ -1,11 +1,16 @@
-"""Requests of clients and administrators (upstream: DefaultRequestProcessor.java).
+"""Requests of clients, administrators and brokers (upstream: DefaultRequestProcessor.java).
 
 Each handler reads its typed header, queries the tables and builds the answer. Changes of the
 key-value file wait for the disk and therefore run in tasks.
+
+A registration may list many thousand topics, so its body is read in slices, one body at a time.
+Changes of brokers are applied in order of arrival: none overtakes a registration that is still
+being read. A registration takes effect as a whole at the end; until then routes do not change.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 from itertools import islice
@@ -13,12 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
+from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
+from cometmq.namesrv.routes import QueueLayout, Registration
 from cometmq.net.reply import Reply
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import KvTable
+from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
+from cometmq.protocol.fields import truth
+from cometmq.protocol.registerbody import RegisterBodyReader
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -153,3 +162,157 @@ class KvHandlers:
 
 def _nothing(what: str) -> BadRequest:
     return BadRequest(ResponseCode.QUERY_NOT_FOUND, f"No config item, {what}")
+
+
+#: Limit of the bodies that wait to be read: some 100 brokers with 10 000 topics each.
+MAX_WAITING_BYTES: Final = 256 * 1024 * 1024
+
+
+class BrokerHandlers:
+    """Serves the codes by which brokers register, and those that change registrations."""
+
+    def __init__(self, routes: RouteTable, kv: KvTables, *, clock: Clock) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._clock = clock
+        self._watched: set[Peer] = set()
+        self._changing = asyncio.Lock()
+        self._waiting_bytes = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+        }
+
+    async def register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
+        """Serve 103: register a broker's address and topics; answer with the order
+        configuration."""
+        size_bytes = len(request.body)
+        if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._waiting_bytes} bytes of registrations wait to be read: "
+                "register again later",
+            )
+        self._waiting_bytes += size_bytes
+        try:
+            async with self._changing:
+                return await self._register(peer, request)
+        finally:
+            self._waiting_bytes -= size_bytes
+
+    async def _register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
+        broker, routes = request.header, self._routes
+        content = await self._read(request)
+        while content.topics is None and routes.wants_topics(broker, content.version):
+            content = await self._read(request)  # the broker was removed during the read
+        if peer.closed:
+            return Reply()  # not sent; the broker was removed with its connection
+        is_new = routes.data_version(broker.broker_addr) is None
+        rival = routes.rival_of(broker, peer)
+        if rival:
+            log.warning(
+                "master_displaced name=%s address=%s by=%s reason=%r",
+                broker.broker_name, rival, broker.broker_addr,
+                "both are running: stop one of them",
+            )  # fmt: skip
+        result = routes.register(
+            broker, content, peer, self._clock.monotonic_ms(), peer.address.rpartition(":")[0]
+        )
+        if is_new:
+            log.info(
+                "broker registered name=%s id=%d address=%s cluster=%s peer=%s",
+                broker.broker_name,
+                broker.broker_id,
+                broker.broker_addr,
+                broker.cluster_name,
+                peer.address,
+            )
+        if peer not in self._watched:
+            self._watched.add(peer)
+            peer.on_close.append(self._closed)
+        return Reply(
+            header=h.RegisterBrokerResponse(result.ha_server_addr, result.master_addr),
+            body=self._kv.encoded(ORDER_TOPIC_NAMESPACE),
+        )
+
+    async def _read(self, request: Request[h.RegisterBroker]) -> Registration:
+        broker, routes = request.header, self._routes
+        slices = Slices(self._clock)
+        reader = RegisterBodyReader(
+            request.body, compressed=truth(broker.compressed), crc32=broker.body_crc32
+        )
+        topics: dict[str, QueueLayout] = {}
+        for piece in reader.pieces(lambda version: routes.wants_topics(broker, version)):
+            topics |= routes.layouts(piece)
+            check_count("topics of one broker", len(topics), routes.limits.topics)
+            await slices.pause()
+        return Registration(
+            reader.data_version, topics if reader.has_topics else None, reader.filter_servers
+        )
+
+    async def unregister(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
+        """Serve 104: remove a broker that stops."""
+        broker = request.header
+        async with self._changing:
+            was_known = self._routes.unregister(broker)
+        if was_known:
+            log.info(
+                "broker unregistered name=%s id=%d address=%s peer=%s",
+                broker.broker_name,
+                broker.broker_id,
+                broker.broker_addr,
+                peer.address,
+            )
+        return Reply()
+
+    def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
+        """Serve 322: answer whether a broker must register again. If not, this is its heartbeat."""
+        address = request.header.broker_addr
+        version = parse_json(request.body, DataVersion, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+        known = self._routes.data_version(address)
+        changed = self._routes.heartbeat(address, version, self._clock.monotonic_ms())
+        return Reply(
+            header=h.QueryDataVersionResponse(changed),
+            body=b"" if known is None else encode_json(known),
+        )
+
+    async def wipe_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
+        """Serve 205: remove write permission, so that producers stop sending to a broker."""
+        name = request.header.broker_name
+        async with self._changing:
+            count = self._routes.wipe_write_perm(name)
+        log.info("write permission wiped broker=%s topics=%d peer=%s", name, count, peer.address)
+        return Reply(header=h.WipeWritePermResponse(count))
+
+    async def add_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
+        """Serve 327: restore write permission, so that producers may send to a broker again."""
+        name = request.header.broker_name
+        async with self._changing:
+            count = self._routes.add_write_perm(name)
+        log.info("write permission added broker=%s topics=%d peer=%s", name, count, peer.address)
+        return Reply(header=h.AddWritePermResponse(count))
+
+    async def delete_topic(self, peer: Peer, request: Request[h.DeleteTopicInNamesrv]) -> Reply:
+        """Serve 216: remove a topic, from one cluster if it is named, otherwise from all."""
+        header = request.header
+        async with self._changing:
+            self._routes.delete_topic(header.topic, header.cluster_name)
+        log.info(
+            "topic deleted topic=%s cluster=%s peer=%s",
+            header.topic,
+            header.cluster_name or "all",
+            peer.address,
+        )
+        return Reply()
+
+    def _closed(self, peer: Peer) -> None:
+        self._watched.discard(peer)
+        for address in self._routes.channel_closed(peer):
+            log.warning("broker gone address=%s reason=connection closed", address)
