@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.filter.budget import MAX_BYTES, MAX_COMPARISONS, MAX_SEARCHED_BYTES, Budget
+from cometmq.filter.stored import MAX_BYTES, MAX_COMPARISONS, MAX_SEARCHED_BYTES, Budget
 from cometmq.store.read.reader import MAX_SCANNED_ENTRIES
 
 

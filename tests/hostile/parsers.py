@@ -21,7 +21,7 @@ from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.core.settings import parse_properties
 from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
-from cometmq.message import batch, ids, names, properties, recall, record
+from cometmq.message import batch, ids, names, properties, record
 from cometmq.namesrv.routes import Registration, RouteTable
 from cometmq.protocol.bodies import DataVersion, Heartbeat, read_offsets
 from cometmq.protocol.clientbodies import parse_client_body
@@ -212,10 +212,10 @@ PARSERS = (
     Parser("HA transfer", _master_link, g.BINARY, factor=8),
     Parser("settings", _settings, g.SETTINGS, factor=12),
     Parser("mounts", _text(parse_mounts), g.TEXT_LINES, refuses=(), factor=8),
-    Parser("recall handle", _text(recall.decode_recall), _ONE_TEXT, refuses=(ValueError,)),
+    Parser("recall handle", _text(ids.decode_recall), _ONE_TEXT, refuses=(ValueError,)),
     Parser(
         "recall words",
-        lambda data: recall.decode_recall(base64.urlsafe_b64encode(b"v1 t b " + data).decode()),
+        lambda data: ids.decode_recall(base64.urlsafe_b64encode(b"v1 t b " + data).decode()),
         g.Grammar(tokens=(b" ", b"9"), wholes=(b"t b 1 k",), separator=b" "),
         refuses=(ValueError,),
         factor=2,

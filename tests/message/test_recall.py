@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from cometmq.message.recall import RecallHandle, decode_recall
+from cometmq.message.ids import RecallHandle, decode_recall
 
 
 def test_a_handle_comes_back() -> None:

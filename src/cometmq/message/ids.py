@@ -1,4 +1,4 @@
-"""The two ids of a message.
+"""The two ids of a message, and the handle by which a timed message is recalled.
 
     offset id   store host ip 4|16, port 4, physical offset 8          32 or 56 hex digits
     unique key  ip 4|16, pid 2, loader hash 4, ms of the month 4, counter 2       the same lengths
@@ -7,10 +7,15 @@ The broker creates the offset id, the producer the unique key (upstream:
 MessageDecoder.createMessageId, MessageClientIDSetter.java). Their form does not distinguish them. A
 message made from a numbered item, such as an outbox row, has the number in the place of pid and
 hash (:func:`lasting_key`).
+
+A recall handle is the URL-safe base64 of "v1 topic brokerName deliverMs uniqueKey" (upstream:
+RecallMessageHandle.java).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -106,3 +111,36 @@ def _month_of(now_ms: int) -> tuple[int, int]:
     start = datetime(now.year, now.month, 1, tzinfo=UTC)
     following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
     return int(start.timestamp() * 1000), int(following.timestamp() * 1000)
+
+
+_VERSION = "v1"
+_PARTS = 5
+
+
+class RecallHandle(NamedTuple):
+    """Identity of a timed message. ``deliver_ms`` is within the second in which it is due."""
+
+    topic: str
+    broker_name: str
+    deliver_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        """Return the text that a producer receives with the response to its send."""
+        words = (_VERSION, self.topic, self.broker_name, str(self.deliver_ms), self.unique_key)
+        return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
+
+
+def decode_recall(text: str) -> RecallHandle:
+    """Decode a handle from untrusted text. Raises ValueError when it is invalid."""
+    problem = "recall handle is invalid"
+    try:
+        raw = base64.b64decode(text.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError) as error:
+        raise ValueError(problem) from error
+    words = raw.split(" ")
+    if len(words) < _PARTS or words[0] != _VERSION:
+        raise ValueError(problem)
+    _, topic, broker_name, deliver, unique_key = words[:_PARTS]
+    is_time = deliver.isascii() and deliver.isdigit() and len(deliver) < 20
+    return RecallHandle(topic, broker_name, int(deliver) if is_time else -1, unique_key)

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.core.clock import SystemClock
 from cometmq.message import properties as props
-from cometmq.message.recall import RecallHandle, decode_recall
+from cometmq.message.ids import RecallHandle, decode_recall
 from cometmq.message.record import Record
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import BATCH, BrokerClient, running_broker

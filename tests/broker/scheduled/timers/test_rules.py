@@ -14,8 +14,8 @@ from cometmq.broker.scheduled.timers.rules import (
     wants_timer,
 )
 from cometmq.core.errors import BadRequest, MessageIllegal
+from cometmq.message.ids import decode_recall
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.message.recall import decode_recall
 
 NOW = 1_700_000_000_400
 RULES = TimerRules(BrokerConfig())

@@ -13,7 +13,7 @@ from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, recall_key
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
-from cometmq.message.recall import decode_recall
+from cometmq.message.ids import decode_recall
 from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageResponse

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.message import properties as props
+from cometmq.message.ids import RecallHandle
 from cometmq.message.names import RETRY_PREFIX, TIMER_TOPIC
-from cometmq.message.recall import RecallHandle
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
