@@ -19,7 +19,6 @@ from cometmq.cli.commands import (
     outbox,
     spark,
     store,
-    storerepair,
     topic,
 )
 from cometmq.core.errors import CometError, SettingsError
@@ -44,7 +43,6 @@ app = typer.Typer(
 )
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
-store.app.command("repair")(storerepair.repair)
 app.add_typer(store.app, name="store")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(migrate.app, name="migrate")
