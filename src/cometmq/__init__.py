@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.allocate import ConsistentHash as ConsistentHash
     from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
     from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
-    from cometmq.client.consumer.filters import Sql as Sql
     from cometmq.client.consumer.messageview import MessageView as MessageView
+    from cometmq.client.consumer.options import Sql as Sql
     from cometmq.client.consumer.polling import PullConsumer as PullConsumer
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from cometmq.client.consumer.subscription import Subscription as Subscription
@@ -78,7 +78,7 @@ _HOMES = {
     "SendAttempt": "cometmq.client.hooks",
     "SendResult": "cometmq.client.results",
     "SendStatus": "cometmq.client.results",
-    "Sql": "cometmq.client.consumer.filters",
+    "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
     "Subscription": "cometmq.client.consumer.subscription",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.batches import plan_batches
 from cometmq.client.config import ClientConfig
+from cometmq.client.limits import plan_batches
 from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Packer
 from cometmq.message.model import Message

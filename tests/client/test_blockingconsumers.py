@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cometmq.client import pull
-from cometmq.client.blocking import Client
-from cometmq.client.blockingconsumers import PullConsumer, Puller
+from cometmq.client.blocking import Client, PullConsumer, Puller
 from cometmq.client.consumer import polling
 from cometmq.message.model import Message
 from cometmq.testing.cluster import Cluster

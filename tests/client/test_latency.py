@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.latency import FAILURE_LATENCY_MS, FaultScores, penalty_ms
+from cometmq.client.selection import FAILURE_LATENCY_MS, FaultScores, penalty_ms
 from cometmq.message.model import MessageQueue
 
 A, B, C = (MessageQueue("t", name, 0) for name in "abc")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.loopthread import LoopThread
+from cometmq.client.blocking import LoopThread
 
 
 @pytest.fixture

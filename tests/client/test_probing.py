@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client.latency import FaultScores, Prober
+from cometmq.client.selection import FaultScores, Prober
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from tests.client.fake_broker import FakeCluster, open_session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.queuekeys import by_queue, key_of, queue_of
+from cometmq.client.routes import by_queue, key_of, queue_of
 from cometmq.core.errors import CometError
 from cometmq.message.model import MessageQueue
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.latency import FaultScores
-from cometmq.client.selection import RoundRobin, by_key
+from cometmq.client.selection import FaultScores, RoundRobin, by_key
 from cometmq.message.model import MessageQueue
 
 pytestmark = pytest.mark.core

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from cometmq.client import stacks as module
-from cometmq.client.stacks import stacks
+from cometmq.client.consumer import running as module
+from cometmq.client.consumer.running import stacks
 
 
 async def wait_for_ever() -> None:

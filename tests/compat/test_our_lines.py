@@ -11,8 +11,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
-from cometmq.client.consumer.filters import Sql
-from cometmq.client.consumer.options import Start
+from cometmq.client.consumer.options import Sql, Start
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.hooks import ConsumeAttempt, SendAttempt
 from cometmq.client.selection import by_key

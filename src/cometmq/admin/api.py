@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.pull import Puller
-from cometmq.client.queuekeys import by_queue, queue_of
+from cometmq.client.routes import by_queue, queue_of
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,

@@ -25,8 +25,8 @@ from cometmq.message.names import AUTO_CREATE_TOPIC
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cometmq.client.consumer.filters import Sql
     from cometmq.client.consumer.messageview import MessageView
+    from cometmq.client.consumer.options import Sql
     from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook

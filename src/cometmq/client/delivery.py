@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.hooks import ForbiddenHook, SendAttempt, SendHook, run_after, run_before
-from cometmq.client.latency import FaultScores, Prober
 from cometmq.client.results import SendResult, SendStatus, read_results
-from cometmq.client.selection import RoundRobin, by_key
+from cometmq.client.selection import FaultScores, Prober, RoundRobin, by_key
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,

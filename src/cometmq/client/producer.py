@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from cometmq.client.batches import plan_batches
 from cometmq.client.delivery import Delivery
-from cometmq.client.limits import check_producer_group
+from cometmq.client.limits import check_producer_group, plan_batches
 from cometmq.client.outgoing import INLINE_COMPRESS_BYTES, Packer
 from cometmq.client.plainsends import PlainSends
 from cometmq.client.results import SendResult

@@ -1,4 +1,5 @@
-"""Queues that a topic's route allows to write and read, and the table of known routes.
+"""Queues that a topic's route allows to write and read, the table of known routes, and queues as
+keys of protocol bodies.
 
 Pure: callers pass the time and fetch the routes (upstream:
 MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec import structs
 
+from cometmq.core.errors import CometError
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.bodies import MASTER_ID, TopicRoute, readable, writable
+from cometmq.protocol.bodies import MASTER_ID, QueueKey, TopicRoute, queue_table, readable, writable
 
 Brokers = dict[str, dict[int, str]]
 
@@ -199,3 +202,29 @@ class RouteTable:
         if gone:
             self._brokers = brokers_of(each.route for each in self._topics.values())
         return gone
+
+
+T = TypeVar("T")
+
+
+def key_of(queue: MessageQueue) -> QueueKey:
+    """Return a queue as the key that bodies carry."""
+    return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def queue_of(key: QueueKey) -> MessageQueue:
+    """Return the queue that a key of a body names."""
+    return MessageQueue(key.topic, key.broker_name, key.queue_id)
+
+
+def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
+    """Return a table whose JSON keys are queues as a table by queue.
+
+    Raises CometError for other keys.
+    """
+    found: dict[MessageQueue, T] = {}
+    for key, value in queue_table(table).items():
+        if key.queue_id < 0:
+            raise CometError(f"queue id {key.queue_id} in an offset table")
+        found[queue_of(key)] = value
+    return found

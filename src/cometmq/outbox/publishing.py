@@ -18,8 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cometmq.client.batches import plan_batches
-from cometmq.client.limits import check_message, check_target
+from cometmq.client.limits import check_message, check_target, plan_batches
 from cometmq.client.results import SendStatus
 from cometmq.client.selection import by_key
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, MessageIllegal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from cometmq.client.consumer.retrying import SendBack
+from cometmq.client.consumer.failures import SendBack
 from cometmq.client.producer import Producer
 from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue

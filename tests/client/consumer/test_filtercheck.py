@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.consumer.filtercheck import check_filters
-from cometmq.client.consumer.filters import Sql
+from cometmq.client.consumer.options import Sql
+from cometmq.client.consumer.starting import check_filters
 from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.codes import RequestCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.consumer.filters import Sql, parse_filter
+from cometmq.client.consumer.options import Sql, parse_filter
 from tests.client.consumer.test_options import options
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.consumer.filters import Sql
 from cometmq.client.consumer.messageview import MessageView
+from cometmq.client.consumer.options import Sql
 from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.namespace import Namespace
 from cometmq.core.errors import BrokerRefused, SettingsError

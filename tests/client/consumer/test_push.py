@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.consumer.filters import Sql
+from cometmq.client.consumer.options import Sql
 from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.namespace import Namespace

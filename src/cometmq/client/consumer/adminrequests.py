@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.queuekeys import key_of, queue_of
+from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import BadRequest
 from cometmq.message.model import MessageList, from_record
 from cometmq.message.record import BadRecord, decode_one

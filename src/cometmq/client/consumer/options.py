@@ -1,20 +1,59 @@
-"""Options of a subscription."""
+"""Options of a subscription, with its filters: by tag, or by a SQL92 expression."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from cometmq.client.consumer.allocate import NAMED, ByConfig, Strategy, average
-from cometmq.client.consumer.filters import Filter, Sql, parse_filter
 from cometmq.client.limits import check_group, check_topic
 from cometmq.client.namespace import Namespace
 from cometmq.core.errors import SettingsError
 from cometmq.filter import tags
+from cometmq.filter.sqltext import parse
+from cometmq.filter.tags import TagFilter
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerData, SubscriptionData
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """Filter for messages whose properties match a SQL92 expression, such as ``Sql("price > 5 AND
+    region IN ('AD', 'FR')")``.
+
+    Raises BadFilter (a ValueError) for an invalid expression. Brokers evaluate it; Java brokers do
+    so only with ``enablePropertyFilter=true``.
+    """
+
+    expression: str
+
+    kind: ClassVar[str] = "SQL92"
+    tags: ClassVar[frozenset[str]] = frozenset()
+    codes: ClassVar[frozenset[int]] = frozenset()
+    #: The broker filters; the client accepts every message that it receives.
+    matches_all: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        parse(self.expression)
+
+    def accepts(self, tag: str) -> bool:
+        """Return whether a message that the broker sent is accepted."""
+        del tag
+        return True
+
+
+Filter = TagFilter | Sql
+
+
+def parse_filter(wanted: str | Sql) -> Filter:
+    """Parse a filter from tags (``insert || update``), or return an Sql as it is.
+
+    Raises ValueError.
+    """
+    return wanted if isinstance(wanted, Sql) else tags.parse_exactly(wanted)
+
 
 #: Position at which a group begins in a queue that it has never read. "last" is the first message
 #: stored after it joined, "first" the oldest message. An int (milliseconds since the epoch) or a

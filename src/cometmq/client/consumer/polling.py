@@ -14,15 +14,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.dispatch import Dispatch
-from cometmq.client.consumer.filtercheck import check_filters
 from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
-from cometmq.client.consumer.running import Moment, running_info
-from cometmq.client.consumer.starting import StartPositions
+from cometmq.client.consumer.running import Moment, running_info, stacks
+from cometmq.client.consumer.starting import StartPositions, check_filters
 from cometmq.client.pull import Puller
-from cometmq.client.stacks import stacks
 from cometmq.core.errors import SettingsError
 
 if TYPE_CHECKING:

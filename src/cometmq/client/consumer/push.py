@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
 from cometmq.client.consumer.dispatch import Dispatch
-from cometmq.client.consumer.filtercheck import check_filters
+from cometmq.client.consumer.failures import RetryInPlace, SendBack
 from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.retrying import RetryInPlace, SendBack
-from cometmq.client.consumer.running import Moment, running_info
+from cometmq.client.consumer.running import Moment, running_info, stacks
 from cometmq.client.consumer.runs import Run
 from cometmq.client.consumer.settling import ConsumerSettler
-from cometmq.client.consumer.starting import StartPositions
+from cometmq.client.consumer.starting import StartPositions, check_filters
 from cometmq.client.pull import Puller
-from cometmq.client.stacks import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""Start offset of a group in a queue: its committed offset, otherwise the position of its options.
+"""Start of a consumer: whether brokers accept its filters (upstream:
+MQClientInstance.checkClientInBroker), and finds the start offset of its group in a queue: its
+committed offset, otherwise the position of its options.
 
 ``last`` means the time at which this member joined. In a queue that existed then, it is the queue's
 end. In a queue that appears later, because its topic grew or its broker was away, it is the first
@@ -12,7 +14,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cometmq.client.consumer.options import Sql
 from cometmq.core.errors import CometError, RouteNotFound
+from cometmq.protocol.bodies import ClientConfigCheck
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.offsets import OffsetStore
@@ -20,6 +26,34 @@ if TYPE_CHECKING:
     from cometmq.client.pull import Puller
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
+
+
+async def check_filters(session: Session, options: SubscribeOptions) -> None:
+    """Have one broker of each topic check its SQL92 filter; skip topics that do not exist yet.
+
+    Raises BrokerRefused with the broker's reason, NotConnected or RequestTimedOut.
+    """
+    for topic, wanted in options.filters.items():
+        if not isinstance(wanted, Sql):
+            continue
+        try:
+            queues = await session.subscribe_queues(topic)
+        except RouteNotFound:
+            continue
+        for queue in queues[:1]:
+            body = ClientConfigCheck(
+                subscription_data=options.subscription(topic),
+                client_id=session.client_id,
+                group=options.group,
+            )
+            await session.remoting.call(
+                await session.master_of(queue),
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                encode_json(body),
+                timeout_ms=session.config.request_timeout_ms,
+            )
+
 
 log = logging.getLogger(__name__)
 
