@@ -21,7 +21,7 @@ from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import StreamOffset, from_json
 from cometmq.spark.read.options import ReadOptions, parse
-from cometmq.spark.read.partition import ranges_of
+from cometmq.spark.read.rows import ranges_of
 from cometmq.spark.read.stream import Json, TopicStreamReader
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until

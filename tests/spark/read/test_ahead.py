@@ -8,9 +8,17 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request, Response
 from cometmq.spark.brokers import wire
-from cometmq.spark.read import ahead
-from cometmq.spark.read.ahead import Flight, Pace, Place, Span, before, spans_ahead, stride_after
-from cometmq.spark.read.asking import Asker
+from cometmq.spark.read import asking
+from cometmq.spark.read.asking import (
+    Asker,
+    Flight,
+    Pace,
+    Place,
+    Span,
+    before,
+    spans_ahead,
+    stride_after,
+)
 from cometmq.spark.read.filters import RowFilter
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.rows import QueuePuller
@@ -59,13 +67,13 @@ def test_what_is_not_understood_is_left_to_the_careful_way() -> None:
 def test_large_answers_are_few_at_a_time_and_not_filled_to_the_brim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ahead, "FLIGHT_BYTES", 300)
+    monkeypatch.setattr(asking, "FLIGHT_BYTES", 300)
     pace = Pace(stride=10, window=8)
     flight = Flight(pace, 0, 1_000, filtered=False)
     flight.due()
     flight.landed(answer(10, bytes(100)))
     assert pace.window == 3
-    large = answer(0, bytes(ahead.LARGE_BYTES + 1))
+    large = answer(0, bytes(asking.LARGE_BYTES + 1))
     assert stride_after(400, large, filtered=False) == 300
     assert stride_after(400, answer(0), filtered=False) == 400
 
@@ -74,7 +82,7 @@ def test_little_answers_are_probed_and_more_is_cut_off() -> None:
     pace = Pace(stride=2, window=8)
     flight = Flight(pace, 0, 1_000, filtered=False)
     places = flight.due()
-    assert [place.rows for place in places] == [2] * 7 + [ahead.PULL_ROWS]
+    assert [place.rows for place in places] == [2] * 7 + [asking.PULL_ROWS]
     for place in places[:-1]:
         assert flight.landed(answer(place.start + 2, b""))[1]
     span, follows = flight.landed(answer(20, bytes_of(14, 20)))
@@ -88,7 +96,7 @@ def test_of_a_broker_that_filters_pulls_overlap() -> None:
     assert [place.expected for place in flight.due()] == [30, 30]
     nothing = answer(80, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
     assert flight.landed(nothing) == (Span(0, 30, b"", filtered=True), True)
-    assert flight.due() == [Place(60, 40, ahead.PULL_ROWS)]
+    assert flight.due() == [Place(60, 40, asking.PULL_ROWS)]
     assert flight.landed(answer(40)) == (Span(30, 40, b"", filtered=True), False)
     assert (pace.stride, pace.window) == (7, 2)
 

@@ -15,8 +15,8 @@ from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import reach
 from cometmq.spark.read import pushdown
 from cometmq.spark.read.batch import TopicReader
-from cometmq.spark.read.partition import ranges_of
 from cometmq.spark.read.planning import Range
+from cometmq.spark.read.rows import ranges_of
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import access, fill, fill_all, make_topic, options
 

@@ -24,9 +24,8 @@ from cometmq.spark.options import BadOption
 from cometmq.spark.read import outage
 from cometmq.spark.read.asking import pauses_ms
 from cometmq.spark.read.batch import TopicReader
-from cometmq.spark.read.options import ReadOptions, parse
+from cometmq.spark.read.options import MissingBroker, Outage, ReadOptions, parse
 from cometmq.spark.read.outage import BrokerMissing, gather, outlast
-from cometmq.spark.read.outageoptions import MissingBroker, Outage
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import SMALL_FILES
 from tests.compat.anchor import free_port, wait_until

@@ -5,8 +5,8 @@ import pickle
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.partition import QueueRanges, planned, ranges_of
 from cometmq.spark.read.planning import TASK_ROWS_MAX, Range
+from cometmq.spark.read.rows import QueueRanges, planned, ranges_of
 from tests.spark.topics import options
 
 

@@ -10,7 +10,7 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.read import asking, rows
-from cometmq.spark.read.ahead import Span
+from cometmq.spark.read.asking import Span
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.rows import QueuePuller
 from tests.spark.records import plain_record

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from cometmq.spark.tables.pgcolumns import TypeUnknown, csv_of, postgres_type
+from cometmq.spark.tables.postgres import TypeUnknown, csv_of, postgres_type
 
 
 @pytest.mark.parametrize(

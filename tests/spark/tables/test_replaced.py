@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from cometmq.spark.tables.batchlog import BatchLog, DataFile
+from cometmq.spark.tables.batchlog import BatchLog, DataFile, Replaced, Stand, current, exchange
 from cometmq.spark.tables.folders import LocalFolder
-from cometmq.spark.tables.replaced import Replaced, Stand, current, exchange
 from cometmq.spark.tables.sink import Mark
 
 

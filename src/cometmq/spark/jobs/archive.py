@@ -44,7 +44,7 @@ from cometmq.spark.jobs.job import (
 )
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
-from cometmq.spark.tables import replaced
+from cometmq.spark.tables import batchlog
 from cometmq.spark.tables.attempts import DATA, write_files
 from cometmq.spark.tables.batchlog import BatchLog, DataFile
 from cometmq.spark.tables.folders import Folder, LocalFolder, folder_at
@@ -87,7 +87,7 @@ def compact(
         return _delta(spark, path, file_bytes)
     folder = folder_at(path, spark)
     log = BatchLog(folder)
-    before = replaced.current(folder)
+    before = batchlog.current(folder)
     files = log.files()
     if not files and not log.queries():
         raise BadOption("target", f"there is no archive at {path}")
@@ -103,7 +103,7 @@ def compact(
     if read != written:
         folder.remove(f"{DATA}/{attempt}")
         raise CountDiffers(path, read, written)
-    if not replaced.exchange(folder, before, [file.name for file in chosen], stands):
+    if not batchlog.exchange(folder, before, [file.name for file in chosen], stands):
         folder.remove(f"{DATA}/{attempt}")
         raise BadOption("compact", f"another run has joined files of {path} meanwhile")
     return len(files), len(files) - len(chosen) + len(stands)
@@ -129,7 +129,7 @@ def _join(
     attempt: str,
     small: dict[Partition, list[DataFile]],
     file_bytes: int,
-) -> tuple[list[replaced.Stand], int, int]:
+) -> tuple[list[batchlog.Stand], int, int]:
     """Rewrite the rows of small files. Return the new files, and the numbers of rows read and
     written."""
     names = [file.name for group in small.values() for file in group]
@@ -149,7 +149,7 @@ def _join(
     shaped = placed.select(*rows.columns).sortWithinPartitions(*within)
     found = write_files(shaped, folder, attempt, columns, SEARCHABLE)
     written = _read(spark, folder, [file.name for file in found]).count()
-    return [replaced.Stand(file.name, file.size_bytes) for file in found], rows.count(), written
+    return [batchlog.Stand(file.name, file.size_bytes) for file in found], rows.count(), written
 
 
 def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
@@ -159,7 +159,7 @@ def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFram
     return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
 
 
-def _remove_replaced(folder: Folder, before: replaced.Replaced, files: Sequence[DataFile]) -> None:
+def _remove_replaced(folder: Folder, before: batchlog.Replaced, files: Sequence[DataFile]) -> None:
     """Remove the files that the previous run replaced: readers of that time have finished."""
     counting = {file.name for file in files}
     for name in before.gone:

@@ -16,12 +16,11 @@ from cometmq.spark.brokers import cluster
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.outage import BATCH_OUTAGE_MS, gather, outlast, unnamed
-from cometmq.spark.read.partition import planned, ranges_of
 from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
 from cometmq.spark.read.points import AtGroup, Edge, Named
 from cometmq.spark.read.positions import at_moments, check_order, end_of, resolve
 from cometmq.spark.read.pushdown import Push, Pushed, split
-from cometmq.spark.read.rows import batches
+from cometmq.spark.read.rows import batches, planned, ranges_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from cometmq.spark.brokers import cluster, reach
 from cometmq.spark.brokers.cluster import NameServersAway
 from cometmq.spark.brokers.reach import Ends
 from cometmq.spark.read import topics
+from cometmq.spark.read.options import MissingBroker
 from cometmq.spark.read.outage import BrokerMissing, missing
-from cometmq.spark.read.outageoptions import MissingBroker
 from cometmq.spark.read.topics import Found
 
 if TYPE_CHECKING:

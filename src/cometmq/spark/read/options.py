@@ -1,26 +1,73 @@
 """The options of the source, parsed and checked once. An error names the option.
 
-The modules for topics, points, limits, filters and access each parse their own options.
+The modules for topics, points, limits, filters and access each parse their own options. The options
+about brokers that are away say which ones a read needs, and how long it waits for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.brokers import access
-from cometmq.spark.options import BadOption, boolean, by_name, get, positive, some_text
-from cometmq.spark.read import dirty, filters, limits, outageoptions, points, topics
+from cometmq.spark.options import (
+    BadOption,
+    Given,
+    boolean,
+    by_name,
+    duration_ms,
+    get,
+    names,
+    one_of,
+    positive,
+    some_text,
+)
+from cometmq.spark.read import dirty, filters, limits, points, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
+from cometmq.spark.read.remembered import default_folder
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.dirty import Dirty
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.limits import Caps
-    from cometmq.spark.read.outageoptions import Outage
     from cometmq.spark.read.points import Named
+
+OUTAGE_OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
+
+
+class MissingBroker(Enum):
+    """Handling of a broker that is away."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Options for outages. ``brokers`` hold queues of the read, whatever the route says. If none
+    are named, the folder ``memory`` says which brokers are expected. ``timeout_ms`` None is the
+    default of the kind of read."""
+
+    rule: MissingBroker = MissingBroker.WAIT
+    timeout_ms: int | None = None
+    brokers: tuple[str, ...] = ()
+    memory: str | None = None
+
+
+def parse_outage(given: Given) -> Outage:
+    """Parse the options that name brokers and say how to handle an outage. Raises BadOption."""
+    memory = get(given, "knownBrokers", some_text, default_folder() or "none")
+    return Outage(
+        MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
+        get(given, "outageTimeout", duration_ms, None),
+        get(given, "brokers", names, ()),
+        None if memory.lower() == "none" else memory,
+    )
+
 
 KNOWN: Final = (
     *access.OPTIONS,
@@ -29,7 +76,7 @@ KNOWN: Final = (
     *limits.OPTIONS,
     *("minPartitions", "maxRowsPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
-    *outageoptions.OPTIONS,
+    *OUTAGE_OPTIONS,
     *filters.OPTIONS,
     "pushFilters",
     *dirty.OPTIONS,
@@ -72,7 +119,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
         data_loss_report=get(given, "dataLossReport", some_text, None),
-        outage=outageoptions.parse(given),
+        outage=parse_outage(given),
         consumer_group=get(given, "consumerGroup", some_text, None),
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),

@@ -21,7 +21,7 @@ from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut
 from cometmq.spark.brokers import cluster, reach
 from cometmq.spark.brokers.cluster import NameServersAway
 from cometmq.spark.read import topics
-from cometmq.spark.read.outageoptions import MissingBroker, Outage
+from cometmq.spark.read.options import MissingBroker, Outage
 from cometmq.spark.read.points import AtOffsets, AtTimes, Named
 from cometmq.spark.read.remembered import Memory
 from cometmq.spark.read.topics import Assigned, Found

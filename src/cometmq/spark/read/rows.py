@@ -1,37 +1,67 @@
 """Converts a task's ranges to Arrow batches: exactly the messages of each range, or a report of the
-loss."""
+loss. The ranges come in the partition that Spark carries from the plan to the task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from pyspark.sql.datasource import InputPartition
 
 from cometmq.message.record import BadRecord
 from cometmq.protocol.codes import ResponseCode
-from cometmq.spark.read.ahead import (
+from cometmq.spark.read.asking import (
     LOOKED,
     PULL_ROWS,
     WINDOW_MIN,
+    Asker,
     Pace,
     Span,
+    onward,
     spans_ahead,
     stride_after,
 )
-from cometmq.spark.read.asking import Asker, onward
-from cometmq.spark.read.dirty import DirtyRow, clean, read_block
+from cometmq.spark.read.dirty import DirtyRow, clean, file_name, quarantine, read_block
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.quarantine import file_name, quarantine
+from cometmq.spark.read.planning import TASK_ROWS_MIN, tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.decode.records import Block
+    from cometmq.spark.read.dirty import Quarantine
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
-    from cometmq.spark.read.quarantine import Quarantine
+
+
+class QueueRanges(InputPartition):
+    """The ranges that one task reads."""
+
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+
+
+def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
+    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
+    QueueRanges."""
+    return partition.value if isinstance(partition, QueueRanges) else ()
+
+
+def planned(
+    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
+) -> list[InputPartition]:
+    """Return the partitions of a plan: ranges split as the options say, and joined up to
+    ``rows_min`` messages."""
+    parts = tasks(
+        todo,
+        tasks_min=options.min_partitions,
+        rows_max=options.max_rows_per_partition,
+        rows_min=rows_min,
+    )
+    return [QueueRanges(part) for part in parts]
+
 
 BLOCK_BYTES: Final = 2 << 20
 BLOCK_ROWS: Final = 20_000

@@ -24,11 +24,10 @@ from cometmq.spark.read.discovery import AWAY, Discovery
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
 from cometmq.spark.read.outage import gather, outlast, unnamed
-from cometmq.spark.read.partition import planned, ranges_of
 from cometmq.spark.read.planning import advance, backward, cap, ranges
 from cometmq.spark.read.points import AtOffsets, Edge, Named
 from cometmq.spark.read.positions import check_order, resolve
-from cometmq.spark.read.rows import batches
+from cometmq.spark.read.rows import batches, planned, ranges_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

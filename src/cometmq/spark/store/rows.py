@@ -18,9 +18,8 @@ from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
 from cometmq.spark.decode.records import Block
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read.dirty import Mode, clean, read_block
+from cometmq.spark.read.dirty import Mode, clean, quarantine, read_block, safe_name
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.quarantine import quarantine, safe_name
 from cometmq.spark.store.directory import LogFile, log_files, opened, read_at
 from cometmq.spark.store.pieces import PIECE_BYTES, Damage, blocks
 from cometmq.spark.store.planning import LogPart, Part, QueuePart

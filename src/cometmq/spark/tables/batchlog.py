@@ -1,11 +1,18 @@
-"""Log of the files of a table: one small JSON file per batch, by query.
+"""Logs of the files of a table: those that batches add, and those that were replaced by joining small
+files of a Parquet table.
 
     _batches/QUERY/00000012.json       the files of batch 12
     _batches/QUERY/00000099.all.json   those of all batches up to 99
+    _replaced/00000003.json            after the third exchange: the files that were replaced, and
+                                       the files that hold their rows
 
 A batch is in the table once its log file exists, and a log file appears atomically. Each query has
 its own folder, so any number of queries can append to a table without conflicts. Every FOLD
 batches, the log files of all batches are folded into one, and the single ones are removed.
+
+Batches only add files, so queries can write at the same time. Files are exchanged atomically when a
+file of ``_replaced`` appears; the newest one counts. Replaced files are kept until the next
+exchange, for readers that still use them.
 """
 
 from __future__ import annotations
@@ -16,11 +23,46 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from cometmq.core.errors import CometError
-from cometmq.spark.tables.replaced import current
 from cometmq.spark.tables.sink import NO_BATCH, Mark
 
 if TYPE_CHECKING:
     from cometmq.spark.tables.folders import Folder
+
+_REPLACED: Final = "_replaced"
+
+
+class Stand(msgspec.Struct, frozen=True):
+    """A file that replaces others, by its path in the table's folder."""
+
+    name: str
+    size_bytes: int
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """``gone`` are replaced files of batches, ``stands`` the files that replace them. ``number`` is
+    the number of exchanges."""
+
+    number: int = 0
+    gone: list[str] = []
+    stands: list[Stand] = []
+
+
+def current(folder: Folder) -> Replaced:
+    """Return the current state."""
+    names = [name for name in folder.names(_REPLACED) if name.endswith(".json")]
+    if not names:
+        return Replaced()
+    return msgspec.json.decode(folder.read(f"{_REPLACED}/{names[-1]}"), type=Replaced)
+
+
+def exchange(folder: Folder, before: Replaced, gone: list[str], stands: list[Stand]) -> bool:
+    """Replace the files ``gone`` by ``stands``. Return False if another process exchanged files
+    since ``before`` was read."""
+    dropped = set(gone)
+    kept = [stand for stand in before.stands if stand.name not in dropped]
+    found = Replaced(before.number + 1, sorted({*before.gone, *gone}), [*kept, *stands])
+    return folder.publish(f"{_REPLACED}/{found.number:08}.json", msgspec.json.encode(found))
+
 
 FOLD: Final = 100
 _ROOT: Final = "_batches"
