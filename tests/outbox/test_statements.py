@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cometmq.outbox.row import Settled, WantedRows
-from cometmq.outbox.statements import Statement, Statements
+from cometmq.outbox.table import Statement, Statements
 
 
 @pytest.mark.parametrize("mark", ["?", "%s"])

@@ -14,9 +14,9 @@ import pytest
 from cometmq.client.client import Client
 from cometmq.client.consumer.messageview import MessageView
 from cometmq.message.model import Message
+from cometmq.outbox.publishing import ATTEMPT, checker, may_be_half
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import Row, Settled
-from cometmq.outbox.transactional import ATTEMPT, checker, may_be_half
 from cometmq.testing.cluster import Cluster, running_cluster
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_topic

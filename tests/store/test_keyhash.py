@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.speedups import java_hash
-from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.layout import index_hash, topic_prefix
 
 pytestmark = pytest.mark.core
 

@@ -8,10 +8,11 @@ sent only after the previous one is stored.** After a crash rows may be sent aga
 lost. A row that is sent again has the same message id. The first copies of one key's messages are
 in the order of its transactions.
 
-    row.py            a row as a message, its stable message id, the page a relay works on
-    sqlite.py         the table in SQLite        postgres.py   the table in PostgreSQL
-    publishing.py     sends a page               relay.py      takes page after page
-    transactional.py  rows as half messages, and the checker that looks rows up
+    row.py         a row as a message, its stable message id, the page a relay works on
+    table.py       what the tables of all databases share
+    sqlite.py      the table in SQLite        postgres.py   the table in PostgreSQL
+    publishing.py  sends a page, plainly or as half messages with a checker that looks rows up
+    relay.py       takes page after page
 """
 
 from cometmq.outbox.postgres import PostgresOutbox as PostgresOutbox

@@ -27,7 +27,7 @@ from cometmq.outbox.table import Outbox
 if TYPE_CHECKING:
     import psycopg
 
-    from cometmq.outbox.statements import Statement, Statements, Value
+    from cometmq.outbox.table import Statement, Statements, Value
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (

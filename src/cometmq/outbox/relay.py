@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from cometmq.outbox.publishing import Outcome, Publisher
+from cometmq.outbox.publishing import Halves, Outcome, Publisher, checker, may_be_half
 from cometmq.outbox.row import OutboxBusy, Page, Settled, WantedRows
-from cometmq.outbox.transactional import Halves, checker, may_be_half
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client

@@ -18,7 +18,7 @@ from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
 from cometmq.outbox.table import Outbox
 
 if TYPE_CHECKING:
-    from cometmq.outbox.statements import Statement, Statements, Value
+    from cometmq.outbox.table import Statement, Statements, Value
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (

@@ -1,4 +1,5 @@
-"""Names and fixed layouts of store files, without I/O, so that other tools may use them.
+"""Names and fixed layouts of store files, and the index's hash of a key, without I/O, so that other
+tools may use them.
 
     commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
@@ -13,11 +14,15 @@ A queue entry, big-endian:
     12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms
 
 Entries without a record, before the first one of a queue, are {0, 0x7FFFFFFF, 0}.
+
+The hash of a key is Java's ``String.hashCode`` of ``topic#key``.
 """
 
 from __future__ import annotations
 
 from struct import Struct
+
+from cometmq.speedups import index_hashes, java_hash
 
 QUEUE_ENTRY = Struct(">qiq")
 QUEUE_ENTRY_BYTES = QUEUE_ENTRY.size
@@ -37,3 +42,13 @@ def file_name(offset: int) -> str:
 def file_offset(name: str) -> int | None:
     """Return the offset in a file's name; None if it is not the name of a store file."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+
+
+def topic_prefix(topic: str) -> int:
+    """Return the hash of ``topic#``, unsigned: each key's hash begins with it."""
+    return java_hash(topic + "#") & 0xFFFF_FFFF
+
+
+def index_hash(prefix: int, key: str) -> int:
+    """Return the hash of one key, never negative; ``prefix`` is its topic's."""
+    return index_hashes((prefix,), (key,))[0]

@@ -67,9 +67,8 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.index.index import Index
     from cometmq.store.log.commitlog import CommitLog
-    from cometmq.store.queue.consumequeue import ConsumeQueue
+    from cometmq.store.queue.consumequeue import ConsumeQueue, Segment
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.queue.rows import Segment
     from cometmq.store.recoveryreport import RecoveryReport
     from cometmq.store.write.batching import Shared
 

@@ -22,7 +22,7 @@ from cometmq.store.write.dispatch import take_back
 
 if TYPE_CHECKING:
     from cometmq.store.parts import StoreParts
-    from cometmq.store.queue.rows import Segment
+    from cometmq.store.queue.consumequeue import Segment
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.index.index import Index
-from cometmq.store.keyhash import index_hash, topic_prefix
-from cometmq.store.queue.consumequeue import ConsumeQueue
+from cometmq.store.layout import index_hash, topic_prefix
+from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.queue.rows import Dispatched
 from tests.simulation.faults.disk import Disk
 from tests.simulation.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles

@@ -9,10 +9,9 @@ from cometmq.speedups import WriteBatch, append_batch
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import QUEUE_ENTRY
 from cometmq.store.queue import journal as entryjournal
-from cometmq.store.queue.consumequeue import ConsumeQueue
+from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
 from cometmq.store.queue.journal import EntryJournal, Tail, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.queue.rows import Dispatched
 
 FILES = PosixFiles()
 POOL = QueueFiles(FILES, "nowhere", 400)

@@ -9,7 +9,7 @@ import pytest
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.index.indexfile import IndexFile
-from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.tools.directory import look_into
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.indexes import read_fact, survey_index

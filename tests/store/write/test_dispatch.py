@@ -10,8 +10,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
 from cometmq.store.layout import SCHEDULE_TOPIC
-from cometmq.store.queue.consumequeue import ConsumeQueue
-from cometmq.store.queue.rows import Dispatched
+from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
 from cometmq.store.write.dispatch import delay_of, row_of
 from tests.store.faults import FailingFiles
 from tests.store.stores import (

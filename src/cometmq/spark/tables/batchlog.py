@@ -1,5 +1,5 @@
-"""Logs of the files of a table: those that batches add, and those that were replaced by joining small
-files of a Parquet table.
+"""Logs of the files of a table: those that batches add, and those that were replaced by joining
+small files of a Parquet table.
 
     _batches/QUERY/00000012.json       the files of batch 12
     _batches/QUERY/00000099.all.json   those of all batches up to 99

@@ -15,8 +15,8 @@ So readers see whole batches, and the driver receives one line per task. Staging
 attempt are dropped by the query's next batch, or by :meth:`PostgresTable.clean`.
 
 Spark's types are mapped to PostgreSQL's, and rows to the CSV that COPY reads. Spark first converts
-types that CSV cannot hold to text: binary to a backslash, ``x`` and hex digits, which bytea accepts,
-and arrays, maps and structs to JSON.
+types that CSV cannot hold to text: binary to a backslash, ``x`` and hex digits, which bytea
+accepts, and arrays, maps and structs to JSON.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from cometmq.speedups import index_hashes
 from cometmq.store.index.indexfile import IndexFile
-from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.log.commitlog import NO_ROOM
 
 if TYPE_CHECKING:
     from cometmq.speedups import WriteBatch
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
-    from cometmq.store.queue.rows import Dispatched
+    from cometmq.store.queue.consumequeue import Dispatched
 
 logger = logging.getLogger(__name__)
 

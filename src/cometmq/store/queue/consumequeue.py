@@ -6,18 +6,31 @@ ones in memory (upstream: ConsumeQueue.java).
 After a crash the files may lack entries or hold too many. Only entries for records before the
 position from which recovery starts are valid; the others are cut off, and dispatch makes them
 again.
+
+Queues, index and listeners get records that were appended to the log as rows:
+
+    (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
+
+-1 means that the record takes no place in its queue (half messages and rollback records).
 """
 
 from __future__ import annotations
 
 import logging
 import os.path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.message.record import topic_tail
-from cometmq.speedups import QueueState
-from cometmq.store.keyhash import topic_prefix
-from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, SCHEDULE_TOPIC
+from cometmq.speedups import QueueState, WriteBatch
+from cometmq.store.layout import (
+    HOLE,
+    HOLE_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    SCHEDULE_TOPIC,
+    topic_prefix,
+)
 
 if TYPE_CHECKING:
     from cometmq.store.queue.queuefiles import QueueFiles
@@ -371,3 +384,8 @@ def _right_entries(raw: bytes, below: int) -> int:
 def _place(entry: bytes | bytearray) -> tuple[int, int]:
     physical_offset, size, _ = QUEUE_ENTRY.unpack(entry)
     return physical_offset, size
+
+
+Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
+#: Consecutive records of the log: rows of single messages, or a write batch.
+Segment: TypeAlias = Sequence[Dispatched] | WriteBatch

@@ -36,8 +36,7 @@ from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
-    from cometmq.store.queue.consumequeue import ConsumeQueue
-    from cometmq.store.queue.rows import Segment
+    from cometmq.store.queue.consumequeue import ConsumeQueue, Segment
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import WriteBatch
 from cometmq.store.log.scan import Scan
-from cometmq.store.queue.rows import Dispatched
+from cometmq.store.queue.consumequeue import Dispatched
 from cometmq.store.recovery.damage import lost_tail
 from cometmq.store.write.dispatch import row_of
 

@@ -20,7 +20,7 @@ from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import from_record
 from cometmq.message.record import BadRecord, decode_one, verify
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
 from cometmq.store.tools.logfile import Gap, LogWalk
 

@@ -1,6 +1,6 @@
 """Dispatch: passes records of the log to consume queues, index and listeners.
 
-Live appends and recovery use the same path, and the same rows (store/queue/rows.py).
+Live appends and recovery use the same path, and the same rows (store/queue/consumequeue.py).
 
 Records are dispatched in the order of the log. The :class:`Backlog` holds turns that wait for the
 device and those with more records than one turn of the loop dispatches; later commits wait there
@@ -26,9 +26,9 @@ from cometmq.store.queue.consumequeue import ConsumeQueue, Mark
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.store.index.index import Index
+    from cometmq.store.queue.consumequeue import Dispatched, Segment
     from cometmq.store.queue.journal import EntryJournal
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.queue.rows import Dispatched, Segment
 
 logger = logging.getLogger(__name__)
 
