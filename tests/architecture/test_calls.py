@@ -63,7 +63,7 @@ def test_what_is_allowed_passes(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_a_ban_on_the_store_reaches_only_the_store() -> None:
-    assert STORE_FILES.covers("store/index/index.py")
+    assert STORE_FILES.covers("store/index.py")
     assert not STORE_FILES.covers("store/files.py")
     assert not STORE_FILES.covers("client/config.py")
     assert DEVICE.covers("client/config.py")

@@ -15,7 +15,7 @@ from zlib import crc32
 from cometmq.client.consumer.offsets import _read_table
 from cometmq.store.checkpoint import positions_path, read_checkpoint, read_positions
 from cometmq.store.files import PosixFiles
-from cometmq.store.index.indexfile import IndexFile
+from cometmq.store.index import IndexFile
 from cometmq.store.layout import file_name
 from cometmq.store.log import checksums as seals
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal

@@ -30,6 +30,6 @@ def test_errors_of_the_node_itself_are_found_in_its_log() -> None:
     assert flood.is_error(f"{stamp} ERROR cometmq.net.tasks task failed name=x")
     assert flood.is_error("    Traceback (most recent call last):")
     assert not flood.is_error(
-        f"{stamp} ERROR cometmq.broker.replication.splitbrain another_master name=x"
+        f"{stamp} ERROR cometmq.broker.replication.promotion another_master name=x"
     )
     assert not flood.is_error(f"{stamp} WARNING cometmq.net.peer connection closed")

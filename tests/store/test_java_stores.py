@@ -9,7 +9,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.message.model import from_record
 from cometmq.message.record import iter_decode
 from cometmq.store.config import StoreConfig
-from cometmq.store.index.indexfile import ENTRY, HEADER, HEADER_BYTES
+from cometmq.store.index import ENTRY, HEADER, HEADER_BYTES
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read.reader import ReadStatus
 from cometmq.store.recovery.opening import open_store

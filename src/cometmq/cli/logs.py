@@ -4,18 +4,229 @@
 
 Modules log ``event key=value key=value``; this module does not change that text. Line breaks and
 other control characters are escaped (``\\n``, ``\\x1b``), so that one event stays one line; only a
-traceback adds lines, each indented. The output of one peer or of one kind of event is limited
-(core/loglimits.py).
+traceback adds lines, each indented. The output of one peer or of one kind of event is limited.
+
+A peer that sends garbage decides how often a server logs, and what. So each kind of event (its
+logger and its message before formatting) has an allowance of lines, each peer has a smaller one for
+each kind, and each level has one of bytes. Events beyond an allowance are counted, and a line
+reports how many were left out:
+
+    2026-03-04T05:06:07.089 INFO cometmq.net.peer left_out=5312 of="connection closed peer=%s"
+
+A peer is the host that a message names as ``peer=%s`` or ``address=%s``, without the port, because
+that changes with each connection.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 import sys
-from typing import TextIO
+import traceback
+from typing import TextIO, TypeVar
+
+import msgspec
 
 from cometmq.core.clock import Clock, SystemClock
-from cometmq.core.loglimits import LogLimiter, indented_traceback, one_line
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+LINE_CHARACTERS = 2_000
+TRACEBACK_CHARACTERS = 8_000
+TRACEBACK_PAUSE_MS = 60_000
+SUMMARY_PAUSE_MS = 10_000
+#: Limit of remembered kinds, and of pairs of kind and peer; the oldest are dropped first.
+TABLE_SIZE = 1_000
+SUMMARIES_AT_ONCE = 20
+SUMMARY_CHARACTERS = 200
+
+_CONVERSION = re.compile(r"(peer=|address=)?%[-+ #0-9.]*+([a-zA-Z%])")
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Allowance:
+    """Token bucket: an initial amount, refilled by an amount a second."""
+
+    __slots__ = ("_at_once", "_left", "_per_second", "_since_ms")
+
+    def __init__(self, at_once: float, per_second: float, now_ms: int) -> None:
+        self._at_once = at_once
+        self._per_second = per_second
+        self._left = at_once
+        self._since_ms = now_ms
+
+    def take(self, amount: float, now_ms: int) -> bool:
+        """Take ``amount`` if it is allowed at ``now_ms``; return whether it was."""
+        passed_ms = max(0, now_ms - self._since_ms)
+        self._since_ms = now_ms
+        self._left = min(self._at_once, self._left + passed_ms * self._per_second / 1000)
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True
+
+
+class Kind(msgspec.Struct):
+    """State of one kind of event."""
+
+    logger: str
+    level: int
+    template: str
+    allowance: Allowance
+    left_out: int = 0
+    #: Monotonic time from which the next traceback may be written.
+    traceback_from_ms: int | None = None
+
+
+class LogLimiter:
+    """Decides for each event whether it is written, and reports the omitted ones at intervals.
+
+    It has no lock: its handler calls it under its own.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._peers: dict[tuple[str, str, str], Allowance] = {}
+        self._levels: dict[int, Allowance] = {}
+        self._summary_from_ms = clock.monotonic_ms() + SUMMARY_PAUSE_MS
+
+    def admit(self, record: logging.LogRecord) -> list[logging.LogRecord]:
+        """Return the records to write now: summaries that are due, and ``record`` if it is allowed.
+
+        If its traceback is left out, a copy of the record is returned, because other handlers see
+        the original too.
+        """
+        now_ms = self._clock.monotonic_ms()
+        admitted = self._summaries(now_ms) if now_ms >= self._summary_from_ms else []
+        template = str(record.msg)[:LINE_CHARACTERS]
+        kind = self._kind(record, template, now_ms)
+        if not self._lines_allowed(kind, record, now_ms):
+            kind.left_out += 1
+            return admitted
+        if record.exc_info and not self._traceback_allowed(kind, now_ms):
+            record = copy.copy(record)
+            record.exc_info = record.exc_text = None
+        if self._level(record.levelno, now_ms).take(_size(record), now_ms):
+            admitted.append(record)
+        else:
+            kind.left_out += 1
+        return admitted
+
+    def rest(self) -> list[logging.LogRecord]:
+        """Return summaries of all omitted events not reported yet, for the end of a process."""
+        return self._summaries(self._clock.monotonic_ms())
+
+    def _lines_allowed(self, kind: Kind, record: logging.LogRecord, now_ms: int) -> bool:
+        host = _host(kind.template, record.args)
+        if host is not None:
+            key = (kind.logger, kind.template, host)
+            peer = self._peers.get(key)
+            if peer is None:
+                _make_room(self._peers)
+                peer = self._peers[key] = Allowance(10, 1, now_ms)
+            if not peer.take(1, now_ms):
+                return False
+        return kind.allowance.take(1, now_ms)
+
+    @staticmethod
+    def _traceback_allowed(kind: Kind, now_ms: int) -> bool:
+        if kind.traceback_from_ms is not None and now_ms < kind.traceback_from_ms:
+            return False
+        kind.traceback_from_ms = now_ms + TRACEBACK_PAUSE_MS
+        return True
+
+    def _kind(self, record: logging.LogRecord, template: str, now_ms: int) -> Kind:
+        key = (record.name, template)
+        kind = self._kinds.get(key)
+        if kind is None:
+            _make_room(self._kinds)
+            allowance = Allowance(50, 5, now_ms)
+            kind = self._kinds[key] = Kind(record.name, record.levelno, template, allowance)
+        return kind
+
+    def _level(self, level: int, now_ms: int) -> Allowance:
+        allowance = self._levels.get(level)
+        if allowance is None:
+            allowance = self._levels[level] = Allowance(64 * 1024, 4 * 1024, now_ms)
+        return allowance
+
+    def _summaries(self, now_ms: int) -> list[logging.LogRecord]:
+        self._summary_from_ms = now_ms + SUMMARY_PAUSE_MS
+        silenced = [kind for kind in self._kinds.values() if kind.left_out]
+        silenced.sort(key=lambda kind: kind.left_out, reverse=True)
+        records = []
+        for kind in silenced[:SUMMARIES_AT_ONCE]:
+            said = f'left_out={kind.left_out} of="{kind.template[:SUMMARY_CHARACTERS]}"'
+            kind.left_out = 0
+            records.append(
+                logging.LogRecord(kind.logger, kind.level, "", 0, said, args=None, exc_info=None)
+            )
+        return records
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` on one line: without control characters, at most ``LINE_CHARACTERS`` long.
+
+    Control characters are written as in Python, an escape as ``\\x1b``.
+    """
+    shown = text[:LINE_CHARACTERS]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else _spelled(c) for c in shown)
+    if max(len(text), len(shown)) > LINE_CHARACTERS:
+        return f"{shown[:LINE_CHARACTERS]}... ({len(text)} characters)"
+    return shown
+
+
+def indented_traceback(text: str) -> str:
+    """Return a traceback with each line indented, so that none looks like an event; cut in the
+    middle if it is long."""
+    if len(text) > TRACEBACK_CHARACTERS:
+        head, tail = text[: TRACEBACK_CHARACTERS // 4], text[-TRACEBACK_CHARACTERS * 3 // 4 :]
+        cut = len(text) - TRACEBACK_CHARACTERS
+        text = f"{head}\n... ({cut} characters left out)\n{tail}"
+    return "\n".join("    " + one_line(line) for line in text.splitlines())
+
+
+def _spelled(character: str) -> str:
+    short = _SHORT_ESCAPES.get(character)
+    return short if short else character.encode("unicode_escape").decode("ascii")
+
+
+def _host(template: str, args: object) -> str | None:
+    """Return the host of the peer that an event names; None if it names none."""
+    if not isinstance(args, tuple) or ("peer=%" not in template and "address=%" not in template):
+        return None
+    place = 0
+    for found in _CONVERSION.finditer(template):
+        if found[2] == "%":
+            continue
+        if found[1]:
+            address = str(args[place])[:SUMMARY_CHARACTERS] if place < len(args) else ""
+            return address.rpartition(":")[0] or address
+        place += 1
+    return None
+
+
+def _size(record: logging.LogRecord) -> int:
+    """Return the most bytes that ``record`` takes in a log; time, level and names are about 100."""
+    try:
+        message = record.getMessage()
+    except Exception:  # wrong number of arguments: the handler reports it
+        message = str(record.msg)
+    size = 100 + min(len(one_line(message).encode(errors="replace")), 4 * LINE_CHARACTERS)
+    if record.exc_info and record.exc_info[0] is not None:
+        lines = traceback.format_exception(*record.exc_info)
+        size += min(TRACEBACK_CHARACTERS, sum(map(len, lines)))
+    return size
+
+
+def _make_room(table: dict[Key, Entry]) -> None:
+    if len(table) >= TABLE_SIZE:
+        del table[next(iter(table))]
+
 
 LEVELS = ("debug", "info", "warning", "error")
 

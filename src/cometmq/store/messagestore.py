@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.speedups import KnownQueues, OpenTransactions
     from cometmq.store.files import Files
-    from cometmq.store.index.index import Index
+    from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.queue.consumequeue import ConsumeQueue, Segment
     from cometmq.store.queue.queuefiles import QueueFiles

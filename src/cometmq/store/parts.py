@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cometmq.core.errors import StoreError
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
-    from cometmq.store.index.index import Index
+    from cometmq.store.index import Index
     from cometmq.store.log.checksums import Seals
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.log.flush import Flusher

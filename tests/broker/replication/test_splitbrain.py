@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.replication import splitbrain as rivals
+from cometmq.broker.replication import promotion as rivals
 from tests.broker.replicated import group
 from tests.broker.serving import running_broker
 from tests.replication.pairs import until

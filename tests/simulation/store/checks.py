@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cometmq.message.record import MAGIC_BLANK, PREFIX, Record, decode_one
-from cometmq.store.index.indexfile import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, file_bytes
+from cometmq.store.index import ENTRY, ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, file_bytes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, index_hash, topic_prefix
 from cometmq.store.messagestore import MessageStore
 from tests.simulation.store.history import Entry, Fate, History, Message, QueueKey

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
-from cometmq.store.index.index import Index
+from cometmq.store.index import Index
 from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
 from cometmq.store.queue.queuefiles import QueueFiles

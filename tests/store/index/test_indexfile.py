@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.store.files import Buffer, PosixFiles
-from cometmq.store.index.indexfile import HEADER_BYTES, IndexFile
+from cometmq.store.index import HEADER_BYTES, IndexFile
 from tests.store.full import FullFiles
 
 SLOTS, ENTRIES = 7, 60

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
-from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER_BYTES, IndexFile
+from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, IndexFile
 from cometmq.store.tools import indexes
 from cometmq.store.tools.digest import mix_keys, of
 from cometmq.store.tools.directory import StoreDirectory, look_into

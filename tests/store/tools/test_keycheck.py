@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
-from cometmq.store.index.indexfile import IndexFile
+from cometmq.store.index import IndexFile
 from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.tools.directory import look_into
 from cometmq.store.tools.findings import Finding, Findings

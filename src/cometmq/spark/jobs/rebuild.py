@@ -24,7 +24,7 @@ from cometmq.spark.jobs.pool import SparkPool
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER, file_bytes
+from cometmq.store.index import ENTRY_BYTES, HEADER, file_bytes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.directory import StoreInUse, look_into
 from cometmq.store.tools.logfile import LogWalk

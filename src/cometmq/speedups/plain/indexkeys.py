@@ -1,4 +1,4 @@
-"""Index entries of message keys (store/index/indexfile.py).
+"""Index entries of message keys (store/index.py).
 
 This is the definition; compiled/indexkeys.pyx does the same, byte for byte.
 """

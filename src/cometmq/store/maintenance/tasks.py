@@ -29,7 +29,7 @@ from cometmq.store.queue.table import CHECKED_QUEUES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
-    from cometmq.store.index.indexfile import IndexFile
+    from cometmq.store.index import IndexFile
     from cometmq.store.parts import StoreParts
     from cometmq.store.queue.consumequeue import Mark
     from cometmq.store.read.coldreads import Spawner

@@ -19,7 +19,7 @@ from cometmq.message.record import (
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
-    from cometmq.store.index.index import Index
+    from cometmq.store.index import Index
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.read.coldreads import ColdReads
 

@@ -10,7 +10,7 @@ import os.path
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cometmq.store.index.indexfile import (
+from cometmq.store.index import (
     ENTRY,
     ENTRY_BYTES,
     HEADER,

@@ -25,7 +25,7 @@ from cometmq.store.checkpoint import (
 )
 from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles, make_durable_directory
-from cometmq.store.index.index import Index
+from cometmq.store.index import Index
 from cometmq.store.log.commitlog import NO_ROOM, CommitLog
 from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments

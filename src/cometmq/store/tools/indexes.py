@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cometmq.message.walk import Ints, numbers
-from cometmq.store.index.indexfile import (
+from cometmq.store.index import (
     ENTRY,
     ENTRY_BYTES,
     HEADER,

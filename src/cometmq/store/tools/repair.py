@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
-from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from cometmq.store.recovery.opening import Rebuild, open_store
 from cometmq.store.tools.directory import find_queues, size_of
 from cometmq.store.tools.findings import Finding, Findings, Severity

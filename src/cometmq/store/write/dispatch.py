@@ -19,13 +19,13 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK, TransactionType, takes_queue_slot
 from cometmq.speedups import WriteBatch
-from cometmq.store.index.index import BATCH_KEYS
+from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
 from cometmq.store.queue.consumequeue import ConsumeQueue, Mark
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
-    from cometmq.store.index.index import Index
+    from cometmq.store.index import Index
     from cometmq.store.queue.consumequeue import Dispatched, Segment
     from cometmq.store.queue.journal import EntryJournal
     from cometmq.store.queue.queuefiles import QueueFiles

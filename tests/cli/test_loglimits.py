@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from cometmq.core.clock import VirtualClock
-from cometmq.core.loglimits import (
+from cometmq.cli.logs import (
     LINE_CHARACTERS,
     TABLE_SIZE,
     TRACEBACK_CHARACTERS,
@@ -14,6 +13,7 @@ from cometmq.core.loglimits import (
     indented_traceback,
     one_line,
 )
+from cometmq.core.clock import VirtualClock
 
 REJECTED = "request rejected code=%d peer=%s reason=%s"
 
