@@ -3,7 +3,7 @@ tools may use them.
 
     commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
-    index/yyyyMMddHHmmssSSS                          hash index, see indexfile.py
+    index/yyyyMMddHHmmssSSS                          hash index, see index.py
     checkpoint, abort, lock                          see checkpoint.py
     cometmq-positions.json, cometmq-progress.json    CometMQ's own, see checkpoint.py
 
