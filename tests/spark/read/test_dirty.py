@@ -69,7 +69,9 @@ def read(
 
 
 def test_a_bad_message_is_an_error_that_names_its_place() -> None:
-    with pytest.raises(DirtyRow, match=r"offset 1 of queue 3 of topic 'T' on.*cannot be decompressed") as caught:
+    with pytest.raises(
+        DirtyRow, match=r"offset 1 of queue 3 of topic 'T' on.*cannot be decompressed"
+    ) as caught:
         read(0, 1)
     error = caught.value
     assert (error.topic, error.broker_name, error.queue_id, error.queue_offset) == (
