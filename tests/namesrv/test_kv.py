@@ -19,6 +19,9 @@ class CountingFiles(PosixFiles):
         self.renames: list[str] = []
         self.error: OSError | None = None
 
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
     def rename(self, source: str, target: str) -> None:
         if self.error is not None:
             raise self.error

@@ -38,3 +38,17 @@ def test_freed_memory_stays() -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     """
     assert int(subprocess.check_output([sys.executable, "-c", program])) < 1_000
+
+
+def test_there_is_room_for_descriptors() -> None:
+    program = """if True:
+        from cometmq.net import runtime
+        from cometmq.net.descriptors import open_files
+        room = lambda: int(open("/proc/self/status").read().partition("FDSize:")[2].split()[0])
+        wanted = min(open_files() or 16_384, 16_384)
+        assert room() < wanted
+        assert runtime.reserve_descriptors()
+        assert room() >= wanted
+        assert not runtime.reserve_descriptors(0)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)

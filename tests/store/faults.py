@@ -39,6 +39,9 @@ class FailingFiles(PosixFiles):
         self._check("datasync")
         super().datasync(handle)
 
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
     def rename(self, source: str, target: str) -> None:
         self._check("rename")
         super().rename(source, target)
@@ -111,6 +114,9 @@ class LossyFiles(PosixFiles):
         self._old_names = {
             name: raw for name, raw in self._old_names.items() if os.path.dirname(name) != path
         }
+
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
 
     def rename(self, source: str, target: str) -> None:
         self._old_names.setdefault(target, self._content(target))

@@ -10,6 +10,7 @@ import pytest
 from cometmq.store.files import (
     PosixFiles,
     ReadOnlyFiles,
+    _exchange,
     make_durable_directory,
     read_file,
     write_file_atomically,
@@ -86,6 +87,35 @@ def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
     write_file_atomically(FILES, path, b"short", durable=False)
     assert read_file(FILES, path) == b"short"
     assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_an_unsynced_file_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
+) -> None:
+    tried: list[bool] = []
+
+    def swap(source: str, target: str) -> bool:
+        tried.append(can_swap and _exchange(source, target))
+        return tried[-1]
+
+    monkeypatch.setattr("cometmq.store.files._exchange", swap)
+    path = str(tmp_path / "f")
+    for data in (b"first", b"2nd", b"the third"):
+        write_file_atomically(FILES, path, data, durable=False)
+        assert read_file(FILES, path) == data
+        assert os.listdir(tmp_path) == ["f"]
+    assert tried == [can_swap, can_swap]
+
+
+def test_names_are_not_swapped_if_one_is_missing(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"new")
+    assert not _exchange(str(source), str(target))
+    assert source.read_bytes() == b"new"
+    with pytest.raises(FileNotFoundError):
+        FILES.replace(str(target), str(source))
+    assert source.read_bytes() == b"new"
 
 
 def test_lock_is_exclusive_in_this_process_and_for_others(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 from cometmq.net.collector import Collector
-from cometmq.net.runtime import keep_freed_memory, loop_factory
+from cometmq.net.runtime import keep_freed_memory, loop_factory, reserve_descriptors
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 
@@ -87,6 +87,7 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
     """
     gc.disable()
     keep_freed_memory()
+    reserve_descriptors()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_signal(main, watch_input=watch_input))

@@ -327,6 +327,9 @@ class MemoryFiles:
         if ends:
             self._die("sync_filesystem", path)
 
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
     def rename(self, source: str, target: str) -> None:
         node = self.disk.find(source)
         if node is None:

@@ -157,3 +157,14 @@ def test_what_is_cleared_is_zeros_and_durable() -> None:
     files.disk.lose_power(Random(1))
     handle = files.open("/" + file_name(0))
     assert files.pread(handle, 3 << 20, 0).rstrip(b"\0") == bytes(10) + b"x" * (15_000 - 10)
+
+
+def test_a_map_ends_where_its_holders_are_dropped(tmp_path: Path) -> None:
+    file = LogFile.create(PosixFiles(), str(tmp_path), 0, 4_096)
+    assert bytes(file.view[:1]) == b"\0"
+    held = file.take_map()
+    file.close()
+    maps = Path("/proc/self/maps")
+    assert file.path in maps.read_text()
+    held.clear()
+    assert file.path not in maps.read_text()

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,14 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal, sums_of
 from cometmq.store.log.logfile import LogFile
-from cometmq.store.maintenance.checksumming import Sealer, SumsFailed, is_stale, sums_by_child
+from cometmq.store.maintenance.checksumming import (
+    Sealer,
+    SumsFailed,
+    _start,
+    is_stale,
+    lower_priority,
+    sums_by_child,
+)
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.sums import read_sums
 from tests.store.sealed import FILE_BYTES, NOTHING, flip, reopened, sealed_store
@@ -327,3 +335,14 @@ async def test_an_answer_that_is_none_is_a_failure(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.executable", "/bin/echo")
     with pytest.raises(SumsFailed, match="JSON"):
         await sums_by_child("path", 0, FILE_BYTES, 0, LEVELS)
+
+
+def test_a_child_has_the_lowest_priority_from_its_start() -> None:
+    child = _start([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19
+        assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
+    finally:
+        child.kill()
+        child.communicate()
+    lower_priority(child.pid)

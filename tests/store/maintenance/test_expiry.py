@@ -1,6 +1,7 @@
 """Files that are too old go at once for readers, and by a thread for the disk."""
 
 import errno
+import mmap
 import os
 import threading
 from collections.abc import Iterable
@@ -143,6 +144,25 @@ async def test_a_thread_takes_them_from_the_disk_oldest_first(tmp_path: Path) ->
     assert paths[3:] == [path for path in index_paths if path in paths[3:]] != []
     assert not any(map(os.path.exists, paths))
     assert threading.get_ident() not in {thread for _, thread in disk.unlinked}
+    store.close()
+
+
+async def test_a_thread_releases_the_memory_maps(tmp_path: Path) -> None:
+    store = await filled(tmp_path, Disk())
+    released: list[int] = []
+
+    class Map(mmap.mmap):
+        def __del__(self) -> None:
+            released.append(threading.get_ident())
+
+    files = store.log.segments.files[:2]
+    for file in files:
+        file.unmap()
+        file._view = memoryview(Map(file.handle, file.size_bytes, prot=mmap.PROT_READ))
+    age(store, files)
+    await store.upkeep.expiry.make_room()
+    assert len(released) == 2
+    assert threading.get_ident() not in released
     store.close()
 
 

@@ -198,6 +198,9 @@ class Killed(PosixFiles):
     def __init__(self, number: int) -> None:
         self.left = number
 
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
     def rename(self, source: str, target: str) -> None:
         if not self.left:
             raise KeyboardInterrupt

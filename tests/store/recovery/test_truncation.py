@@ -174,6 +174,9 @@ class Dying(LossyFiles):
         self._change()
         super().pwrite(handle, data, offset)
 
+    def replace(self, source: str, target: str) -> None:
+        self.rename(source, target)
+
     def rename(self, source: str, target: str) -> None:
         self._change()
         super().rename(source, target)

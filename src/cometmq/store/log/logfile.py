@@ -89,6 +89,16 @@ class LogFile:
         """Release the memory map; views in use keep it open."""
         self._view = self._is_resident = None
 
+    def take_map(self) -> list[object]:
+        """Return the objects that hold the memory map, and forget them.
+
+        The map ends when the list is cleared. That takes up to 20 ms for 64 MiB, so a thread should
+        do it.
+        """
+        held: list[object] = [self._view, self._is_resident]
+        self.unmap()
+        return held
+
     def write(self, offset: int, data: Buffer) -> None:
         """Write ``data`` at a physical offset of this file. Raises OSError."""
         if self.linked or self.seals is not None:

@@ -2,14 +2,13 @@
 
     python -m cometmq.store.tools.blocksums PATH SIZE BYTES_PER_S
 
-writes them in the format of seals (checksums.py). A broker starts it (scrub.py). It runs at the
-lowest priority, keeps to the rate, and leaves the page cache as it was.
+writes them in the format of seals (checksums.py). A broker starts it (scrub.py) and gives it the
+lowest priority. It keeps to the rate, and leaves the page cache as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from cometmq.store.log.checksums import BLOCK_BYTES, sums_of
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
-_LOWEST_PRIORITY = 19
 _PIECE_BYTES = 8 * BLOCK_BYTES
 _NO_SUM = bytes(4)
 
@@ -65,7 +63,6 @@ def _sum_of(files: ReadOnlyFiles, handle: int, offset: int, size_bytes: int) -> 
 
 def main(words: Sequence[str]) -> int:
     """Read the file given by the arguments ``words`` and write the CRCs."""
-    os.nice(_LOWEST_PRIORITY)
     path, size_bytes, bytes_per_s = words
     reading = read_block_sums(
         ReadOnlyFiles(), SystemClock(), path, int(size_bytes), int(bytes_per_s)

@@ -3,13 +3,12 @@
     python -m cometmq.store.tools.sums PATH BASE SIZE MOMENT_MS DELAY_LEVELS
 
 prints one JSON object, a ``FileSums`` (checksums.py). A broker starts it (checksumming.py), because
-a thread that runs Python code would delay the event loop. It runs at the lowest priority and writes
-nothing.
+a thread that runs Python code would delay the event loop. The broker gives it the lowest priority.
+It writes nothing.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,8 +26,6 @@ from cometmq.store.tools.queues import text_code
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.store.files import Files
-
-_LOWEST_PRIORITY = 19
 
 
 class LateRecords:
@@ -112,7 +109,6 @@ def read_sums(
 
 def main(words: Sequence[str]) -> int:
     """Read the file given by the arguments ``words`` and print the result."""
-    os.nice(_LOWEST_PRIORITY)
     path, base, size_bytes, moment_ms, delay_levels = words
     found = read_sums(
         ReadOnlyFiles(), path, int(base), int(size_bytes), int(moment_ms), delay_levels
