@@ -335,12 +335,14 @@ def test_a_start_that_has_to_mend_says_that_it_needs_room(tmp_path: Path) -> Non
 async def test_queue_files_go_after_the_log_files(tmp_path: Path) -> None:
     """A broker that ends in between must not take them for lost."""
     root = tmp_path / "s"
-    store = opened(root)
+    files = FullFiles()
+    files.full = False
+    store = opened(root, files=files)
     fill(store, 600)
     store.dispatcher.write(0)
     store.flusher.sync_now()
     store.upkeep.synced = store.written_offset
-    store.files = FullFiles()
+    files.full = True
     await store.upkeep.expiry.check()
     assert store.queue("t", 0).min_offset > PER_FILE
     again = opened(copied(root, "killed"))
