@@ -33,7 +33,7 @@ def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[sock
             main.close()
             if port:
                 raise
-    raise OSError(f"no two free ports {VIP_DISTANCE} apart on {host}")
+    raise OSError(f"found no two free ports {VIP_DISTANCE} apart on {host}")
 
 
 def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> socket.socket:

@@ -543,7 +543,7 @@ class Link(asyncio.Protocol):
         self._review()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        problem = self._problem if exc is None else f"connection broke: {exc}"
+        problem = self._problem if exc is None else f"connection lost: {exc}"
         self.lost = NotConnected(self.address, problem)
         self.blocked = False
         if self._timer is not None:
@@ -574,7 +574,7 @@ class Link(asyncio.Protocol):
             )
         elif self._inbound >= _MAX_INBOUND:
             self._refuse(
-                event, ResponseCode.SYSTEM_BUSY, f"{self._inbound} requests are being served"
+                event, ResponseCode.SYSTEM_BUSY, f"{self._inbound} requests are being processed"
             )
         else:
             self._inbound += 1
@@ -668,7 +668,7 @@ class Link(asyncio.Protocol):
         if self.blocked or self._unblocked:
             self._review()
         if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
-            self._problem = f"it sent nothing for {now_ms - self._heard_ms} ms"
+            self._problem = f"nothing was received for {now_ms - self._heard_ms} ms"
             log.warning("connection_silent address=%s problem=%s", self.address, self._problem)
             if self._transport is not None:
                 self._transport.abort()

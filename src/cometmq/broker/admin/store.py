@@ -48,7 +48,7 @@ class StoreAdmin:
         try:
             await self._store.upkeep.expiry.make_room(at_once=True)
         except OSError as error:
-            raise StoreError(f"old log files could not be removed: {error}") from error
+            raise StoreError(f"cannot remove old log files: {error}") from error
         return Reply()
 
     async def clean_expired_queues(self, _peer: Peer, _request: Request[Any]) -> Reply:
@@ -75,7 +75,7 @@ class StoreAdmin:
                 lambda: gone.extend(self._store.deletions.drop_expired(topic))
             )
         except OSError as error:
-            raise StoreError(f"queues of topic {topic} could not be removed: {error}") from error
+            raise StoreError(f"cannot remove the queues of topic {topic}: {error}") from error
         for group in self._offsets.groups_of(topic) if gone else ():
             for queue_id in gone:
                 if self._offsets.query(group, topic, queue_id) > 0:

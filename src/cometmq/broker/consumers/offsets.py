@@ -266,7 +266,7 @@ class OffsetHandler:
                 raise BadRequest(
                     ResponseCode.QUERY_NOT_FOUND,
                     f"Not found: group {header.consumer_group} has no offset in queue "
-                    f"{header.queue_id} of {header.topic}, maybe it starts for the first time",
+                    f"{header.queue_id} of {header.topic}; it may be starting for the first time",
                 )
             offset = 0
         return Reply(header=QueueOffsetResponse(offset))
@@ -300,7 +300,7 @@ class OffsetHandler:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
                 f"offset {header.commit_offset} of queue {header.queue_id}: topic {header.topic} "
-                f"has {queues} queues, and offsets are not negative",
+                f"has {queues} queues, and offsets must not be negative",
             )
         if not is_legal_name(header.consumer_group):
             raise BadRequest(

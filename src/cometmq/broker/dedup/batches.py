@@ -41,7 +41,7 @@ def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
     except BadRecord as error:
         raise MessageIllegal(f"batch body: {error}") from None
     if not spans:
-        raise MessageIllegal("the batch holds no message")
+        raise MessageIllegal("the batch contains no messages")
     new: list[bytes] = []
     ids: list[str | None] = []
     inside: dict[str, int] = {}

@@ -106,8 +106,8 @@ class GuardedSends:
         """
         if has_more_than(request.body, MESSAGES_MAX):
             raise MessageIllegal(
-                f"a batch to a topic whose repeated ids are dropped holds at most {MESSAGES_MAX} "
-                "messages: send smaller ones"
+                f"a batch for a topic that drops repeated ids may contain at most {MESSAGES_MAX} "
+                "messages: send smaller batches"
             )
         topic = request.header.topic
         sifted = sift(request.body, partial(self._guard.first, topic))
@@ -157,7 +157,7 @@ class GuardedSends:
         except CometError as error:
             self._fail(peer, request, error)
         except OSError as error:
-            log.exception("repeated_send_unread peer=%s", peer.address)
+            log.exception("repeated_send_unreadable peer=%s", peer.address)
             self._fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, str(error)))
         else:
             self._again(peer, request)

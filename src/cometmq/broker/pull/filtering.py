@@ -120,7 +120,7 @@ class Filters:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist: group {header.consumer_group} is not "
-                f"subscribed to {header.topic}, or its heartbeat did not arrive",
+                f"subscribed to {header.topic}, or its heartbeat has not arrived",
             )
         if subscription.sub_version < header.sub_version:
             raise BadRequest(

@@ -80,31 +80,35 @@ def _refusal(text: str) -> Finding:
 
 def _master(seen: Situation) -> list[Finding]:
     found = [
-        _refusal(f"name server {server} has {address} as the master: stop that one first")
+        _refusal(f"name server {server} lists {address} as the master: stop that broker first")
         for server, address in seen.registered
     ]
     if seen.is_connected:
         found.append(_refusal(f"the master {seen.master} is connected: stop it first"))
     found += [
-        _warning(f"name server {server} does not answer: it may know of another master")
+        _warning(f"name server {server} does not answer: it may list another master")
         for server in seen.unheard
     ]
-    return found or [_fine("the master is gone: it is not connected, and no name server has it")]
+    return found or [_fine("the master is gone: it is not connected, and no name server lists it")]
 
 
 def _log(seen: Situation) -> Finding:
     if seen.problem:
-        return _refusal(f"its log is not the master's: {seen.problem}")
+        return _refusal(f"its log differs from the master's: {seen.problem}")
     if seen.told_end < 0:
-        return _warning("the master never said how long its log is: what it lacks is not known")
+        return _warning(
+            "the master never reported the end of its log: it is unknown how much this slave lacks"
+        )
     lacks = seen.told_end - seen.end
     ago = _ago(seen.told_age_ms)
     if lacks > 0:
         return _warning(
-            f"it lacks {lacks:,} bytes of the {seen.told_end:,} that the master had {ago}: they "
-            "are lost unless that one comes back first"
+            f"it lacks {lacks:,} of the {seen.told_end:,} bytes that the master reported {ago}: "
+            "they are lost unless the master returns first"
         )
-    return _fine(f"it has all that the master had {ago}: {seen.told_end:,} bytes of log")
+    return _fine(
+        f"its log is complete up to the end that the master reported {ago}: {seen.told_end:,} bytes"
+    )
 
 
 def _tables(seen: Situation) -> Finding:
@@ -112,14 +116,17 @@ def _tables(seen: Situation) -> Finding:
         return _warning("topics, groups and offsets were never copied from the master")
     text = f"topics, groups and offsets were copied {_ago(seen.tables_age_ms)}"
     if seen.tables_age_ms > OLD_TABLES_MS:
-        return _warning(f"{text}: consumers may see again what they read since")
+        return _warning(f"{text}: consumers may receive again what they have read since")
     return _fine(text)
 
 
 def _rest(seen: Situation) -> list[Finding]:
     found = []
     if seen.undispatched_bytes:
-        text = f"{seen.undispatched_bytes:,} bytes are not in queues yet: its start does that"
+        text = (
+            f"{seen.undispatched_bytes:,} bytes are not in the queues yet: they are dispatched at "
+            "the start as a master"
+        )
         found.append(_fine(text))
     return found
 
@@ -162,11 +169,11 @@ class PromotionAdmin:
             )
         if not isinstance(part, SlavePart):
             role = self._config.broker_role.name
-            raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, no slave")
+            raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, not a slave")
         if restart is None:
             raise BadRequest(
                 ResponseCode.ILLEGAL_OPERATION,
-                "whoever runs this broker cannot begin it anew: stop it, and start it with "
+                "this process cannot restart its broker: stop it, and start it with "
                 f"brokerRole={wanted.role} and brokerId=0",
             )
         if part.where():

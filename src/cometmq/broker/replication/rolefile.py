@@ -70,14 +70,15 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
         raise StoreCorrupt(
             path,
             -1,
-            f"it does not say which role was kept ({error}): remove it to go by brokerRole",
+            f"it does not contain the kept role ({error}): remove the file to use the setting "
+            "brokerRole",
         ) from None
     if kept.address and kept.address != config.taken_address:
         log.warning(
-            "kept_address_wins address=%s reason=%r",
+            "kept_address_overrides_settings address=%s reason=%r",
             kept.address,
-            f"this broker took it over: set takenAddress={kept.address} in its settings, or remove "
-            f"{path} to have it go by them",
+            f"this broker took over the address: set takenAddress={kept.address} in its settings, "
+            f"or remove {path} to use the settings",
         )
         config = replace(config, taken_address=kept.address)
     elif not config.is_slave:
@@ -88,9 +89,9 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
     if not config.is_slave:
         return config
     log.warning(
-        "kept_role_wins role=%s settings=SLAVE reason=%r",
+        "kept_role_overrides_settings role=%s settings=SLAVE reason=%r",
         kept.role.name,
         f"this broker was promoted: set brokerRole={kept.role.name} and brokerId=0 in its "
-        f"settings, or remove {path} to have it be a slave again",
+        f"settings, or remove {path} to make it a slave again",
     )
     return replace(config, broker_role=kept.role, broker_id=0)

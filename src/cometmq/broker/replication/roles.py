@@ -162,7 +162,7 @@ class SlavePart:
         segments = self.slave.store.log.segments
         first = first_record(segments.files[0]) if segments.files else None
         if first is None or problem.offset < segments.start + first.size_bytes:
-            log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
+            log.error("rejoin_refused reason=%r", f"{problem}; the logs have no record in common")
             return
         self._rejoin(problem)
 

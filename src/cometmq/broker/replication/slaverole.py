@@ -65,9 +65,11 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
 
         return instead_of
 
-    send = refusing(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no sends")
-    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
-    change = refusing(ResponseCode.SYSTEM_ERROR, "a slave changes no topics and groups")
+    send = refusing(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and accepts no sends"
+    )
+    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end transactions")
+    change = refusing(ResponseCode.SYSTEM_ERROR, "a slave cannot change topics and groups")
     refusals = {
         **dict.fromkeys(_SENDS, send),
         **dict.fromkeys(_CHANGES, change),

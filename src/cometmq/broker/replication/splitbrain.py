@@ -76,7 +76,7 @@ class Rivals:
             log.error(
                 "another_master name=%s address=%s reason=%r",
                 self._name, address,
-                "two brokers take sends under one name, and what one stores the other lacks: stop "
-                "one of them, and start it as a slave with haRejoin=truncate",
+                "two brokers accept sends under one name, and each lacks what the other stores: "
+                "stop one of them, and start it as a slave with haRejoin=truncate",
             )  # fmt: skip
         self.found = found

@@ -164,7 +164,7 @@ class Transactions:
         if kind != _COMMIT and kind != _ROLLBACK:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
+                f"commitOrRollback is {kind}: it must be 8 (commit), 12 (roll back) or 0 (unknown)",
             )
         half = self._open(header)
         half_offset = header.tran_state_table_offset
@@ -183,7 +183,7 @@ class Transactions:
     def _open(self, header: EndTransaction) -> Half:
         half = self.index.get(header.tran_state_table_offset)
         if half is None or half.ending:
-            state = "has ended, or never was" if half is None else "is ending"
+            state = "has ended or never existed" if half is None else "is ending"
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
                 "Find prepared transaction message failed: the transaction at half offset "
@@ -210,14 +210,16 @@ class Transactions:
     ) -> None:
         if record is None or not is_half(record, request.header.tran_state_table_offset):
             raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: it is lost"
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: the half message is lost",
             )
         copy = None
         if request.header.commit_or_rollback == _COMMIT:
             copy = committed(record)
             if copy is None:
                 raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
+                    ResponseCode.SYSTEM_ERROR,
+                    "the half message has no property with its real topic",
                 )
             copy = self._timed(copy)
         self.conclude(request.header.tran_state_table_offset, half, copy, peer, request)
