@@ -61,7 +61,7 @@ def test_refused() -> None:
         windows(AtOffsets({at(7): 1}, Edge.EARLIEST))
     with pytest.raises(BadOption, match="without any group"):
         windows(AtGroup("g", Edge.EARLIEST))
-    with pytest.raises(BadOption, match="broker 'b' is none"):
+    with pytest.raises(BadOption, match="no store is of broker 'b'"):
         check_brokers(Named("startingOffsets", AtOffsets({at(0): 1}, Edge.EARLIEST)), ["c"])
     check_brokers(Named("startingOffsets", Edge.LATEST), ["c"])
     # Another store's queue is none of this one's business.

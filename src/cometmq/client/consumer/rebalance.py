@@ -162,6 +162,6 @@ class Rebalancer:
         ids = parse_json(response.body, ConsumerIds).consumer_id_list
         if self._session.client_id not in ids:
             await self._session.heartbeat()
-            raise BrokerRefused(address, code, 1, "it does not know this member yet")
+            raise BrokerRefused(address, code, 1, "the broker does not know this member yet")
         told[queue.broker_name] = ids
         return ids

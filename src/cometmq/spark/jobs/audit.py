@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 class AuditOptions:
     """The stores to check, and how thoroughly."""
 
-    stores: Annotated[tuple[str, ...], JobOption("A store directory that all executors see.")] = ()
+    stores: Annotated[
+        tuple[str, ...], JobOption("Store directory that all executors can read.")
+    ] = ()
     full: Annotated[
-        bool, JobOption("Decode every record, also where CometMQ's seals say that nothing changed.")
+        bool,
+        JobOption("Decode every record, including unchanged files according to CometMQ's seals."),
     ] = False
 
 
@@ -68,7 +71,7 @@ class AuditReport:
 def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent) -> AuditReport:
     """Audit stores. Raises BadOption, NoStore, StoreInUse, OSError."""
     if not options.stores:
-        raise BadOption("stores", "name a store directory")
+        raise BadOption("stores", "give a store directory")
 
     def pool(shared: object, _processes: int, _told: Callable[[int], None]) -> SparkPool:
         return SparkPool(spark, shared, progress)

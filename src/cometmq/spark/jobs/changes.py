@@ -88,9 +88,10 @@ def _drift(schemas: Mapping[str, str]) -> Column:
             row, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
         )
         told = (
-            f.when(given.isNull(), "row is no object")
+            f.when(given.isNull(), "row is not an object")
             .when(
-                f.size(more) > 0, f.concat(f.lit("row has more fields: "), f.concat_ws(", ", more))
+                f.size(more) > 0,
+                f.concat(f.lit("row has unknown fields: "), f.concat_ws(", ", more)),
             )
             .when(f.size(less) > 0, f.concat(f.lit("row lacks fields: "), f.concat_ws(", ", less)))
             .when(read[_CORRUPT].isNotNull(), "a field of row is of another type")

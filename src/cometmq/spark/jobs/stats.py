@@ -120,10 +120,10 @@ def page(report: StatsReport, made_ms: int) -> str:
     """Return the whole HTML file."""
     parts = [
         _head(report, made_ms),
-        _section("Messages a second, as stored", "", _rates_section(report)),
+        _section("Messages stored per second", "", _rates_section(report)),
     ]
     topics = report.topics[:ROWS]
-    parts.append(_section("How late messages are stored", _LATE, _lags(topics)))
+    parts.append(_section("Delay from birth to storage", _LATE, _lags(topics)))
     sizes = [(each.name, each.size_bytes) for each in topics]
     parts.append(_section("Size of records", "Head, properties and body.", bars(sizes, "B")))
     parts.append(_section("Queues", _SKEW, _queues(report)))
@@ -142,8 +142,10 @@ def page(report: StatsReport, made_ms: int) -> str:
 _NONE: Final = "There are no messages"
 #: The length of a moment's text up to its seconds; all are in UTC.
 _SECONDS: Final = 19
-_LATE: Final = "From the producer's clock to the broker's; a producer whose clock is ahead shows 0."
-_SKEW: Final = "Messages of each queue. Skew is the fullest queue over the mean of its topic."
+_LATE: Final = (
+    "From birth (producer's clock) to storage (broker's clock); 0 if the producer's clock is ahead."
+)
+_SKEW: Final = "Messages of each queue. Skew is the largest queue divided by the mean of its topic."
 _BEHIND: Final = "Messages not consumed yet, and the age of the oldest of them."
 
 
@@ -263,7 +265,7 @@ class StatsOptions(Places):
     groups: Annotated[
         tuple[str, ...], JobOption("A group to measure; the default is all groups of the topics.")
     ] = ()
-    bucket_ms: Annotated[int, JobOption("The grain of rates.", name="bucket", read=span_ms)] = (
+    bucket_ms: Annotated[int, JobOption("Interval of the rates.", name="bucket", read=span_ms)] = (
         60_000
     )
     hot_keys: Annotated[int, JobOption("Number of hot keys to report; 0 reads no keys.")] = 10

@@ -35,15 +35,17 @@ class VerifyOptions(Places):
     """The two sides: the options of other jobs for the one, and further options for the other. If
     each side has one broker, the brokers' names may differ."""
 
-    other_nameservers: Annotated[str, JobOption("The other side: name servers.")] = ""
-    other_stores: Annotated[tuple[str, ...], JobOption("The other side: store directories.")] = ()
-    other_brokers: Annotated[tuple[str, ...], JobOption("The brokers' names of those stores.")] = ()
-    limit: Annotated[int, JobOption("How many differences to give.")] = 100
+    other_nameservers: Annotated[str, JobOption("Name servers of the other side.")] = ""
+    other_stores: Annotated[tuple[str, ...], JobOption("Store directories of the other side.")] = ()
+    other_brokers: Annotated[tuple[str, ...], JobOption("Broker names of those stores.")] = ()
+    limit: Annotated[int, JobOption("Number of differences to list.")] = 100
 
     def other(self) -> Places:
         """Return the inputs of the other side. Raises BadOption."""
         if not self.other_nameservers and not self.other_stores:
-            raise BadOption("other-stores", "say what to compare with")
+            raise BadOption(
+                "other-stores", "the other side is missing: give its stores or name servers"
+            )
         return replace(
             self,
             nameservers=self.other_nameservers,

@@ -155,7 +155,7 @@ class Discovery:
         away_ms = now_ms - self._away_since_ms
         if self._told_ms is None or now_ms - self._told_ms >= TOLD_MS:
             self._told_ms = now_ms
-            log.warning("queues_unknown away_ms=%d error=%r", away_ms, str(failure))
+            log.warning("queue_discovery_failed away_ms=%d error=%r", away_ms, str(failure))
         outage = self._options.outage
         fails_at_once = outage.rule is MissingBroker.FAIL and not isinstance(
             failure, (NameServersAway, RouteNotFound)

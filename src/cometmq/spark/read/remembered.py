@@ -71,8 +71,8 @@ class Memory:
             for name in brokers.keys() - there.get(topic, frozenset()):
                 moment = datetime.fromtimestamp(brokers[name] // 1000, UTC).isoformat()
                 found[name] = (
-                    f"it held queues of {topic!r} when these were read at {moment} (which "
-                    f"{self._path} says; option brokers says who holds them now)"
+                    f"it had queues of {topic!r} when they were read at {moment} (recorded in "
+                    f"{self._path}; option brokers overrides that)"
                 )
         return found
 

@@ -80,7 +80,7 @@ class LagReport:
         try:
             groups.ensure(self._group, strange, self._access)
         except BrokerRefused as error:
-            log.warning("group_not_made group=%s error=%r", self._group, str(error))
+            log.warning("group_not_created group=%s error=%r", self._group, str(error))
 
 
 QUEUES: Final = 16

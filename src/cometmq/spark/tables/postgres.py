@@ -168,7 +168,9 @@ class Merge:
         if self.newest_by and not self.keys:
             raise SettingsError("newest_by", "needs keys")
         if self.deleted and not self.newest_by:
-            raise SettingsError("deleted", "needs keys, and newest_by to tell what came last")
+            raise SettingsError(
+                "deleted", "needs keys, and newest_by to find the newest row of a key"
+            )
 
 
 def statements(
@@ -378,8 +380,8 @@ class PostgresTable(TableSink):
                 connection.execute(statement, (named,))
             except errors.CardinalityViolation:
                 raise MergeFailed(
-                    f"{self._full}: two rows of batch {mark.batch} have the same key, and no "
-                    "newest_by says which one counts"
+                    f"{self._full}: two rows of batch {mark.batch} have the same key, and there "
+                    "is no newest_by to choose between them"
                 ) from None
         connection.execute(sql.SQL("DROP TABLE {}").format(place))
         return True
