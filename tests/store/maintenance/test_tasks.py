@@ -131,7 +131,7 @@ async def test_a_failing_round_is_logged_and_goes_on(
     files.failing["datasync"] = errno.EIO
     fill(store, 10)
     store.log.durable = store.log.written
-    await until(store, lambda: "store_upkeep_failed work=flush_entries" in caplog.text, 20_000)
+    await until(store, lambda: "store_maintenance_failed work=flush_entries" in caplog.text, 20_000)
     files.failing.clear()
     await until(store, lambda: not store.pool.unsynced, 20_000)
     await tasks.close()
