@@ -117,8 +117,8 @@ def _check_size(head: bytes, body: bytes) -> None:
 
 
 def _not_sent(address: str, code: int, error: Exception) -> LocalProtocolError:
-    told = str(error) if isinstance(error, CometError) else repr(error)
-    return LocalProtocolError(f"request {code!r} to {address} was not sent: {told}")
+    reason = str(error) if isinstance(error, CometError) else repr(error)
+    return LocalProtocolError(f"request {code!r} to {address} was not sent: {reason}")
 
 
 class Remoting:
@@ -596,8 +596,8 @@ class Link(asyncio.Protocol):
             self._refuse(request, error.code, error.remark)
         except Exception as error:
             # Escape the text: a reply that cannot be encoded would leave the peer waiting.
-            told = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
-            self._refuse(request, ResponseCode.SYSTEM_ERROR, told)
+            reason = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
+            self._refuse(request, ResponseCode.SYSTEM_ERROR, reason)
             raise
         finally:
             self._inbound -= 1

@@ -25,8 +25,8 @@ CALM = Situation(
     unheard=(),
     end=5_000,
     undispatched_bytes=0,
-    told_end=5_000,
-    told_age_ms=4_200,
+    reported_end=5_000,
+    reported_age_ms=4_200,
     tables_age_ms=1_000,
 )
 
@@ -50,7 +50,7 @@ def test_a_slave_that_has_all_is_promoted_without_a_word() -> None:
         ({"registered": (("ns:1", "a:1"),)}, "refused", "name server ns:1 lists a:1 as the master"),
         ({"unheard": ("ns:1",)}, "warning", "name server ns:1 does not answer"),
         ({"problem": "they differ"}, "refused", "its log differs from the master's: they differ"),
-        ({"told_end": -1}, "warning", "the master never reported the end of its log"),
+        ({"reported_end": -1}, "warning", "the master never reported the end of its log"),
         ({"end": 4_000}, "warning", "it lacks 1,000 of the 5,000 bytes"),
         ({"tables_age_ms": -1}, "warning", "were never copied"),
         ({"tables_age_ms": OLD_TABLES_MS + 1}, "warning", "consumers may receive again"),

@@ -46,7 +46,7 @@ class StoreAdmin:
     async def delete_expired_log(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Delete the log files that are older than fileReservedTime, at any hour of the day."""
         try:
-            await self._store.upkeep.expiry.make_room(at_once=True)
+            await self._store.maintenance.expiry.make_room(at_once=True)
         except OSError as error:
             raise StoreError(f"cannot remove old log files: {error}") from error
         return Reply()
@@ -65,7 +65,7 @@ class StoreAdmin:
         if dropped:
             log.warning("expired queues removed count=%d", dropped)
             await self._offsets.saved()
-            await self._store.upkeep.note_soon()
+            await self._store.maintenance.note_soon()
         return Reply()
 
     async def _drop(self, topic: str) -> int:

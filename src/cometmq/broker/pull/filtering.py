@@ -225,13 +225,13 @@ def read_matching(
     """
     is_far = False
 
-    def noted(offset: int, max_count: int, max_bytes: int) -> ReadResult:
+    def recording_read(offset: int, max_count: int, max_bytes: int) -> ReadResult:
         nonlocal is_far
         found = read(offset, max_count, max_bytes)
         is_far = is_far or found.far
         return found
 
-    result = _read_matching(noted, offset, max_count, max_bytes, sql)
+    result = _read_matching(recording_read, offset, max_count, max_bytes, sql)
     result.far = is_far
     return result
 

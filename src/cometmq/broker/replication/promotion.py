@@ -44,8 +44,8 @@ class Situation:
     """Facts that a slave knows before its promotion.
 
     ``registered`` are name servers with the address that they list as the master; ``unheard`` are
-    name servers that do not answer. ``end`` is the end of the slave's log. ``told_end`` is the end
-    of the master's log, reported ``told_age_ms`` ago; -1 if it was never reported.
+    name servers that do not answer. ``end`` is the end of the slave's log. ``reported_end`` is
+    the end of the master's log, reported ``reported_age_ms`` ago; -1 if it was never reported.
     ``tables_age_ms`` is -1 if the tables were never copied.
     """
 
@@ -56,8 +56,8 @@ class Situation:
     unheard: tuple[str, ...]
     end: int
     undispatched_bytes: int
-    told_end: int
-    told_age_ms: int
+    reported_end: int
+    reported_age_ms: int
     tables_age_ms: int
 
 
@@ -95,19 +95,20 @@ def _master(seen: Situation) -> list[Finding]:
 def _log(seen: Situation) -> Finding:
     if seen.problem:
         return _refusal(f"its log differs from the master's: {seen.problem}")
-    if seen.told_end < 0:
+    if seen.reported_end < 0:
         return _warning(
             "the master never reported the end of its log: it is unknown how much this slave lacks"
         )
-    lacks = seen.told_end - seen.end
-    ago = _ago(seen.told_age_ms)
+    lacks = seen.reported_end - seen.end
+    ago = _ago(seen.reported_age_ms)
     if lacks > 0:
         return _warning(
-            f"it lacks {lacks:,} of the {seen.told_end:,} bytes that the master reported {ago}: "
-            "they are lost unless the master returns first"
+            f"it lacks {lacks:,} of the {seen.reported_end:,} bytes that the master reported "
+            f"{ago}: they are lost unless the master returns first"
         )
     return _fine(
-        f"its log is complete up to the end that the master reported {ago}: {seen.told_end:,} bytes"
+        f"its log is complete up to the end that the master reported {ago}: "
+        f"{seen.reported_end:,} bytes"
     )
 
 
@@ -207,7 +208,7 @@ class PromotionAdmin:
             unheard=tuple(server for server, found in pairs if found is None),
             end=store.written_offset,
             undispatched_bytes=store.written_offset - store.dispatched_offset,
-            told_end=tables.master_end,
-            told_age_ms=now_ms - tables.master_end_ms,
+            reported_end=tables.master_end,
+            reported_age_ms=now_ms - tables.master_end_ms,
             tables_age_ms=tables.age_ms,
         )

@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, anew
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, fresh_copy
 from cometmq.core.slices import join_in_slices
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file
@@ -166,7 +166,7 @@ class TableFile:
         else:
             async with self._writing:  # the write under way includes the change
                 if self._failure is not None:
-                    raise anew(self._failure)
+                    raise fresh_copy(self._failure)
 
     async def write(self) -> None:
         """Write the table at once. Raise StoreError if that fails."""
@@ -185,7 +185,7 @@ class TableFile:
             log.error("table not written path=%s error=%s", self.path, error)
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(anew(failure))
+                    waiter.set_exception(fresh_copy(failure))
             raise failure from error
         except BaseException:
             self._dirty = True

@@ -84,7 +84,7 @@ class Transactions:
         self._clock = clock
         self._tasks = tasks
         self._timers = TimerRules(config)
-        self._lately: dict[int, OutgoingRecord] = {}
+        self._recent_copies: dict[int, OutgoingRecord] = {}
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
@@ -135,18 +135,18 @@ class Transactions:
         if self.index.half_queue is None:
             self.index.half_queue = self._store.queue(HALF_TOPIC, 0)
         if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
-            lately = self._lately
-            if len(lately) >= MAX_REMEMBERED:
-                del lately[next(iter(lately))]
-            lately[half_offset] = copy
+            copies = self._recent_copies
+            if len(copies) >= MAX_REMEMBERED:
+                del copies[next(iter(copies))]
+            copies[half_offset] = copy
 
     def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
         """Return the cached copy of a recent half message, as consumers will get it, or None."""
         if self._failures != self._store.state.put_failures:
             # After a failed write, records appended before it may not be stored.
             self._failures = self._store.state.put_failures
-            self._lately.clear()
-        copy = self._lately.pop(half_offset, None)
+            self._recent_copies.clear()
+        copy = self._recent_copies.pop(half_offset, None)
         return copy if copy and copy.prepared_offset == half.physical_offset else None
 
     # ----------------------------------------------------------------------------------------- end

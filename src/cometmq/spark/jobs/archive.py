@@ -37,10 +37,10 @@ from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
     drained,
+    progress_reported,
     silent,
     size_bytes,
     span_ms,
-    tasks_told,
 )
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
@@ -98,7 +98,7 @@ def compact(
     chosen = [file for group in small.values() for file in group]
     # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
-    with tasks_told(spark, "compact", progress):
+    with progress_reported(spark, "compact", progress):
         stands, read, written = _join(spark, folder, attempt, small, file_bytes)
     if read != written:
         folder.remove(f"{DATA}/{attempt}")
@@ -233,8 +233,8 @@ class Archiver:
     def add(self, rows: DataFrame, mark: Mark) -> None:
         """Append a batch unless the archive has it."""
         seen = Observation()
-        told = rows.observe(seen, f.count("*").alias("messages"))
-        if self._table.apply(shaped(told, self._options), mark):
+        observed = rows.observe(seen, f.count("*").alias("messages"))
+        if self._table.apply(shaped(observed, self._options), mark):
             self.batches += 1
             self.messages += int(seen.get["messages"])
         else:
@@ -310,7 +310,7 @@ def _add_stores(
         new = f.col("archived_to").isNull() | (f.col("m.queue_offset") > f.col("archived_to"))
         rows = joined.where(new).select("m.*")
     query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
-    with tasks_told(spark, "archive", progress):
+    with progress_reported(spark, "archive", progress):
         if not rows.isEmpty():
             archiver.add(rows, Mark(query, table.last(spark, query) + 1))
 

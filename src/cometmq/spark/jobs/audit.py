@@ -73,7 +73,7 @@ def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent)
     if not options.stores:
         raise BadOption("stores", "give a store directory")
 
-    def pool(shared: object, _processes: int, _told: Callable[[int], None]) -> SparkPool:
+    def pool(shared: object, _processes: int, _advance: Callable[[int], None]) -> SparkPool:
         return SparkPool(spark, shared, progress)
 
     found = [
@@ -88,10 +88,10 @@ def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent)
         sum(each.entries for each in found),
         sum(each.index_entries for each in found),
         sum(each.sealed_files for each in found),
-        tuple(_told(finding) for each in found for finding in each.findings),
+        tuple(_as_found(finding) for each in found for finding in each.findings),
     )
 
 
-def _told(finding: Finding) -> Found:
+def _as_found(finding: Finding) -> Found:
     severity = "damage" if finding.severity is Severity.DAMAGE else "note"
     return Found(severity, finding.kind, finding.path, finding.offset, finding.count, finding.text)

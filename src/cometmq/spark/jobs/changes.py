@@ -87,7 +87,7 @@ def _drift(schemas: Mapping[str, str]) -> Column:
         read = f.from_json(
             row, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
         )
-        told = (
+        reason = (
             f.when(given.isNull(), "row is not an object")
             .when(
                 f.size(more) > 0,
@@ -97,7 +97,7 @@ def _drift(schemas: Mapping[str, str]) -> Column:
             .when(read[_CORRUPT].isNotNull(), "a field of row is of another type")
         )
         mine = (f.col("c.table") == table) & row.isNotNull()
-        problem = f.when(mine, told).otherwise(problem)
+        problem = f.when(mine, reason).otherwise(problem)
     return problem
 
 

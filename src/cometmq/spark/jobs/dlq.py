@@ -26,7 +26,7 @@ from cometmq.message.properties import (
 )
 from cometmq.protocol.route import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.search import readable as body_text
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import moment_ms
@@ -204,7 +204,7 @@ def run(spark: SparkSession, options: DlqOptions, progress: Progress = silent) -
         return DlqReport((), (), 0, 0, waiting, 0, 0, 0, 0, ok=True)
     found = _read(spark, options).cache()
     try:
-        with tasks_told(spark, "letters", progress):
+        with progress_reported(spark, "letters", progress):
             summary = _summary(found)
         origins = [row.origin for row in summary if row.origin is not None]
         topics = _existing(options, origins)
@@ -217,9 +217,9 @@ def run(spark: SparkSession, options: DlqOptions, progress: Progress = silent) -
         there = _there(spark, options, found, topics, first_ms)
         before, sent, missing = len(there), 0, 0
         if options.redrive:
-            with tasks_told(spark, "re-drive", progress):
+            with progress_reported(spark, "re-drive", progress):
                 sent = _send(found, options, there)
-            with tasks_told(spark, "check", progress):
+            with progress_reported(spark, "check", progress):
                 there = _there(spark, options, found, topics, first_ms)
             missing = before + sent - len(there)
         rows = found.withColumn("dead_ms", f.unix_millis("store_timestamp"))

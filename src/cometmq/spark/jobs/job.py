@@ -121,7 +121,7 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def tasks_told(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
+def progress_reported(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
     """Report the finished tasks of the Spark jobs that this thread starts in the block."""
     if progress is silent:
         yield
@@ -168,8 +168,8 @@ def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
     """
     first: Mapping[str, int] | None = None
     while not query.awaitTermination(_STREAM_POLL_S):
-        for told in query.recentProgress[-1:]:
-            source = told["sources"][0]
+        for latest in query.recentProgress[-1:]:
+            source = latest["sources"][0]
             if first is None:
                 first = offsets_in(source["startOffset"])
             progress(stage, *advance(first, source))

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from cometmq.core.clock import SystemClock
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def run(spark: SparkSession, options: ReplayOptions, progress: Progress = silent
     if not target and not options.dry_run:
         raise BadOption("to-namesrv", "the target cluster is missing: give its name servers")
     if options.dry_run:
-        with tasks_told(spark, "count", progress):
+        with progress_reported(spark, "count", progress):
             sources = _counted(rows)
         return ReplayReport(sources, sum(each.messages for each in sources), 0, options.to)
     seen = Observation()
     ready = ordered(rows, options.order)
     if options.rate:
         ready = paced(ready, options.rate)
-    with tasks_told(spark, "replay", progress):
+    with progress_reported(spark, "replay", progress):
         send(ready.observe(seen, f.count("*").alias("sent")), target, options.to)
     sent = int(seen.get["sent"])
     return ReplayReport((), sent, sent, options.to)

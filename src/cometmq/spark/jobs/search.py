@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from cometmq.admin.views import moment
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def run(spark: SparkSession, options: SearchOptions, progress: Progress = silent
         raise BadOption("key", "no condition is given: give a key, message id, tag, text or time")
     seen = Observation()
     found = matching(spark, options).observe(seen, f.count("*").alias("found"))
-    with tasks_told(spark, "search", progress):
-        told = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
-        rows = told.orderBy(*_ORDER).limit(options.limit).collect()
+    with progress_reported(spark, "search", progress):
+        stamped = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
+        rows = stamped.orderBy(*_ORDER).limit(options.limit).collect()
     return SearchReport(tuple(map(_hit, rows)), int(seen.get["found"]))
 
 

@@ -31,7 +31,7 @@ from cometmq.spark.jobs.changes import (
     parsed,
     with_group,
 )
-from cometmq.spark.jobs.job import JobOption, Progress, drained, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, drained, progress_reported, silent
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
@@ -265,7 +265,7 @@ def drain(query: StreamingQuery) -> None:
 def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncReport:
     """Apply the current messages of the topic, then count and report."""
     catch_up(spark, options, progress)
-    with tasks_told(spark, "report", progress):
+    with progress_reported(spark, "report", progress):
         return finish(spark, options)
 
 

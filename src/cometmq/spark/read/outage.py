@@ -114,11 +114,11 @@ def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
         timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
         other = replace(options.access, nameservers=(address,), request_timeout_ms=timeout_ms)
         try:
-            told = topics.find(options.topics, other)
+            elsewhere_found = topics.find(options.topics, other)
         except ClientError as error:
             log.warning("name_server_unreachable address=%s error=%r", address, str(error))
             continue
-        for queue in told.queues:
+        for queue in elsewhere_found.queues:
             if queue.broker_name not in found.brokers.get(queue.topic, ()):
                 why = f"name server {address} knows its queues of {queue.topic!r}"
                 there.setdefault(queue.broker_name, why)

@@ -96,8 +96,8 @@ class StagingWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write the ids and row counts to a file. Spark calls this in a process on the driver's
         machine."""
-        told = {each.task: each.rows for each in messages if isinstance(each, Copied)}
-        self._answer.write_text(json.dumps(told), encoding="utf-8")
+        row_counts = {each.task: each.rows for each in messages if isinstance(each, Copied)}
+        self._answer.write_text(json.dumps(row_counts), encoding="utf-8")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: rows of failed attempts are dropped with the staging table."""
