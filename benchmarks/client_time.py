@@ -30,13 +30,11 @@ from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, pack
 from cometmq.net import client as connections
 from cometmq.net.runtime import run
-from cometmq.protocol.frame import encode_response
-from cometmq.protocol.bodies import ConsumerIds
+from cometmq.protocol.bodies import BrokerData, ConsumerIds, QueueData, TopicRoute
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.frame import Request, lengths
-from cometmq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from cometmq.protocol.frame import Request, encode_response, lengths
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage

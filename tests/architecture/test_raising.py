@@ -1,5 +1,5 @@
 """An error that an object keeps is never raised itself: it would gather the frames of all who raise
-it, and their requests with these (core/errors.py, `anew`)."""
+it, and their requests with these (core/errors.py, `fresh_copy`)."""
 
 import ast
 from pathlib import Path
@@ -34,5 +34,7 @@ def test_no_kept_error_is_raised() -> None:
 
 
 def test_a_planted_one_is_found() -> None:
-    planted = "def f(self):\n    if self.a.b:\n        raise self.a.b\n    raise anew(self.a.b)\n"
+    planted = (
+        "def f(self):\n    if self.a.b:\n        raise self.a.b\n    raise fresh_copy(self.a.b)\n"
+    )
     assert kept_errors(planted) == ["self.a.b"]

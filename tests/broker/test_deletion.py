@@ -106,7 +106,7 @@ class Machine:
         """What the store does by itself every second, or every now and then."""
         if written is Written.SYNCED:
             self.clock.advance(60_000)
-        await parts.store.upkeep.flush_entries()
+        await parts.store.maintenance.flush_entries()
 
     async def delete_and_make_anew(self, parts: Parts, written: Written) -> None:
         """While the topic is deleted the store goes on doing what it does."""

@@ -42,9 +42,9 @@ async def drop_while_a_peer_reads_slowly(directory: Path) -> None:
         await until_stuck(peer)
         dropped = [file.path for file in store.log.segments.files[:-1]]
         assert len(dropped) >= 3
-        await store.upkeep.flush_entries()
-        assert store.upkeep.synced > store.log.segments.files[-1].base
-        await store.upkeep.expiry.make_room()
+        await store.maintenance.flush_entries()
+        assert store.maintenance.synced > store.log.segments.files[-1].base
+        await store.maintenance.expiry.make_room()
         assert not any(map(in_use, dropped))
         assert not any(map(os.path.exists, dropped))
         assert peer in running.broker.server.peers

@@ -22,7 +22,7 @@ async def test_a_broker_serves_what_it_has_without_a_byte_of_room(tmp_path: Path
         assert head.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "free space there" in (head.remark or "")
         files.full = False
-        await running.broker.store.upkeep.expiry.check()
-        await running.broker.store.upkeep.flush_entries()
+        await running.broker.store.maintenance.expiry.check()
+        await running.broker.store.maintenance.flush_entries()
         head = await client.send(b"late")
         assert head.code == ResponseCode.SUCCESS

@@ -110,7 +110,7 @@ async def test_pulls_with_bodies_are_refused(tmp_path: Path, budget: MemoryBudge
         for _ in range(10):
             head, _ = await client.ask(PULL, bytes(8 * MIB), **held_pull())
             assert head.code == ResponseCode.SYSTEM_ERROR
-            assert "PULL_MESSAGE request has no body" in str(head.remark)
+            assert "PULL_MESSAGE request must have no body" in str(head.remark)
         assert running.broker.pull.longpoll.count == 0
         await until(lambda: budget.held_bytes == 0)
         head, records = await client.pull()

@@ -112,12 +112,12 @@ async def test_a_table_is_never_silently_empty(
     world.path.write_bytes(damage)
     if backup is not None:
         world.path.with_name("x.json.bak").write_bytes(backup)
-    with pytest.raises(StoreCorrupt, match="put the file back from a copy") as caught:
+    with pytest.raises(StoreCorrupt, match="restore the file from a copy") as caught:
         world.read()
     assert caught.value.path == str(world.path)
     assert "x.json: " in caught.value.problem
     assert ("x.json.bak: " in caught.value.problem) is (backup is not None)
-    assert f"move {world.path} and its .bak away" in str(caught.value)
+    assert f"move {world.path} and its .bak file away" in str(caught.value)
     assert world.path.read_bytes() == damage
 
 
@@ -183,7 +183,7 @@ def test_missing_tables_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         f"table_missing path={tmp_path}/subscriptionGroup.json",
         f"table_missing path={tmp_path}/consumerOffset.json",
     ]
-    assert "where its own policy for new groups says" in lines[1]
+    assert "the position that its consumers choose" in lines[1]
 
 
 async def test_changes_of_a_window_share_a_write(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_who_joins_a_write_that_fails_is_told(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     files.fails = True
     files.go_on.set()
-    with pytest.raises(StoreError, match="not written"):
+    with pytest.raises(StoreError, match="cannot write"):
         await joined
     await world.tasks.close()
 

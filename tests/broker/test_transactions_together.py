@@ -100,7 +100,7 @@ class Side:
         for head in heads:
             ext = head.ext | {"msgId": head.ext.get("msgId", "")[16:]}
             # Where a turn of the loop ends differs from run to run.
-            remark = (head.remark or "").replace("is ending", "has ended, or never was")
+            remark = (head.remark or "").replace("is ending", "has ended or never existed")
             self.answers.append((head.opaque, head.code, remark, ext))
         return heads
 

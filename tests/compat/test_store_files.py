@@ -75,7 +75,7 @@ def fill(store: MessageStore) -> None:
         if number % 50 == 49:
             store.commit()
         if number == COUNT // 2:
-            asyncio.run(store.upkeep.flush_entries())
+            asyncio.run(store.maintenance.flush_entries())
     for first in range(COUNT - 60, COUNT, 20):
         numbers = range(first, first + 20)
         raw = batch.pack(

@@ -1,6 +1,6 @@
 """`kill -9` in the middle of a load: what was acknowledged is there, once, in its place.
 
-The sender never sends a message again, so a message that is there twice was stored twice, and one
+The sender never sends a message again, so a message that occurs twice was stored twice, and one
 that is missing was lost by the broker. A campaign is one store and one set of settings, drawn from
 its seed. Each round sends until a random number of answers came, kills the process with sends on
 their way, and starts it on the same store and ports; some starts are killed, too. Then every queue

@@ -1,5 +1,5 @@
 """Relays as processes, killed at any point: nothing is lost, each key's first copies are in order,
-and what is there twice has one id."""
+and what occurs twice has one id."""
 
 from __future__ import annotations
 

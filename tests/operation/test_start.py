@@ -107,7 +107,7 @@ def test_a_name_server_and_a_broker_apart(tmp_path: Path) -> None:
         process.terminate()
         _, log = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert "sendMessageThreadPoolNums does nothing here" in log
+        assert "sendMessageThreadPoolNums has no effect in CometMQ" in log
 
 
 def refused(*words: str) -> str:

@@ -50,7 +50,7 @@ def test_connections_may_give_rows_in_any_shape(shop: Shop) -> None:
 
 
 def test_what_no_broker_takes_is_refused_at_once(shop: Shop) -> None:
-    with pytest.raises(MessageIllegal, match="may only hold"):
+    with pytest.raises(MessageIllegal, match="may only contain"):
         shop.outbox.statement(Message("bad topic", b""))
     with pytest.raises(MessageIllegal, match="the body has"):
         shop.outbox.statement(Message("t", bytes(5 << 20)))

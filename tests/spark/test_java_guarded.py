@@ -132,7 +132,7 @@ def test_who_is_known_reads(spark: SparkSession, guarded: Guarded) -> None:
 
 
 def test_an_account_reads_what_it_may(spark: SparkSession, guarded: Guarded) -> None:
-    with pytest.raises(PySparkException, match="accessKey and secretKey say who asks") as caught:
+    with pytest.raises(PySparkException, match="set options accessKey and secretKey") as caught:
         load(spark, guarded.options, "Hidden").collect()
     assert "a-long-secret" not in str(caught.value)
 

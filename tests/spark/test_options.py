@@ -28,7 +28,7 @@ def test_what_spark_adds_for_itself_is_no_option() -> None:
 
 
 def test_a_name_and_its_alias_are_one_option() -> None:
-    with pytest.raises(o.BadOption, match="'subject': is given already, as Topic"):
+    with pytest.raises(o.BadOption, match="'subject': is already given as Topic"):
         o.by_name({"Topic": "a", "subject": "b"}, KNOWN, {"subject": "topic"})
 
 

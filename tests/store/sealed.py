@@ -65,9 +65,9 @@ def flip(root: Path, offset: int, bits: int = 0x10) -> None:
 async def scrub(store: MessageStore) -> None:
     """Compare all sealed files with their seals, without a child process."""
     assert isinstance(store.clock, VirtualClock)
-    store.upkeep.scrub.read = block_sums
+    store.maintenance.scrub.read = block_sums
     store.clock.advance(store.config.scrub_interval_hours * 3_600_000)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
 
 
 async def block_sums(path: str, _size_bytes: int, _bytes_per_s: int) -> bytes:

@@ -63,7 +63,7 @@ def run_round(store: MessageStore, *, thorough: bool = False) -> None:
         store.flusher.sync_now()
         assert isinstance(store.clock, VirtualClock)
         store.clock.advance(store.config.flush_consume_queue_thorough_interval)
-    asyncio.run(store.upkeep.flush_entries())
+    asyncio.run(store.maintenance.flush_entries())
 
 
 def put(

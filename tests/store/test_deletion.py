@@ -42,7 +42,7 @@ class FullBesidesLog(PosixFiles):
 async def test_a_deleted_topic_begins_again(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     fill(store, 60)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     put(store, "other", body=b"kept")
     deletion = store.deletions.delete("t")
     store.flusher.sync_now()
@@ -66,7 +66,7 @@ async def test_files_of_a_deleted_topic_leave_the_disk(tmp_path: Path) -> None:
     store, tasks = opened(tmp_path, VirtualClock()), Tasks()
     await store.start(tasks)
     fill(store, 60)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     await store.deletions.settle(store.deletions.delete("t"))
     async with asyncio.timeout(10):
         while list((tmp_path / "consumequeue" / ".deleted").iterdir()):
@@ -137,7 +137,7 @@ async def test_a_topic_that_cannot_be_moved_aside_stays(tmp_path: Path) -> None:
 
     store = opened(tmp_path, files=Stuck())
     fill(store, 60)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     with pytest.raises(StoreError, match=r"cannot be moved aside: Permission denied.*repeat"):
         store.deletions.delete("t")
     assert len(assert_consistent(store)) == 60

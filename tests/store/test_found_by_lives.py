@@ -67,7 +67,7 @@ class Machine:
         """Everything that was dispatched is synced, and noted."""
         store.flusher.sync_now()
         self.clock.advance(store.config.flush_consume_queue_thorough_interval)
-        self.run(store.upkeep.flush_entries())
+        self.run(store.maintenance.flush_entries())
 
     def fail(self, operation: str, where: str) -> None:
         """The next operation of a kind fails."""
@@ -96,7 +96,7 @@ def test_the_log_that_a_killed_process_left_is_synced_by_the_next(seed: int) -> 
     machine = Machine(seed)
     store = machine.start()
     fill(store, 400)
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     assert store.durable_offset == 0
     machine.kill()
     again = machine.start()
@@ -111,7 +111,7 @@ def test_entries_that_a_killed_process_left_are_synced_by_the_next(seed: int) ->
     store = machine.start()
     fill(store, 200)
     store.flusher.sync_now()
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     machine.kill()
     again = machine.start()
     fill(again, 10, first=200)
@@ -127,7 +127,7 @@ def test_store_times_never_go_back(end: str) -> None:
     fill(store, 40)
     machine.thorough_round(store)
     fill(store, 1, first=40)
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     if end == "stop":
         store.close()
     else:
@@ -168,7 +168,7 @@ def test_old_queue_files_whose_removal_was_lost(seed: int) -> None:
     fill(store, 800, queues=1)
     machine.thorough_round(store)
     machine.clock.jump_wall(100 * 3_600_000)
-    machine.run(store.upkeep.expiry.make_room())
+    machine.run(store.maintenance.expiry.make_room())
     low = store.queue("t", 0).min_offset
     assert low > 160
     machine.cut_power()
@@ -186,7 +186,7 @@ def test_new_queue_files_of_which_some_names_were_lost(seed: int) -> None:
     machine.thorough_round(store)
     fill(store, 300, queues=1, first=20)
     store.flusher.sync_now()
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     machine.cut_power()
     again = machine.start()
     assert len(assert_consistent(again)) == 320
@@ -233,7 +233,7 @@ def test_a_power_cut_takes_no_older_note(seed: int) -> None:
     machine.thorough_round(store)
     proven = store.durable_offset
     fill(store, 40, first=100)
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     machine.cut_power()
     again = machine.start()
     assert again.report is not None
@@ -249,7 +249,7 @@ def test_what_a_failed_sync_gave_up_is_not_believed_by_the_next_process(seed: in
     fill(store, 40)
     store.flusher.sync_now()
     fill(store, 60, first=40)
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     machine.fail("datasync", "commitlog")
     store.flusher.sync_now()
     assert store.log.failure is not None
@@ -267,7 +267,7 @@ def test_a_failed_sync_of_the_index_is_known_though_the_older_note_stays(seed: i
     store = machine.start()
     fill(store, 40)
     store.flusher.sync_now()
-    machine.run(store.upkeep.flush_entries())
+    machine.run(store.maintenance.flush_entries())
     machine.fail("datasync", "index")
     machine.fail("unlink", "")
     with pytest.raises(OSError, match="Input/output"):
@@ -285,7 +285,7 @@ def test_a_sync_of_whose_end_nothing_is_known_is_not_believed(seed: int, where: 
         store = machine.start()
         fill(store, 40)
         store.flusher.sync_now()
-        machine.run(store.upkeep.flush_entries())
+        machine.run(store.maintenance.flush_entries())
         machine.fail("datasync", where)
         machine.end_in(more)
         with pytest.raises((OSError, ProcessEnded)):

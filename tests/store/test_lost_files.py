@@ -286,12 +286,12 @@ def test_a_store_opens_without_a_byte_of_room(tmp_path: Path, end: str) -> None:
         root = copied(root, "ended")
     files = AfterPowerCut() if end == "power cut" else FullFiles()
     store = opened(root, files=files, clean_file_forcibly_enable=False)
-    asyncio.run(store.upkeep.expiry.check())
+    asyncio.run(store.maintenance.expiry.check())
     assert [bodies(store, "t", number) for number in range(3)] == sent
     with pytest.raises(StoreFull, match="free space there"):
         put(store)
     files.full = False
-    asyncio.run(store.upkeep.expiry.check())
+    asyncio.run(store.maintenance.expiry.check())
     run_round(store)
     put(store)
     store.commit()
@@ -341,15 +341,15 @@ async def test_queue_files_go_after_the_log_files(tmp_path: Path) -> None:
     fill(store, 600)
     store.dispatcher.write(0)
     store.flusher.sync_now()
-    store.upkeep.synced = store.written_offset
+    store.maintenance.synced = store.written_offset
     files.full = True
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     assert store.queue("t", 0).min_offset > PER_FILE
     again = opened(copied(root, "killed"))
     assert again.report is not None
     assert not again.report.remade
     again.close()
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     again = opened(copied(root, "later"))
     assert again.report is not None
     assert not again.report.remade

@@ -44,7 +44,7 @@ class Life:
                 # Synced first: a thread that syncs would go on after the power cut.
                 store.flusher.sync_now()
                 clock.advance(chance.choice([1_000, 70_000]))
-                asyncio.run(store.upkeep.flush_entries())
+                asyncio.run(store.maintenance.flush_entries())
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -190,7 +190,7 @@ class ConsumerAdmin:
             (each.broker_name, address) for each in route.broker_datas if (address := each.master())
         ]
         if not masters:
-            raise RouteNotFound(topic, "none of its masters is up")
+            raise RouteNotFound(topic, "none of its masters is running")
         return masters
 
     async def _call(
@@ -314,7 +314,8 @@ class Admin:
         unknown = wanted.difference(broker.name for broker in masters)
         if unknown:
             raise RouteNotFound(
-                topic, f"there is no master broker {', '.join(sorted(unknown))}; nothing is created"
+                topic,
+                f"there is no master broker {', '.join(sorted(unknown))}; nothing was created",
             )
         if not masters:
             raise RouteNotFound(topic, "there is no master broker to create it on")

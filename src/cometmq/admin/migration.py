@@ -47,11 +47,17 @@ _CARRIED: Final = (
 )  # fmt: skip
 #: Settings for features that CometMQ lacks, and the consequence of each.
 _MISSING: Final[Mapping[str, tuple[str, str]]] = {
-    "enableDLegerCommitLog": ("refused", "its log is DLedger's, in another format"),
-    "duplicationEnable": ("refused", "its log is a duplicate's, which has no replication port"),
-    "aclEnable": ("warning", "CometMQ checks no accounts (plain_acl.yml): anybody may send"),
-    "enableLmq": ("warning", "light queues are kept in the log, and not served"),
-    "enableMultiDispatch": ("warning", "messages are in their own topic's queue alone"),
+    "enableDLegerCommitLog": (
+        "refused",
+        "its log is in the format of DLedger, which CometMQ cannot copy",
+    ),
+    "duplicationEnable": ("refused", "its log is a duplicate without a replication port"),
+    "aclEnable": (
+        "warning",
+        "CometMQ does not check accounts (plain_acl.yml): every client may send",
+    ),
+    "enableLmq": ("warning", "light message queues are kept in the log, but not served"),
+    "enableMultiDispatch": ("warning", "messages are only in the queue of their own topic"),
     "enableConsumeQueueExt": ("ok", "filters are evaluated without these files"),
 }
 #: A time that is never reached: year 5138, as a Java broker prints it.
@@ -177,18 +183,20 @@ def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) 
     role = config.get("brokerRole", "")
     found: list[Finding] = []
     if not role.endswith("MASTER"):
-        found.append(Finding("refused", f"it is {role or 'no broker'}: name the master itself"))
+        found.append(
+            Finding("refused", f"it is {role or 'not a broker'}: give the address of the master")
+        )
     for key, (weight, text) in _MISSING.items():
         if config.get(key, "false").lower() == "true":
             found.append(Finding(weight, f"{key}=true: {text}"))
     if config.get("filterServerNums", "0") != "0":
-        found.append(Finding("warning", "filterServerNums: there are no filter servers"))
+        found.append(Finding("warning", "filterServerNums: CometMQ has no filter servers"))
     # Queues and index need about a fifth more; two log files are preallocated.
     need = log_bytes * 6 // 5 + 2 * int(config.get("mappedFileSizeCommitLog", 1 << 30))
     weight = "ok" if free > need else "refused"
-    found.append(Finding(weight, f"{store} has {free:,} bytes free, the copy takes about {need:,}"))
+    found.append(Finding(weight, f"{store} has {free:,} bytes free, the copy needs about {need:,}"))
     if not found or all(each.weight == "ok" for each in found):
-        found.append(Finding("ok", "topics, groups, offsets and the whole log go along"))
+        found.append(Finding("ok", "topics, groups, offsets and the whole log are copied"))
     return found
 
 
@@ -231,7 +239,7 @@ async def status(admin: Admin, slave: str) -> Status:
     runtime = await admin.broker_runtime(slave)
     role = runtime.get("brokerRole", "")
     if "masterConnected" not in runtime:
-        raise NotMoved(f"{slave} is {role or 'no CometMQ broker'}, no slave")
+        raise NotMoved(f"{slave} is {role or 'not a CometMQ broker'}, not a slave")
     master, end = runtime["masterAddress"], int(runtime["commitLogMaxOffset"])
     try:
         behind = await _log_end(admin, master) - end
@@ -309,7 +317,7 @@ class Mover:
                 self._remoting, self._clock, self._slave, seen.master,
                 wait_ms=address_wait_ms, say=self._say,
             )  # fmt: skip
-            self._say(f"address: {self._slave} listens on {seen.master}, too")
+            self._say(f"address: {self._slave} also listens on {seen.master}")
         address_ms = self._clock.monotonic_ms() - begun_ms if take_address else -1
         name = outcome.promotion.broker_name
         return Move(name, seen.master, self._slave, pause_ms, late_bytes, address_ms)
@@ -335,7 +343,7 @@ class Mover:
                 raise NotMoved(
                     f"{self._slave} is {seen.behind_bytes:,} bytes behind, and "
                     f"{seen.undispatched_bytes:,} not dispatched, after {wait_ms // 1000} s: "
-                    "nothing was changed; wait, and try again"
+                    "nothing was changed; wait and try again"
                 )
             await self._clock.sleep_ms(_STEP_MS)
 
@@ -343,14 +351,14 @@ class Mover:
         # brokerPermission is not enough: it affects only routes and ordered topics.
         values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
         await self._admin.update_broker_config(master, values)
-        self._say(f"fenced: {master} takes no sends")
+        self._say(f"fenced: {master} accepts no sends")
 
     async def _unfence(self, master: str, old: Mapping[str, str], is_java: bool) -> None:
         keys = ["startAcceptSendRequestTimeStamp"]
         if is_java:
             keys += ["brokerPermission", "brokerId"]
         await self._admin.update_broker_config(master, {key: old[key] for key in keys})
-        self._say(f"given up: {master} takes sends again")
+        self._say(f"cancelled: {master} accepts sends again")
 
     async def _drain(self, master: str) -> int:
         deadline_ms = self._clock.monotonic_ms() + DRAIN_TIMEOUT_MS
@@ -359,7 +367,7 @@ class Mover:
             if self._clock.monotonic_ms() > deadline_ms:
                 raise NotMoved(
                     f"{master} was not drained within {DRAIN_TIMEOUT_MS // 1000} s: its log ended "
-                    f"at {before:,} last, and something is written to it still"
+                    f"at {before:,} at the last check, and is still being written"
                 )
             end = await _log_end(self._admin, master)
             has = await _log_end(self._admin, self._slave)

@@ -100,7 +100,7 @@ class NodeProcess:
 
         Raises NodeFailed when it ends, or is not ready within ``timeout_ms``.
         """
-        assert self.process is None, "the node runs already"
+        assert self.process is None, "the node is already running"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -128,7 +128,7 @@ class NodeProcess:
 
         Raises NodeFailed when it had to be killed after ``timeout_ms``.
         """
-        assert self.process is not None, "the node does not run"
+        assert self.process is not None, "the node is not running"
         self.process.terminate()
         try:
             code = self.process.wait(timeout_ms / 1000)

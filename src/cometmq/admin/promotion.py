@@ -54,7 +54,8 @@ async def promote(
             return PromotionOutcome(found, clock.monotonic_ms() - begun_ms)
         await clock.sleep_ms(_STEP_MS)
     raise NotPromoted(
-        f"{address} does not serve as {wanted.role} after {wait_ms // 1000} s: its log says why"
+        f"{address} does not serve as {wanted.role} after {wait_ms // 1000} s: see its log "
+        "for the reason"
     )
 
 

@@ -59,11 +59,12 @@ async def take_address(
         if found.state == "taken":
             return passed_ms
         if found.state == "not_here":
-            raise NotTaken(f"{found.text}: that is no address of the machine of {broker}")
+            raise NotTaken(f"{found.text}: that is not an address of the machine of {broker}")
         if passed_ms > wait_ms:
             raise NotTaken(
-                f"after {wait_ms // 1000} s {broker} has not taken {address} over ({found.text}): "
-                f"stop who listens there, then: cometmq migrate take-address {broker} {address}"
+                f"after {wait_ms // 1000} s {broker} has not taken {address} over "
+                f"({found.text}): stop the process that listens there, then run: cometmq "
+                f"migrate take-address {broker} {address}"
             )
         if not waits and found.state == "in_use":
             waits = True

@@ -439,7 +439,7 @@ class Appender:
                 self.waiting_sends -= turn.send_count
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
-            remark = f"too few slaves had it within {self._slave_timeout_ms} ms"
+            remark = f"too few slaves acknowledged the message within {self._slave_timeout_ms} ms"
             for turn in self._copied.expire(self._clock.monotonic_ms()):
                 self.waiting_sends -= turn.send_count
                 self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
@@ -463,7 +463,7 @@ class Appender:
             self._store.transient.close()
         for turn in self._copied.drain():
             self.waiting_sends -= turn.send_count
-            self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
+            self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker is stopping")
 
     def _schedule(self) -> None:
         if not self._due:
@@ -578,7 +578,7 @@ class Appender:
         if slaves is None or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)
         elif not slaves.has_enough:
-            remark = "stored here, and too few slaves are connected"
+            remark = "stored on this broker only: too few slaves are connected"
             self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
         else:
             self.waiting_sends += turn.send_count
@@ -629,7 +629,7 @@ def _report(on_outcome: OnOutcome, outcome: PutResult | CometError) -> None:
         on_outcome(outcome)
     except Exception:
         # The record is stored. A callback that fails must not fail the rest of the turn.
-        log.exception("put not told told=%r", on_outcome)
+        log.exception("outcome_callback_failed callback=%r", on_outcome)
 
 
 def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -> None:
@@ -646,4 +646,4 @@ def _nothing() -> None:
 
 
 def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:
-    raise AssertionError(f"{len(sends)} sends have nobody to answer them: {code} {remark}")
+    raise AssertionError(f"{len(sends)} sends have no connection to answer: {code} {remark}")

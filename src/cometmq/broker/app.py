@@ -138,7 +138,7 @@ class Broker:
         if self.config.is_slave:
             forget_notes(self.store.files, self._store_config.store_path_root_dir)
             # Consumers may be ahead of this copy; as a master the broker must set them back.
-            self.store.upkeep.shrunk = True
+            self.store.maintenance.shrunk = True
         self._build()
         push_async(self.remoting.close)
         # Closed in reverse: transaction checks first, because they move consumer offsets.
@@ -163,7 +163,7 @@ class Broker:
         if not self.config.is_slave:
             await self.checkback.recover()
             await self.timers.recover()
-            self.store.upkeep.expiry.release_with(self.timers.release)
+            self.store.maintenance.expiry.release_with(self.timers.release)
         if self.repeats is not None:
             await self.repeats.recover()
         await self.store.start(self._tasks)

@@ -135,39 +135,45 @@ class BrokerConfig:
         if self.default_topic_queue_nums < 1:
             raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
         if not 0 <= self.lookout_micros <= MAX_LOOKOUT_MICROS:
-            raise SettingsError("lookoutMicros", f"it is from 0 to {MAX_LOOKOUT_MICROS}")
+            raise SettingsError("lookoutMicros", f"it must be from 0 to {MAX_LOOKOUT_MICROS}")
         if not 1 <= self.max_error_rate_of_bloom_filter <= 99:
-            raise SettingsError("maxErrorRateOfBloomFilter", "it is a percentage from 1 to 99")
+            raise SettingsError("maxErrorRateOfBloomFilter", "it must be a percentage from 1 to 99")
         if self.expect_consumer_num_use_filter < 1:
-            raise SettingsError("expectConsumerNumUseFilter", "it is at least 1")
+            raise SettingsError("expectConsumerNumUseFilter", "it must be at least 1")
         if min(self.transaction_time_out, self.transaction_check_max) < 0:
-            raise SettingsError("transactionTimeOut", "it and transactionCheckMax are not negative")
+            raise SettingsError(
+                "transactionTimeOut", "it and transactionCheckMax must not be negative"
+            )
         if self.transaction_check_interval < 1:
-            raise SettingsError("transactionCheckInterval", "it is at least 1 ms")
+            raise SettingsError("transactionCheckInterval", "it must be at least 1 ms")
         if self.timer_max_delay_sec < 1:
-            raise SettingsError("timerMaxDelaySec", "it is at least 1 s")
+            raise SettingsError("timerMaxDelaySec", "it must be at least 1 s")
         if not self.broker_name or not self.broker_cluster_name:
-            raise SettingsError("brokerName", "a broker and its cluster need a name")
+            raise SettingsError("brokerName", "the broker and its cluster must have a name")
         _check_repeats(self.drop_repeated_ids_window_minutes, self.drop_repeated_ids_max)
         self._check_replication()
 
     def _check_replication(self) -> None:
         if self.broker_id < 0 or self.is_slave != (self.broker_id > 0):
-            raise SettingsError("brokerId", "a master has 0, each slave (brokerRole) one from 1 on")
+            raise SettingsError(
+                "brokerId", "it must be 0 for a master, and 1 or more for a slave (brokerRole)"
+            )
         if not 1 <= self.ha_transfer_batch_size <= TRANSFER_BATCH_MAX_BYTES:
             limit = TRANSFER_BATCH_MAX_BYTES
-            raise SettingsError("haTransferBatchSize", f"it is from 1 to {limit} bytes")
+            raise SettingsError("haTransferBatchSize", f"it must be from 1 to {limit} bytes")
         if self.in_sync_replicas < 1:
-            raise SettingsError("inSyncReplicas", "the master's own log is one of them")
+            raise SettingsError("inSyncReplicas", "it must be at least 1: the master counts as one")
         if min(self.max_ha_transfer_byte_in_second, self.slave_timeout) < 0:
-            raise SettingsError("maxHaTransferByteInSecond", "it and slaveTimeout are not negative")
+            raise SettingsError(
+                "maxHaTransferByteInSecond", "it and slaveTimeout must not be negative"
+            )
         for key, address in (
             ("haMasterAddress", self.ha_master_address),
             ("takenAddress", self.taken_address),
         ):
             host, _, port = address.rpartition(":")
             if address and not (host and port.isdecimal()):
-                raise SettingsError(key, "it is of the form host:port")
+                raise SettingsError(key, "it must have the form host:port")
 
     @property
     def name_servers(self) -> list[str]:
@@ -298,7 +304,7 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
             continue
         if normalise(key) in ignored:
             used.add(key)
-            notices.append(f"setting {key} does nothing here and is ignored")
+            notices.append(f"setting {key} has no effect in CometMQ and is ignored")
         elif _is_harmless(key, value):
             used.add(key)
     reject_unknown(values, used, (BrokerConfig, StoreConfig))
@@ -319,13 +325,14 @@ def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
     upstream (isTransientStorePoolEnable)."""
     if broker.is_slave or not store.answers_before_write:
         return (
-            "setting transientStorePoolEnable does nothing with flushDiskType=SYNC_FLUSH or "
+            "setting transientStorePoolEnable has no effect with flushDiskType=SYNC_FLUSH or "
             "brokerRole=SLAVE and is ignored"
         )
     late_ms = store.commit_interval_commit_log + store.commit_commit_log_thorough_interval
     return (
-        "transientStorePoolEnable: sends are acknowledged before they are written; a kill of this "
-        f"process loses those of the last {late_ms} ms, and all that wait while the disk is full"
+        "transientStorePoolEnable: sends are acknowledged before they are written; if this "
+        f"process is killed, the sends of the last {late_ms} ms are lost, and while the disk is "
+        "full all that are waiting"
     )
 
 
@@ -348,7 +355,9 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
         is_live = LIVE.issuperset(differing) if used else wanted_store == store
         if not is_live:
             raise SettingsError(
-                key, "takes effect at the start only: set it in the property file and restart"
+                key,
+                "it cannot be changed while the broker runs: set it in the property file and "
+                "restart",
             )
         changed += differing
     wanted, _ = build(BrokerConfig, values, config)
@@ -381,7 +390,7 @@ def resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise SettingsError("brokerIP1", f"{host!r} has no address: {error}") from None
+        raise SettingsError("brokerIP1", f"cannot resolve {host!r}: {error}") from None
     return str(found[0][4][0])
 
 
@@ -390,16 +399,20 @@ def advertising_problem(config: BrokerConfig) -> str | None:
     listens_beyond = not _is_loopback(config.bind_address)
     advertises_beyond = not _is_loopback(config.broker_ip1)
     if config.broker_ip1 in ("0.0.0.0", "::"):
-        return f"brokerIP1 {config.broker_ip1} is no address to connect to: set this machine's own"
+        return (
+            f"brokerIP1 {config.broker_ip1} is not an address that clients can connect to: set "
+            "the address of this machine"
+        )
     if listens_beyond and not advertises_beyond:
         return (
-            f"brokerIP1 {config.broker_ip1} reaches this broker from this machine only, though it "
-            f"listens on {config.bind_address}: set brokerIP1 to the address that clients use"
+            f"brokerIP1 {config.broker_ip1} is reachable from this machine only, although the "
+            f"broker listens on {config.bind_address}: set brokerIP1 to the address that clients "
+            "use"
         )
     if advertises_beyond and not listens_beyond:
         return (
-            f"clients are told {config.broker_ip1}, but this broker listens on "
-            f"{config.bind_address} only: set bindAddress=0.0.0.0 to let them in"
+            f"clients connect to {config.broker_ip1}, but this broker listens on "
+            f"{config.bind_address} only: set bindAddress=0.0.0.0 to accept them"
         )
     return None
 
@@ -424,11 +437,11 @@ def _is_harmless(key: str, value: str) -> bool:
 
 def _check_port(key: str, port: int) -> None:
     if not 0 <= port <= 65_535:
-        raise SettingsError(key, f"{port} is no port (0 to 65535, 0 picks a free one)")
+        raise SettingsError(key, f"{port} is not a port (0 to 65535; 0 picks a free one)")
 
 
 def _check_repeats(window_minutes: int, ids_max: int) -> None:
     if not 1 <= window_minutes <= 7 * 24 * 60:
-        raise SettingsError("dropRepeatedIdsWindowMinutes", "it is from 1 to 10080, a week")
+        raise SettingsError("dropRepeatedIdsWindowMinutes", "it must be from 1 to 10080 (a week)")
     if ids_max < 1:
-        raise SettingsError("dropRepeatedIdsMax", "it is at least 1")
+        raise SettingsError("dropRepeatedIdsMax", "it must be at least 1")

@@ -116,14 +116,14 @@ class Supervisor:
             broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
             await broker.start()
         except (CometError, OSError) as error:
-            log.critical("broker_not_begun_anew reason=%r", str(error))
+            log.critical("broker_restart_failed reason=%r", str(error))
             self.failure = error
             self.on_failed()
         finally:
             self._turning = None
         duration_ms = self._clock.monotonic_ms() - begun_ms
         role = self.broker.config.broker_role.name
-        log.warning("broker_begun_anew role=%s duration_ms=%d", role, duration_ms)
+        log.warning("broker_restarted role=%s duration_ms=%d", role, duration_ms)
 
     def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
         try:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, anew
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, fresh_copy
 from cometmq.core.slices import join_in_slices
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.fastjson import parse_json
@@ -168,10 +168,12 @@ WINDOW_MS: Final = 100
 
 #: Effect of each missing table on a store with messages.
 WITHOUT: Final = {
-    "topics.json": "topics are found again by their queues, with permission to read and write",
-    "subscriptionGroup.json": "groups begin with the settings of new ones",
-    "consumerOffset.json": "each group begins where its own policy for new groups says",
-    "delayOffset.json": "delayed messages that the log still has are delivered again",
+    "topics.json": "topics are restored from their queues, with permission to read and write",
+    "subscriptionGroup.json": "groups get the default settings",
+    "consumerOffset.json": (
+        "each group starts at the position that its consumers choose for new groups"
+    ),
+    "delayOffset.json": "delayed messages that are still in the log are delivered again",
 }
 
 
@@ -240,8 +242,8 @@ class TableFile:
                 -1,
                 "; ".join(problems),
                 ways_out=(
-                    "put the file back from a copy",
-                    f"move {self.path} and its .bak away to start with an empty table",
+                    "restore the file from a copy",
+                    f"move {self.path} and its .bak file away to start with an empty table",
                 ),
             )
         return None
@@ -291,7 +293,7 @@ class TableFile:
         else:
             async with self._writing:  # the write under way includes the change
                 if self._failure is not None:
-                    raise anew(self._failure)
+                    raise fresh_copy(self._failure)
 
     async def write(self) -> None:
         """Write the table at once. Raise StoreError if that fails."""
@@ -310,7 +312,7 @@ class TableFile:
             log.error("table not written path=%s error=%s", self.path, error)
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(anew(failure))
+                    waiter.set_exception(fresh_copy(failure))
             raise failure from error
         except BaseException:
             self._dirty = True
@@ -391,9 +393,9 @@ def _parsed(data: bytes, required_key: str) -> dict[str, Any]:
 
 
 def _explain(path: str, error: OSError) -> StoreError:
-    text = f"{path} was not written: {error.strerror or error}"
+    text = f"cannot write {path}: {error.strerror or error}"
     if error.errno in (28, 122):  # ENOSPC, EDQUOT
-        return StoreFull(f"{text}; free some room, then repeat the change")
+        return StoreFull(f"{text}; free some disk space, then repeat the change")
     return StoreError(text)
 
 

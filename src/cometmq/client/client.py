@@ -462,7 +462,7 @@ def _epoch_ms(moment: datetime | None) -> int:
     if moment is None:
         return 0
     if moment.tzinfo is None:
-        raise MessageIllegal(f"deliver_at {moment} has no time zone: say which moment that is")
+        raise MessageIllegal(f"deliver_at {moment} has no time zone: give a time zone")
     return round(moment.timestamp() * 1_000)
 
 
@@ -477,7 +477,7 @@ def _message(
     if isinstance(topic, Message):
         return topic
     if body is None:
-        raise TypeError("send(topic, body): the body is missing")
+        raise TypeError("send(topic, body): body is missing")
     if isinstance(keys, str):
         keys = (keys,)
     return Message(

@@ -120,5 +120,5 @@ def make_config(name_servers: str | Iterable[str], settings: Mapping[str, Any]) 
     known = {field.name for field in fields(ClientConfig)}
     for name in settings:
         if name not in known:
-            raise SettingsError(name, "the client has no such setting")
+            raise SettingsError(name, "not a setting of the client")
     return ClientConfig(parse_name_servers(name_servers), **settings)

@@ -141,7 +141,7 @@ class Delivery:
                 continue
             if stored[0].status is SendStatus.OK or not self._config.retry_not_stored_ok:
                 return stored
-            log.warning("send_not_safe topic=%s status=%s", packed.topic, stored[0].status.name)
+            log.warning("send_not_durable topic=%s status=%s", packed.topic, stored[0].status.name)
         if stored is not None:
             return stored
         raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
@@ -264,7 +264,9 @@ class Delivery:
         shown = [namespace.unwrap_queue(queue) for queue in queues]
         chosen = select(shown, packed.messages[0])
         if chosen not in shown:
-            raise MessageIllegal(f"the queue selector gave {chosen!r}, none of the topic's queues")
+            raise MessageIllegal(
+                f"the queue selector returned {chosen!r}, which is not a queue of the topic"
+            )
         return namespace.wrap_queue(chosen)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Times on the wire have 63 bits.
 _LATEST_MS: Final = (1 << 63) - 1
-_LEGAL: Final = "letters without accents, digits and the signs %|_-"
+_LEGAL: Final = "ASCII letters, digits and the characters %|_-"
 
 
 @lru_cache(maxsize=4096)
@@ -41,14 +41,14 @@ def check_producer_group(group: str) -> None:
 
 def _check_name(kind: str, name: str, limit: int) -> None:
     if not name:
-        raise MessageIllegal(f"the {kind} is empty: name one")
+        raise MessageIllegal(f"the {kind} is empty")
     if len(name) > limit:
         raise MessageIllegal(
             f"{kind} {name!r} has {len(name)} characters; the limit is {limit}"
             + (", its namespace included" if "%" in name else "")
         )
     if not names.has_legal_characters(name):
-        raise MessageIllegal(f"{kind} {name!r} may only hold {_LEGAL}")
+        raise MessageIllegal(f"{kind} {name!r} may only contain {_LEGAL}")
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +56,7 @@ def check_target(topic: str) -> None:
     """Raise MessageIllegal for a topic that clients may not send to."""
     check_topic(topic)
     if topic in names.FORBIDDEN_TO_SEND:
-        raise MessageIllegal(f"topic {topic!r} is the brokers' own: nobody may send to it")
+        raise MessageIllegal(f"topic {topic!r} is reserved for brokers: clients cannot send to it")
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
@@ -68,13 +68,13 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         _check_birth(message.born_ms)
     for key in message.keys:
         if key.split() != [key]:
-            raise MessageIllegal(f"key {key!r} is empty or holds a blank, which parts keys")
+            raise MessageIllegal(f"key {key!r} is empty or contains a blank, which separates keys")
     for name, value in message.properties.items():
         _check_property(name, value)
     if message.message_id:
         _check_property("message_id", message.message_id)
         if message.message_id.split() != [message.message_id]:
-            raise MessageIllegal(f"message id {message.message_id!r} holds a blank")
+            raise MessageIllegal(f"message id {message.message_id!r} contains a blank")
     if message.tag:
         _check_tag(message.tag)
 
@@ -82,7 +82,7 @@ def check_message(message: Message, max_message_bytes: int) -> None:
 def _check_body(body: bytes, max_message_bytes: int) -> None:
     if type(body) is not bytes and not _is_byte_sequence(body):
         raise MessageIllegal(
-            f"the body is {type(body).__name__}: give bytes, for text body.encode()"
+            f"the body is {type(body).__name__}: pass bytes, for text body.encode()"
         )
     if len(body) > max_message_bytes:
         raise MessageIllegal(
@@ -100,20 +100,20 @@ def _is_byte_sequence(body: object) -> bool:
 def _check_birth(born_ms: int) -> None:
     if not 0 <= born_ms <= _LATEST_MS:
         raise MessageIllegal(
-            f"the moment of birth, {born_ms} ms, is negative or too late; 0 means when it is sent"
+            f"the born time of {born_ms} ms is negative or too large; 0 means the time of the send"
         )
 
 
 def _check_delay(message: Message) -> None:
     if message.delay_level < 0:
         raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
-    for what, value in (("delay", message.delay_ms), ("moment", message.deliver_at_ms)):
+    for what, value in (("delay", message.delay_ms), ("delivery time", message.deliver_at_ms)):
         if value < 0:
             raise MessageIllegal(f"the {what} of {value} ms is negative; 0 means at once")
     given = (message.delay_level, message.delay_ms, message.deliver_at_ms)
     if sum(map(bool, given)) > 1:
         raise MessageIllegal(
-            "a message has one of delay level, delay and moment of delivery, not "
+            "a message may have only one of delay level, delay and delivery time, not "
             f"{given[0]}, {given[1]} ms and {given[2]}"
         )
 
@@ -123,7 +123,7 @@ def _check_tag(tag: str) -> None:
     problem = tags.problem_of(tag)
     if problem:
         raise MessageIllegal(
-            f"the tag {tag!r} {problem}, so that no consumer could ask for it: give one word"
+            f"the tag {tag!r} {problem}, so no consumer could subscribe to it: use one word"
         )
 
 
@@ -134,7 +134,9 @@ def _check_property(name: str, value: str) -> None:
         raise MessageIllegal(f"property {name!r} = {value!r}: neither may be empty")
     signs = properties.NAME_VALUE_SEPARATOR, properties.PROPERTY_SEPARATOR
     if any(sign in name or sign in value for sign in signs):
-        raise MessageIllegal(f"property {name!r} holds a control character that parts properties")
+        raise MessageIllegal(
+            f"property {name!r} contains a control character that separates properties"
+        )
 
 
 def check_property_size(text: str) -> str:
@@ -157,8 +159,8 @@ def _check_encodable(text: str) -> None:
     except UnicodeEncodeError as error:
         pair = text[text.rfind("\x02", 0, error.start) + 1 :].split("\x02", 1)[0]
         raise MessageIllegal(
-            f"property {pair.replace(chr(1), '=', 1)!r} holds half of a surrogate pair, which "
-            "UTF-8 cannot say"
+            f"property {pair.replace(chr(1), '=', 1)!r} contains half of a surrogate pair, which "
+            "UTF-8 cannot encode"
         ) from None
 
 
@@ -174,15 +176,17 @@ def check_batch(messages: Sequence[Message]) -> None:
         if message.topic != first.topic:
             problem = f"topics {first.topic!r} and {message.topic!r}"
         elif message.wait_store != first.wait_store:
-            problem = "messages that wait to be stored and others that do not"
+            problem = "messages with wait_store and messages without it"
         elif message.born_ms != first.born_ms:
-            problem = "messages born at different times, for it has one time for all"
+            problem = "messages with different born times: a batch has one"
         elif goes_alone(message):
             what = "a delayed message" if message.is_delayed else "a message for a retry topic"
-            problem = f"{what}, which must go alone"
+            problem = f"{what}, which must be sent alone"
         else:
             continue
-        raise MessageIllegal(f"a batch cannot hold {problem}: send_many makes batches of its own")
+        raise MessageIllegal(
+            f"a batch cannot contain {problem}: use send_many, which makes suitable batches"
+        )
 
 
 #: Upper bound in bytes of an entry's length fields and of the properties that every message gets.

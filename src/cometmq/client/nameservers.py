@@ -85,7 +85,8 @@ class NameServers:
             response = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.Topic(topic=topic))
             if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 return RouteNotFound(
-                    topic, response.remark or "no name server knows it: create it first"
+                    topic,
+                    response.remark or "no name server has a route for it: create the topic first",
                 )
             if response.code != ResponseCode.SUCCESS:
                 remark = response.remark or ""

@@ -96,8 +96,8 @@ class Producer:
         """
         if not sent.recall_handle:
             raise MessageIllegal(
-                f"message {sent.message_id} cannot be recalled: only one with a delay or moment of "
-                "its own, which has not passed, has a recall handle"
+                f"message {sent.message_id} cannot be recalled: only a message with a delay or "
+                "delivery time that has not passed has a recall handle"
             )
         queue = self._session.namespace.wrap_queue(sent.queue)
         address = await self._session.master_of(queue)

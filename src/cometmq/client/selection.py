@@ -138,9 +138,9 @@ class Prober:
                 timeout_ms=self._session.config.probe_timeout_ms,
             )
         except ClientError as error:
-            log.info("broker_still_away broker=%s error=%s", queue.broker_name, error)
+            log.info("broker_still_unreachable broker=%s error=%s", queue.broker_name, error)
         else:  # any response shows that it is up
-            log.info("broker_back broker=%s", queue.broker_name)
+            log.info("broker_reachable_again broker=%s", queue.broker_name)
             self._faults.is_back(queue.broker_name)
 
 

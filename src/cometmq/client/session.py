@@ -254,7 +254,7 @@ class Session:
         if known is None or not known.publish:
             known = await self._learn(topic, for_sending=True)
         if not known.publish:
-            raise RouteNotFound(topic, "none of its queues may be written, or no master is up")
+            raise RouteNotFound(topic, "none of its queues is writable, or no master is running")
         return known.publish
 
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -298,7 +298,7 @@ class Session:
             await self._learn(queue.topic, for_sending=False)
             address = self.master_address(queue.broker_name)
         if address is None:
-            raise NotConnected(queue.broker_name, "no route names a master of this broker")
+            raise NotConnected(queue.broker_name, "no route contains a master of this broker")
         return address
 
     def brokers_of(self, broker_name: str) -> Mapping[int, str]:
@@ -391,7 +391,7 @@ class Session:
         Raises ValueError when this client already has a member of the group.
         """
         if member.group in self.members:
-            raise ValueError(f"this client consumes for group {member.group!r} already")
+            raise ValueError(f"this client already has a consumer of group {member.group!r}")
         self.members[member.group] = member
         await self.heartbeat()
 

@@ -263,7 +263,9 @@ class Tracer:
         """Queue a record to be sent soon. Never raises."""
         if len(self._waiting) >= MAX_WAITING:
             if not self.dropped:
-                log.warning("traces_dropped waiting=%d: they come too fast", MAX_WAITING)
+                log.warning(
+                    "traces_dropped waiting=%d: more are created than can be sent", MAX_WAITING
+                )
             self.dropped += 1
             return
         self._waiting.append(trace)

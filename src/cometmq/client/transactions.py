@@ -82,7 +82,7 @@ class Transaction:
     def result(self) -> SendResult:
         """Location of the stored half message. Raises RuntimeError before it is stored."""
         if self._sent is None:
-            raise RuntimeError("the half message is not sent yet: use `async with`")
+            raise RuntimeError("the half message has not been sent yet: use `async with`")
         return self._sent
 
     @property
@@ -101,11 +101,15 @@ class Transaction:
         broker's policy demands; it is then rolled back.
         """
         if self._message.is_delayed:
-            raise MessageIllegal("a transactional message cannot be delayed: its commit decides")
+            raise MessageIllegal(
+                "a transactional message cannot be delayed: it is delivered at its commit"
+            )
         if self._message.born_ms:
             # Brokers measure from the birth time when to check a half message and when to give it
             # up.
-            raise MessageIllegal("a transactional message is born when it is sent: leave born_ms 0")
+            raise MessageIllegal(
+                "a transactional message gets its born time at the send: leave born_ms at 0"
+            )
         sent = await self._producer.send_prepared(
             self._message,
             order_key=self._order_key,
@@ -121,7 +125,7 @@ class Transaction:
                 sent.queue.broker_name,
                 RequestCode.SEND_MESSAGE_V2,
                 sent.status.value,
-                f"the half message is not safe ({sent.status.name}): it was rolled back",
+                f"the half message is not durable ({sent.status.name}): it was rolled back",
             )
         return self
 
@@ -154,7 +158,9 @@ class Transaction:
                 tell(hooks, end)
         except ClientError as error:
             log.warning(
-                "transaction_end_not_sent message=%s end=%s error=%s reason=the broker will ask",
+
+                    "transaction_end_not_sent message=%s end=%s error=%s reason=the broker will "
+                    "check the transaction",
                 sent.message_id, kind.name, error,
             )  # fmt: skip
 
@@ -174,7 +180,7 @@ class CheckerTable:
         Raises ValueError when the group has one.
         """
         if group in self._checkers:
-            raise ValueError(f"producer group {group!r} has a transaction checker already")
+            raise ValueError(f"producer group {group!r} already has a transaction checker")
         self._checkers[group] = checker
 
     async def _checked(self, address: str, request: Request[CheckTransactionState]) -> Reply | None:

@@ -74,7 +74,7 @@ class StoreError(CometError):
     """The store cannot do what was asked."""
 
 
-def anew(error: E) -> E:
+def fresh_copy(error: E) -> E:
     """Return a copy of a stored error, to be raised once more.
 
     The stored error itself would collect tracebacks with the frames of all raises, which keep their

@@ -116,8 +116,8 @@ def _check_size(head: bytes, body: bytes) -> None:
 
 
 def _not_sent(address: str, code: int, error: Exception) -> LocalProtocolError:
-    told = str(error) if isinstance(error, CometError) else repr(error)
-    return LocalProtocolError(f"request {code!r} to {address} was not sent: {told}")
+    reason = str(error) if isinstance(error, CometError) else repr(error)
+    return LocalProtocolError(f"request {code!r} to {address} was not sent: {reason}")
 
 
 class Remoting:
@@ -542,7 +542,7 @@ class Link(asyncio.Protocol):
         self._review()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        problem = self._problem if exc is None else f"connection broke: {exc}"
+        problem = self._problem if exc is None else f"connection lost: {exc}"
         self.lost = NotConnected(self.address, problem)
         self.blocked = False
         if self._timer is not None:
@@ -573,7 +573,7 @@ class Link(asyncio.Protocol):
             )
         elif self._inbound >= _MAX_INBOUND:
             self._refuse(
-                event, ResponseCode.SYSTEM_BUSY, f"{self._inbound} requests are being served"
+                event, ResponseCode.SYSTEM_BUSY, f"{self._inbound} requests are being processed"
             )
         else:
             self._inbound += 1
@@ -595,8 +595,8 @@ class Link(asyncio.Protocol):
             self._refuse(request, error.code, error.remark)
         except Exception as error:
             # Escape the text: a reply that cannot be encoded would leave the peer waiting.
-            told = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
-            self._refuse(request, ResponseCode.SYSTEM_ERROR, told)
+            reason = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
+            self._refuse(request, ResponseCode.SYSTEM_ERROR, reason)
             raise
         finally:
             self._inbound -= 1
@@ -667,7 +667,7 @@ class Link(asyncio.Protocol):
         if self.blocked or self._unblocked:
             self._review()
         if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
-            self._problem = f"it sent nothing for {now_ms - self._heard_ms} ms"
+            self._problem = f"nothing was received for {now_ms - self._heard_ms} ms"
             log.warning("connection_silent address=%s problem=%s", self.address, self._problem)
             if self._transport is not None:
                 self._transport.abort()

@@ -109,7 +109,9 @@ class MemoryBudget:
         while total > self.shed_bytes:
             size, peer = sizes.pop()
             total -= size
-            log.warning("connection closed peer=%s reason=holds %d bytes", peer.address, size)
+            log.warning(
+                "connection closed peer=%s reason=uses %d bytes of memory", peer.address, size
+            )
             peer.abort()
 
     @property

@@ -92,7 +92,9 @@ class Router:
             spec = REGISTRY[code]
             is_task = inspect.iscoroutinefunction(handler)
             if side not in spec.side or is_task != (spec.lane is Lane.TASK):
-                raise TypeError(f"handler of {spec.code.name} does not fit its row: {spec}")
+                raise TypeError(
+                    f"handler of {spec.code.name} does not match its entry in the registry: {spec}"
+                )
             if is_task:
                 self._task_handlers[code] = cast("TaskHandler", handler)
             else:
@@ -174,8 +176,8 @@ class Router:
         if request.code in self._guarded and not peer.is_loopback:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
-                f"{REGISTRY[request.code].code.name} changes this server and came from "
-                f"{peer.address}: run it on the server's machine, or set remoteAdminEnable=true",
+                f"{REGISTRY[request.code].code.name} changes this server, and came from "
+                f"{peer.address}: send it from the server's machine, or set remoteAdminEnable=true",
             )
 
     def _check_size(self, request: Request[Any]) -> None:
@@ -186,7 +188,7 @@ class Router:
             request.drop_body()
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"a {name} request has no body, this one came with {size_bytes} bytes: leave it out"
+                f"a {name} request must have no body, this one has {size_bytes} bytes"
                 if not allowed
                 else f"the body of a {name} request may have {allowed} bytes, not {size_bytes}",
             )
@@ -195,8 +197,8 @@ class Router:
             request.drop_body()
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]the requests and answers that wait fill the memory that connections "
-                "may use: send again later",
+                "[OVERLOAD]waiting requests and answers fill the memory reserved for "
+                "connections: try again later",
             )
 
     def _start(self, peer: Peer, request: Request[Any]) -> None:
@@ -230,7 +232,7 @@ def begin_task(peer: Peer) -> None:
     if budget.tasks >= budget.max_tasks:
         raise BadRequest(
             ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]{budget.tasks} slow requests of all connections are running: send again "
+            f"[OVERLOAD]{budget.tasks} slow requests of all connections are running: try again "
             "later",
         )
     if peer.running_tasks >= MAX_TASKS_PER_PEER:

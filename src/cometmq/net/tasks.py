@@ -135,7 +135,7 @@ async def _kept(make: Callable[[], Coroutine[Any, Any, None]], name: str, clock:
         try:
             await make()
         except Exception:
-            log.exception("task failed and starts again name=%s", name)
+            log.exception("task failed and is restarted name=%s", name)
             await clock.sleep_ms(RESTART_MS)
         else:
             return

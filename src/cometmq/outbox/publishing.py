@@ -210,7 +210,7 @@ def is_refusal(error: CometError) -> bool:
 
 def not_safe(broker: str, status: SendStatus) -> BrokerRefused:
     """Return the error for a send that a broker stored less safely than its policy demands."""
-    return BrokerRefused(broker, 0, status.value, f"stored, but not safely: {status.name}")
+    return BrokerRefused(broker, 0, status.value, f"stored, but not durable: {status.name}")
 
 
 #: Property that holds the attempt id.

@@ -231,7 +231,7 @@ class Relay:
             self._failures[topic] += 1
             pause_ms = self._pause_ms(self._failures[topic])
             self._rests_until_ms[topic] = now_ms + pause_ms
-            log.warning("outbox_topic_rests topic=%s error=%s pause_ms=%d", topic, error, pause_ms)
+            log.warning("outbox_topic_paused topic=%s error=%s pause_ms=%d", topic, error, pause_ms)
 
     def _pause_ms(self, failures: int) -> int:
         settings = self.settings

@@ -53,7 +53,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
             headers: dict[str, Any] = msgspec.json.decode(self.headers, type=dict[str, Any])
             if unknown := headers.keys() - set(_HEADERS):
                 raise MessageIllegal(
-                    f"unknown headers {sorted(unknown)}; known are {list(_HEADERS)}"
+                    f"unknown headers {sorted(unknown)}; allowed are {list(_HEADERS)}"
                 )
             fields = {
                 **headers,

@@ -57,7 +57,7 @@ def by_name(
             hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
             raise BadOption(key, f"no such option; {hint}")
         if name in written:
-            raise BadOption(key, f"is given already, as {written[name]}")
+            raise BadOption(key, f"is already given as {written[name]}")
         given[name], written[name] = value, key
     return given
 
@@ -117,7 +117,7 @@ def positive(text: str) -> int:
     """Parse a whole number above 0."""
     number = int(text) if text.isascii() and text.isdigit() else 0
     if number <= 0:
-        raise ValueError(f"{text!r} is no positive number")
+        raise ValueError(f"{text!r} is not a positive number")
     return number
 
 
@@ -126,7 +126,7 @@ def duration_ms(text: str) -> int:
     number = text.rstrip("msh")
     unit_ms = _UNITS_MS.get(text[len(number) :])
     if unit_ms is None:
-        raise ValueError(f"{text!r} is no time like 500ms, 30s, 15m or 2h")
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m or 2h")
     return positive(number) * unit_ms
 
 
@@ -143,7 +143,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text.lower() not in lowered:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
         return lowered[text.lower()]
 
     return read

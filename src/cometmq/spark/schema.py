@@ -41,8 +41,10 @@ COLUMNS: Final = (
     Column("queue_offset", "bigint", pa.int64(), "index in the queue, dense from 0"),
     Column("physical_offset", "bigint", pa.int64(), "byte position in the broker's commit log"),
     Column("msg_id", "string", pa.string(), "the producer's unique key, else the offset id"),
-    Column("keys", "string", pa.string(), "index keys, separated by blanks; null without any"),
-    Column("tags", "string", pa.string(), "the tag; null without one"),
+    Column(
+        "keys", "string", pa.string(), "index keys, separated by blanks; null if there are none"
+    ),
+    Column("tags", "string", pa.string(), "the tag; null if there is none"),
     Column("body", "binary", pa.binary(), "the body, unpacked where it was compressed"),
     Column("properties", "map<string,string>", _MAP, "all properties, reserved names included"),
     Column("born_timestamp", "timestamp", _TIMESTAMP, "when the producer made it"),
@@ -57,7 +59,7 @@ COLUMNS: Final = (
     Column("size_bytes", "int", pa.int32(), "size of the whole record in the commit log"),
 )
 CORRUPT: Final = Column(
-    "_corrupt", "string", pa.string(), "why a message could not be read; null for a good one"
+    "_corrupt", "string", pa.string(), "reason why the message could not be read, otherwise null"
 )
 """Part of the default schema only if mode=PERMISSIVE; otherwise present if a user's schema names
 it."""

@@ -17,7 +17,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from cometmq.core.errors import MessageIllegal, StoreError, anew
+from cometmq.core.errors import MessageIllegal, StoreError, fresh_copy
 from cometmq.core.watermark import Watermark
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
@@ -33,9 +33,9 @@ from cometmq.message.record import (
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.flush import Flusher
-from cometmq.store.maintenance.tasks import Upkeep
+from cometmq.store.maintenance.tasks import MaintenanceTasks
 from cometmq.store.parts import StoreParts, WriteState
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.queue.table import QueueTable
@@ -118,7 +118,7 @@ class MessageStore:
         journal = EntryJournal(files, os.path.join(config.store_path_root_dir, JOURNAL_DIRECTORY))
         self.dispatcher = Dispatcher(index, pool, journal)
         self.backlog = Backlog(self.dispatcher)
-        self.seals = Seals(files, config.store_path_root_dir)
+        self.seals = BlockChecksums(files, config.store_path_root_dir)
         self.durable: Watermark[object] = Watermark()
         self.on_durable: list[Callable[[list[object]], None]] = []
         self.on_sync_failed: list[Callable[[list[object], StoreError], None]] = []
@@ -145,9 +145,9 @@ class MessageStore:
         self.transient: TransientPool | None = None
         if config.answers_before_write:
             self.transient = TransientPool(self.parts, self.on_progress)
-        self.upkeep = Upkeep(self.parts, self.transient)
+        self.maintenance = MaintenanceTasks(self.parts, self.transient)
         self.deletions = Deletions(
-            self.parts, write_out=self.write_out, note_soon=self.upkeep.note_soon
+            self.parts, write_out=self.write_out, note_soon=self.maintenance.note_soon
         )
         self.repairs = EntryRepairs(log, self.delays_ms)
         self.limits = ReadLimits(
@@ -224,7 +224,7 @@ class MessageStore:
         Raises MessageIllegal; StoreFull or StoreOffline while the store refuses writes.
         """
         if self.state.refusal is not None:
-            raise anew(self.state.refusal)
+            raise fresh_copy(self.state.refusal)
         segments = self.uncommitted
         if not segments:
             self._stamp()
@@ -280,7 +280,7 @@ class MessageStore:
         one log file. Raises the errors of ``append``; then nothing is appended.
         """
         if self.state.refusal is not None:
-            raise anew(self.state.refusal)
+            raise fresh_copy(self.state.refusal)
         log = self.log
         batch, is_new = self._open_batch()
         first, offset, now_ms = batch.count, queue.next_offset, self._now_ms
@@ -328,7 +328,7 @@ class MessageStore:
         MessageIllegal.
         """
         if self.state.refusal is not None:
-            raise anew(self.state.refusal)
+            raise fresh_copy(self.state.refusal)
         if not self.uncommitted:
             self._stamp()
         log, offset, now_ms = self.log, queue.next_offset, self._now_ms
@@ -450,7 +450,7 @@ class MessageStore:
             for segment in reversed(segments):
                 take_back(segment)
             # The next maintenance round tries a full disk again, so that not every send does.
-            self.state.refusal = anew(error)
+            self.state.refusal = fresh_copy(error)
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
         for call in (*self.on_progress,):
@@ -484,11 +484,11 @@ class MessageStore:
 
     def _sync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it could not write, so a second try proves nothing.
-        self.state.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
+        self.state.refusal = self.log.fail(f"cannot sync {self.log.segments.directory}: {error}")
         tokens = self.durable.drain()
         if tokens:
             for failed in self.on_sync_failed or (_log_unclaimed,):
-                failed(tokens, anew(self.state.refusal))
+                failed(tokens, fresh_copy(self.state.refusal))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -605,8 +605,8 @@ class MessageStore:
 
     async def start(self, tasks: Spawner) -> None:
         """Start the background work; ``tasks`` owns it and ends it before :meth:`close`."""
-        await self.upkeep.expiry.check()
-        self.upkeep.start(tasks)
+        await self.maintenance.expiry.check()
+        self.maintenance.start(tasks)
         tasks.spawn(self.pool.removals.run(self.executor), name="store-removals")
 
     def close(self) -> None:
@@ -625,7 +625,7 @@ class MessageStore:
                 if self.transient is not None:
                     self.transient.close()
                 self.backlog.close(self.state.last_ms)
-                self.upkeep.stop()
+                self.maintenance.stop()
         finally:
             self.state.close()
             self.log.close()

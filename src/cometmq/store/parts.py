@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
     from cometmq.store.index import Index
-    from cometmq.store.log.checksums import Seals
+    from cometmq.store.log.checksums import BlockChecksums
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.log.flush import Flusher
     from cometmq.store.queue.queuefiles import QueueFiles
@@ -120,7 +120,7 @@ class StoreParts:
     queues: QueueTable
     dispatcher: Dispatcher
     backlog: Backlog
-    seals: Seals
+    seals: BlockChecksums
     reads: ColdReads
     flusher: Flusher
     state: WriteState

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import MessageIllegal, StoreError, anew
+from cometmq.core.errors import MessageIllegal, StoreError, fresh_copy
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, iter_spans
 from cometmq.speedups import WriteBatch, walk
 
@@ -77,7 +77,7 @@ class Replica:
         """
         store, log = self._store, self._store.log
         if log.failure is not None:
-            raise anew(log.failure)
+            raise fresh_copy(log.failure)
         batch = WriteBatch()
         begin = log.written
         view = memoryview(data)

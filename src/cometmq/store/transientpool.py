@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cometmq.core.errors import StoreError, StoreFull, anew
+from cometmq.core.errors import StoreError, StoreFull, fresh_copy
 from cometmq.store.write.dispatch import take_back
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ class TransientPool:
             parts.state.put_failures += sum(map(len, segments))
             for segment in reversed(segments):
                 take_back(segment)
-            raise anew(parts.log.failure)
+            raise fresh_copy(parts.log.failure)
         parts.log.hold()
         parts.backlog.take(segments, parts.log.held, now_ms, ready=False)
         if self.waiting_bytes >= self.most_bytes and parts.state.pool_problem is None:
             self._try()
             if parts.log.failure is not None:
-                raise anew(parts.log.failure)
+                raise fresh_copy(parts.log.failure)
 
     def write_soon(self) -> None:
         """Write in a later turn of the loop, if enough waits, so that answers leave first."""
@@ -135,7 +135,7 @@ class TransientPool:
                     self.waiting_bytes, parts.backlog.messages, str(error),
                 )  # fmt: skip
             parts.state.pool_problem = error
-            parts.state.refusal = anew(error)
+            parts.state.refusal = fresh_copy(error)
             raise
         except StoreError as error:
             self._lose(error)
@@ -175,7 +175,7 @@ class TransientPool:
         count = parts.backlog.take_back(parts.log.written)
         self.lost += count
         parts.state.put_failures += count
-        parts.state.refusal = anew(error)
+        parts.state.refusal = fresh_copy(error)
         logger.error(
             "acknowledged_records_lost records=%d log_end=%d problem=%r",
             count, parts.log.written, str(error),

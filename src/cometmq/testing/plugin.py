@@ -51,7 +51,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             result = yield
         except BaseException:
             for failure in failures:
-                failure.told = True  # its own exception is reported instead
+                failure.is_reported = True  # its own exception is reported instead
             raise
         _raise_first(item, failures)
     return result
@@ -61,9 +61,9 @@ def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
     """Raise the first failure that the test does not allow and that was not reported yet."""
     marker = item.get_closest_marker(ALLOWED)
     allowed = () if marker is None else marker.kwargs.get("raises", Exception)
-    wrong = [each for each in failures if not (each.told or isinstance(each.error, allowed))]
+    wrong = [each for each in failures if not (each.is_reported or isinstance(each.error, allowed))]
     for failure in failures:
-        failure.told = True
+        failure.is_reported = True
     if not wrong:
         return
     error = wrong[0].error

@@ -259,7 +259,7 @@ async def test_a_connection_has_so_many_groups(
         await beat(members, peer, "c", [], [f"p{number}" for number in range(4)])
         for _ in range(2):  # the same ones again are none more
             await beat(members, peer, "c", [consumer(f"g{number}", "t") for number in range(6)])
-        with pytest.raises(BadRequest, match="has 11 groups, the limit is 10 a connection"):
+        with pytest.raises(BadRequest, match="has 11 groups, the limit is 10 per connection"):
             await beat(members, peer, "c", [], ["p9"])
         await beat(members, connect(2), "c2", [], ["p9"])
         members.unregister(peer, request(Code.UNREGISTER_CLIENT, UnregisterClient("c", "p0", "g0")))
@@ -281,7 +281,7 @@ async def test_what_a_connection_tells_is_kept_up_to_a_bound(
         for _ in range(3):
             await beat(members, peer, "c", [long])
         more = ConsumerData("g1", subscription_data_set=(SubscriptionData("t", "a" * 6_000, 1),))
-        with pytest.raises(BadRequest, match="the limit is 10000 a connection"):
+        with pytest.raises(BadRequest, match="the limit is 10000 per connection"):
             await beat(members, peer, "c", [more])
         await beat(members, connect(2), "c", [more])
         await beat(members, peer, "c", [consumer("g0", "t")])

@@ -213,7 +213,7 @@ async def test_offsets_beyond_a_crashed_queue_are_brought_back(
             parts.offsets.commit("g", "t", queue_id, told)
             assert parts.offsets.query("g", "t", queue_id) == known
         # The next start takes care, too, if this is over before they have.
-        assert parts.store.upkeep.shrunk
+        assert parts.store.maintenance.shrunk
 
 
 async def test_members_that_never_tell_are_forgotten(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ async def test_members_that_never_tell_are_forgotten(tmp_path: Path) -> None:
         persisting = asyncio.create_task(parts.offsets.persist_forever())
         for expected in (True, False):
             await asyncio.sleep(0)
-            assert parts.store.upkeep.shrunk == expected
+            assert parts.store.maintenance.shrunk == expected
             clock.advance(200_000)
             await asyncio.sleep(0)
         persisting.cancel()

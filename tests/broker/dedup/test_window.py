@@ -82,7 +82,7 @@ def test_too_many_ids_leave_early_and_it_is_said(caplog: pytest.LogCaptureFixtur
             assert len(window) <= 20_000
     assert window.left_early > 0
     assert len(window) + window.left_early == 60_000
-    assert "repeated_ids_left_early" in caplog.text
+    assert "repeated_ids_evicted_early" in caplog.text
     assert all(window.find(digest) == [place] for place, digest in list(enumerate(known))[-10_000:])
 
 

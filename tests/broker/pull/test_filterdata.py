@@ -255,7 +255,7 @@ async def test_the_table_is_bounded_and_the_dead_make_room(
         assert [table.get("t0", f"g{number}") is not None for number in range(5)] == [
             True, True, True, False, False,
         ]  # fmt: skip
-        assert caplog.text.count("consumer filters full") == 1
+        assert caplog.text.count("consumer filter table full") == 1
         table.group_gone("g0")
         table.subscribed(wanting("a = 2", version=2, group="g1"))  # a known one may change
         changed = table.get("t0", "g1")

@@ -15,7 +15,7 @@ from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
 from cometmq.store.files import PosixFiles
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
 from tests.store.sealed import seal_of
 
@@ -270,7 +270,7 @@ def seal_and_damage(root: Path, at: int) -> Path:
     """Seal the first log file, as upkeep does some time after it is full; then a bit flips."""
     path = root / "commitlog" / f"{0:020d}"
     raw = bytearray(path.read_bytes())
-    Seals(PosixFiles(), str(root)).add(seal_of(0, bytes(raw)))
+    BlockChecksums(PosixFiles(), str(root)).add(seal_of(0, bytes(raw)))
     raw[at] ^= 1
     path.write_bytes(raw)
     return path

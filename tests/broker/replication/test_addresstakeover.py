@@ -86,7 +86,7 @@ async def test_it_serves_and_is_registered_there_from_then_on(
                 client = await new.connect()
                 assert await ask(client, address, check=True) == "in_use"
                 assert await ask(client, ELSEWHERE, check=True) == "not_here"
-                assert "promote it" in await refusal(client, address)
+                assert "promote this broker first" in await refusal(client, address)
             own = new.broker.addresses.own
             await promoted(new)
             client = await new.connect()
@@ -123,7 +123,7 @@ async def test_what_others_use_is_left_to_them(tmp_path: Path) -> None:
             assert await registered(running) == [{"0": running.broker.addresses.own}]
             assert running.broker.config.taken_address == ""
             assert not is_kept(tmp_path / "a")
-            with pytest.raises(SettingsError, match=f"took {address} over and cannot listen there"):
+            with pytest.raises(SettingsError, match=f"took over {address} and cannot listen there"):
                 make_broker(tmp_path / "c", takenAddress=address).addresses.reserve()
         assert await ask(client, address) == "taken"
 

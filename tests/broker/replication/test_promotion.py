@@ -25,8 +25,8 @@ CALM = Situation(
     unheard=(),
     end=5_000,
     undispatched_bytes=0,
-    told_end=5_000,
-    told_age_ms=4_200,
+    reported_end=5_000,
+    reported_age_ms=4_200,
     tables_age_ms=1_000,
 )
 
@@ -37,21 +37,24 @@ def weights(**changes: Any) -> list[tuple[str, str]]:
 
 def test_a_slave_that_has_all_is_promoted_without_a_word() -> None:
     assert [weight for weight, _ in weights()] == ["ok"] * 3
-    assert weights()[1][1] == "it has all that the master had 4.2 s ago: 5,000 bytes of log"
+    assert (
+        weights()[1][1]
+        == "its log is complete up to the end that the master reported 4.2 s ago: 5,000 bytes"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "weight", "text"),
     [
         ({"is_connected": True}, "refused", "the master 10.0.0.1:10911 is connected"),
-        ({"registered": (("ns:1", "a:1"),)}, "refused", "name server ns:1 has a:1 as the master"),
+        ({"registered": (("ns:1", "a:1"),)}, "refused", "name server ns:1 lists a:1 as the master"),
         ({"unheard": ("ns:1",)}, "warning", "name server ns:1 does not answer"),
-        ({"problem": "they differ"}, "refused", "its log is not the master's: they differ"),
-        ({"told_end": -1}, "warning", "the master never said how long its log is"),
-        ({"end": 4_000}, "warning", "it lacks 1,000 bytes of the 5,000"),
+        ({"problem": "they differ"}, "refused", "its log differs from the master's: they differ"),
+        ({"reported_end": -1}, "warning", "the master never reported the end of its log"),
+        ({"end": 4_000}, "warning", "it lacks 1,000 of the 5,000 bytes"),
         ({"tables_age_ms": -1}, "warning", "were never copied"),
-        ({"tables_age_ms": OLD_TABLES_MS + 1}, "warning", "consumers may see again"),
-        ({"undispatched_bytes": 7}, "ok", "7 bytes are not in queues yet"),
+        ({"tables_age_ms": OLD_TABLES_MS + 1}, "warning", "consumers may receive again"),
+        ({"undispatched_bytes": 7}, "ok", "7 bytes are not in the queues yet"),
     ],
 )
 def test_what_speaks_against_it(changes: dict[str, Any], weight: str, text: str) -> None:
@@ -74,7 +77,7 @@ async def test_a_slave_is_promoted_once_its_master_is_gone(tmp_path: Path) -> No
         await (await master.connect()).send(b"kept")
         code, answer = await ask(await master.connect())
         assert code == ResponseCode.ILLEGAL_OPERATION
-        assert "is ASYNC_MASTER, no slave" in answer["remark"]
+        assert "is ASYNC_MASTER, not a slave" in answer["remark"]
         async with living(made, "b", **SLAVE) as slave:
             await until_same(master, slave)
             admin = await slave.connect()

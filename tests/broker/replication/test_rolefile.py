@@ -22,7 +22,7 @@ def test_without_a_kept_role_the_settings_count(tmp_path: Path) -> None:
     assert begin(tmp_path, SLAVE) is SLAVE
 
 
-def test_a_kept_role_wins_over_a_slave_s_settings(
+def test_a_kept_role_overrides_settings_over_a_slave_s_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep_role(BrokerRole.SYNC_MASTER, str(tmp_path), PosixFiles(), VirtualClock())
@@ -43,5 +43,5 @@ def test_a_file_that_says_nothing_is_not_guessed_at(tmp_path: Path) -> None:
     path = Path(role_path(str(tmp_path)))
     path.parent.mkdir()
     path.write_text('{"role":"KING","sinceMs":1}')
-    with pytest.raises(StoreCorrupt, match="remove it to go by brokerRole"):
+    with pytest.raises(StoreCorrupt, match="remove the file to use the setting brokerRole"):
         begin(tmp_path, SLAVE)

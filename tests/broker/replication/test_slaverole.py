@@ -56,7 +56,7 @@ def test_a_master_that_is_not_known_is_not_named() -> None:
 
 async def test_a_refusal_is_a_task_where_the_handler_is_one() -> None:
     answer = handlers()[RequestCode.RECALL_MESSAGE](connect(), request(RequestCode.RECALL_MESSAGE))
-    with pytest.raises(BadRequest, match="takes no sends"):
+    with pytest.raises(BadRequest, match="accepts no sends"):
         await answer  # type: ignore[misc]
 
 

@@ -151,7 +151,7 @@ async def test_unknown_leaves_a_transaction_open_and_junk_is_refused(tmp_path: P
     [
         ({"producerGroup": "others"}, "group wrong"),
         ({"commitLogOffset": "1"}, "commit log offset wrong"),
-        ({"tranStateTableOffset": "9"}, "never was"),
+        ({"tranStateTableOffset": "9"}, "never existed"),
     ],
 )
 async def test_ends_that_do_not_fit_are_refused(
@@ -200,7 +200,7 @@ async def test_a_half_message_that_was_not_stored_cannot_be_committed(tmp_path: 
         running.broker.store.state.update()
         half = Head(0, ext={"queueOffset": "0", "msgId": "0" * 32})
         refused = await end(client, half, COMMIT)
-        assert (refused.code, "it is lost" in (refused.remark or "")) == (1, True)
+        assert (refused.code, "the half message is lost" in (refused.remark or "")) == (1, True)
         assert (await client.send(b"behind")).code == 0
         assert [record.body for record in await read(client, "t", "1")] == [b"behind"]
 

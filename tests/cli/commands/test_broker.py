@@ -28,19 +28,21 @@ def test_a_slave_is_checked_and_promoted(
 ) -> None:
     assert main(["broker", "promote", slave.broker, "--check"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "ok       the master is gone: it is not connected, and no name server has it"
+    assert (
+        lines[0] == "ok       the master is gone: it is not connected, and no name server lists it"
+    )
     assert [line.split()[0] for line in lines] == ["ok", "warning", "warning"]
     assert main(["broker", "promote", slave.broker, "--role", "sync_master"]) == 0
     out = capsys.readouterr().out
     assert f"promoted {slave.broker} name=broker-a role=SYNC_MASTER duration_ms=" in out
     assert "Set brokerRole=SYNC_MASTER and brokerId=0" in out
     assert main(["broker", "promote", slave.broker, "--json"]) == 1
-    assert "is SYNC_MASTER, no slave" in capsys.readouterr().err
+    assert "is SYNC_MASTER, not a slave" in capsys.readouterr().err
     # Killed, and started with the settings of before.
     slave.kill()
     slave.start()
     assert main(["broker", "promote", slave.broker]) == 1
-    assert "is SYNC_MASTER, no slave" in capsys.readouterr().err
+    assert "is SYNC_MASTER, not a slave" in capsys.readouterr().err
 
 
 def test_a_promotion_that_is_refused(

@@ -41,7 +41,9 @@ def test_a_broker_is_moved_step_by_step(
     store, port = new.store, new.broker.rpartition(":")[2]
     words = [master.broker, str(store), "--port", port, *where]
     assert main(["migrate", "plan", *words]) == 0
-    assert "ok       topics, groups, offsets and the whole log go along" in capsys.readouterr().out
+    assert (
+        "ok       topics, groups, offsets and the whole log are copied"
+    ) in capsys.readouterr().out
     assert main(["migrate", "plan", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "broker-a"
     for text in ("written", "exists already"):

@@ -108,7 +108,7 @@ async def test_it_waits_for_a_free_place(session: Session) -> None:
 async def test_nobody_takes_it_in_time(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adminrequests, "TIMEOUT_MS", 10)
     hands = Hands(session)
-    with pytest.raises(BadRequest, match="nobody took it") as caught:
+    with pytest.raises(BadRequest, match="no consumer task took it") as caught:
         await hands.ask()
     assert caught.value.code == 207
     assert hands.dispatch.take_now() is None
@@ -121,7 +121,7 @@ async def test_its_consumer_takes_too_long(
     hands = Hands(session)
     asked = hands.ask()
     taken = await hands.take()
-    with pytest.raises(BadRequest, match="is not done"):
+    with pytest.raises(BadRequest, match="did not finish"):
         await asked
     async with taken.processing():
         pass

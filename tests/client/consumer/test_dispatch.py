@@ -139,7 +139,7 @@ async def test_messages_that_are_never_settled_are_hinted_at(
     first = await given.take()
     with caplog.at_level(logging.WARNING):
         second = asyncio.create_task(take(given))
-        while "messages_not_settled" not in caplog.text:
+        while "messages_not_acknowledged" not in caplog.text:
             await asyncio.sleep(0.005)
     assert first is not None
     inflight.settle(first[1])

@@ -253,7 +253,7 @@ async def test_queues_of_one_s_own_need_no_group(cluster: FakeCluster, broker: F
 
 async def test_who_shares_topics_is_not_assigned_to(cluster: FakeCluster) -> None:
     async with polling(cluster) as consumer:
-        with pytest.raises(SettingsError, match="shares topics"):
+        with pytest.raises(SettingsError, match="this consumer subscribes to topics"):
             await consumer.assign([QUEUE])
 
 

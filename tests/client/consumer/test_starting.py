@@ -85,7 +85,7 @@ async def test_without_name_servers_nobody_knows_what_is_new(
     cluster.namesrv.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(1, remark="not now"))
     with caplog.at_level(logging.WARNING):
         starts = await joined(session, start="last")
-    assert "queues_unknown_at_join topic=t" in caplog.text
+    assert "queues_unavailable_at_join topic=t" in caplog.text
     cluster.namesrv.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, script)
     fill(broker, 0, session.clock.wall_ms() + 1)
     assert await starts.of(OLD) == 1

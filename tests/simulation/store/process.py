@@ -186,8 +186,8 @@ class Process:
             await self.topics.saved()
         with suppress(StoreError):
             await self.offsets.saved()
-        self.store.upkeep.read_sums = self._read_sums
-        self.store.upkeep.scrub.read = self._read_block_sums
+        self.store.maintenance.read_sums = self._read_sums
+        self.store.maintenance.scrub.read = self._read_block_sums
         await self.store.start(self)
         self.keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         self.keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)

@@ -22,12 +22,12 @@ def test_accounts_come_whole_and_their_secret_stays_one() -> None:
     assert found.account == Account("who", "hush hush")
     assert "hush" not in repr(found)
     for given, missing in (({"accessKey": "x"}, "secretKey"), ({"secretKey": "x"}, "accessKey")):
-        with pytest.raises(BadOption, match=f"'{missing}': has to be given with"):
+        with pytest.raises(BadOption, match=f"'{missing}': must be given together with"):
             parse({"nameservers": "a:1", **given})
 
 
 def test_who_is_read_from() -> None:
     assert parse({"nameservers": "a:1"}).read_from is ReadFrom.MASTER
     assert parse({"nameservers": "a:1", "readFrom": "Slave"}).read_from is ReadFrom.SLAVE
-    with pytest.raises(BadOption, match="none of master, slave"):
+    with pytest.raises(BadOption, match="not one of master, slave"):
         parse({"nameservers": "a:1", "readFrom": "both"})

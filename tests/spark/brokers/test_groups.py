@@ -64,5 +64,5 @@ def test_only_masters_are_told() -> None:
             groups.commit("g", {QUEUES[0]: 1}, access(peers.namesrv))
         del peers.addresses["0"]
         peers.addresses["1"] = peers.brokers[0].address
-        with pytest.raises(NotConnected, match="master is away"):
+        with pytest.raises(NotConnected, match="master is unavailable"):
             groups.commit("g", {MessageQueue("U", "broker-a", 0): 1}, access(peers.namesrv))

@@ -82,7 +82,7 @@ def test_what_is_gone_is_earlier_than_everything() -> None:
 
 def test_a_broker_that_does_not_say_is_no_answer() -> None:
     for code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND):
-        with pytest.raises(NotConnected, match="does not say what is at offset 2"):
+        with pytest.raises(NotConnected, match="did not report what is at offset 2"):
             look(lambda _, code=code: pull_answer(code, 2), 2)  # type: ignore[misc]
     with pytest.raises(BrokerRefused):
         look(lambda _: (ResponseCode.NO_PERMISSION, {}, b""), 2)

@@ -160,7 +160,7 @@ def test_options() -> None:
     assert tls.parse({"useTls": "true"}) == Tls()
     given = {"tlsCaFile": "a", "tlsCertFile": "b", "tlsKeyFile": "c", "tlsCheckHostname": "false"}
     assert tls.parse({"useTls": "TRUE", **given}) == Tls("a", "b", "c", check_hostname=False)
-    with pytest.raises(BadOption, match="'tlsCaFile': means nothing unless useTls"):
+    with pytest.raises(BadOption, match="'tlsCaFile': has no effect unless useTls"):
         tls.parse({"tlsCaFile": "a"})
     with pytest.raises(BadOption, match="'tlsKeyFile'"):
         tls.parse({"useTls": "true", "tlsKeyFile": "c"})

@@ -189,5 +189,5 @@ def test_requests_are_signed() -> None:
 
 def test_a_denial_names_the_options() -> None:
     for answer in (Response(16, 0, "no", {}, b""), Response(1, 0, "x.AclException: y", {}, b"")):
-        with pytest.raises(BrokerRefused, match="accessKey and secretKey say who asks"):
+        with pytest.raises(BrokerRefused, match="set options accessKey and secretKey"):
             wire.checked("a:1", CODE, answer)

@@ -77,11 +77,11 @@ def test_crcs_are_compared_on_request() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"KEYS\x01\xff\x02", "properties are no UTF-8"),
-        (b"KEYS\x01\xe4\xb8", "properties are no UTF-8"),
-        (b"KEYS", "properties hold something that is no name with a value"),
-        (b"KEYS\x01k\x02TAGS", "properties hold something that is no name with a value"),
-        (b"\x01k\x02TAGS\x01t", "properties hold something that is no name with a value"),
+        (b"KEYS\x01\xff\x02", "properties are not UTF-8"),
+        (b"KEYS\x01\xe4\xb8", "properties are not UTF-8"),
+        (b"KEYS", "properties contain an entry that is not a name with a value"),
+        (b"KEYS\x01k\x02TAGS", "properties contain an entry that is not a name with a value"),
+        (b"\x01k\x02TAGS\x01t", "properties contain an entry that is not a name with a value"),
         (b"", None),
         (b"KEYS\x01\x02TAGS\x01", None),
         (b"KEYS\x01k\x02\x02TAGS\x01t\x02", None),
@@ -101,7 +101,7 @@ def test_halves_of_a_character_in_neighbours_are_two_faults() -> None:
 def test_a_topic_that_is_no_text() -> None:
     data = bytearray(record(0, topic="TT"))
     data[data.find(b"TT")] = 0xFF
-    assert reasons(bytes(data), texts=True) == {0: "topic is no UTF-8"}
+    assert reasons(bytes(data), texts=True) == {0: "topic is not UTF-8"}
     assert Block(bytes(data)).column("topic").to_pylist() == ["\ufffdT"]
 
 

@@ -67,5 +67,5 @@ def _flip(path: Path, at: int) -> None:
 
 
 def test_no_store() -> None:
-    with pytest.raises(BadOption, match="name a store"):
+    with pytest.raises(BadOption, match="give a store"):
         audit.run(None, audit.AuditOptions())  # type: ignore[arg-type]

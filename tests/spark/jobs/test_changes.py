@@ -53,7 +53,7 @@ def test_a_row_that_differs_from_its_columns_is_told(spark: SparkSession) -> Non
     bodies.append(body("other", "k", "update", 1, {"x": 1}))
     found = parsed(messages(spark, *bodies), 8, {"t": "code string, n int"})
     assert [row.problem for row in found.orderBy("queue_offset").collect()] == [
-        *(None, None, "row has more fields: new", "row lacks fields: n"),
+        *(None, None, "row has unknown fields: new", "row lacks fields: n"),
         *("a field of row is of another type", None, None),
     ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.job import advance, drained, offsets_in, silent, tasks_told
+from cometmq.spark.jobs.job import advance, drained, offsets_in, progress_reported, silent
 
 Told = list[tuple[str, int, int]]
 
@@ -24,11 +24,11 @@ def test_how_far_a_stream_is() -> None:
 @pytest.mark.spark
 def test_tasks_are_counted_where_somebody_listens(spark: SparkSession) -> None:
     told: Told = []
-    with tasks_told(spark, "count", lambda *found: told.append(found)):
+    with progress_reported(spark, "count", lambda *found: told.append(found)):
         spark.range(10, numPartitions=3).count()
     assert told[-1][0] == "count"
     assert told[-1][1] == told[-1][2] >= 3
-    with tasks_told(spark, "count", silent):
+    with progress_reported(spark, "count", silent):
         assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
 
 

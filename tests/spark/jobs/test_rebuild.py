@@ -45,7 +45,7 @@ def test_as_our_broker_wrote_them(spark: SparkSession, tmp_path: Path) -> None:
     assert report.index_files == len(index_contents(root)) > 5
     assert {stage for stage, _, _ in told} == {"read log", "write queues", "write index"}
     assert not (tmp_path / "new" / "aside").exists()
-    with pytest.raises(BadOption, match="name a new directory"):
+    with pytest.raises(BadOption, match="give a new directory"):
         rebuild.run(spark, options)
 
 

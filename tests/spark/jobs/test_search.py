@@ -108,9 +108,9 @@ def test_from_the_command_line(
 
 
 def test_something_to_look_for_is_needed(spark: SparkSession) -> None:
-    with pytest.raises(BadOption, match="what to look for"):
+    with pytest.raises(BadOption, match="no condition is given"):
         search.run(spark, search.SearchOptions(archive="x"))
-    with pytest.raises(BadOption, match="say where to read"):
+    with pytest.raises(BadOption, match="no input is given"):
         search.run(spark, search.SearchOptions(key="x"))
 
 

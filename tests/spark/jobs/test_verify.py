@@ -60,5 +60,5 @@ def test_another_body_and_messages_of_one_side(spark: SparkSession, tmp_path: Pa
 
 
 def test_nothing_to_compare_with() -> None:
-    with pytest.raises(BadOption, match="what to compare with"):
+    with pytest.raises(BadOption, match="the other side is missing"):
         verify.VerifyOptions(stores=("/a",)).other()

@@ -22,7 +22,7 @@ def test_spans(text: str, span: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "1.5s", "3 weeks"])
 def test_neither(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size such as"):
+    with pytest.raises(ValueError, match="is not a size such as"):
         size_bytes(text)
-    with pytest.raises(ValueError, match="is no time such as"):
+    with pytest.raises(ValueError, match="is not a duration such as"):
         span_ms(text)

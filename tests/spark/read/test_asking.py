@@ -118,7 +118,7 @@ def test_without_a_master_in_the_route_the_slaves_are_late(
     with ScriptedCluster("T", holder(0, 4)) as cluster:
         only = asking.Holder(cluster.brokers[0].address, is_master=False)
         monkeypatch.setattr(asking, "holders", lambda *_, **__: [only])
-        with pytest.raises(NotConnected, match="slaves have not got to offset 6 of queue 0 of T"):
+        with pytest.raises(NotConnected, match="slaves have not reached offset 6 of queue 0 of T"):
             asker(cluster).ask(6, 2)
 
 

@@ -82,7 +82,7 @@ def test_a_broker_may_not_let_groups_be_made(caplog: pytest.LogCaptureFixture) -
         lag = LagReport("g", access(peers.namesrv))
         lag.report({A: 1})
     assert told[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
-    assert "group_not_made group=g" in caplog.text
+    assert "group_not_created group=g" in caplog.text
 
 
 def test_a_broker_that_is_away_does_not_hide_the_others() -> None:

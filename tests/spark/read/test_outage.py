@@ -138,7 +138,7 @@ def test_a_batch_fails_with_the_name_of_a_broker_that_left(
     read = options(two.namesrv, topic, outageTimeout="1s", **how)
     assert len(batch(read)) == 4 * EACH
     two.stop_second()
-    with pytest.raises(BrokerMissing, match=r"broker 'broker-b'.*option '.*names it"):
+    with pytest.raises(BrokerMissing, match=r"broker 'broker-b'.*option '.*lists it"):
         batch(read)
     lax = options(two.namesrv, topic, missingBroker="warn", **how)
     assert len(batch(lax)) == 2 * EACH
@@ -325,7 +325,7 @@ def test_another_name_server_may_know_more() -> None:
 def test_the_configuration_of_an_ordered_topic_names_brokers() -> None:
     with ScriptedCluster("T", seven) as peers:
         peers.order_topic_conf = "broker-a:1;broker-o:4"
-        with pytest.raises(BrokerMissing, match=r"'broker-o'.*the route of 'T' names it"):
+        with pytest.raises(BrokerMissing, match=r"'broker-o'.*the route of 'T' lists it"):
             gather(options(peers.namesrv, "T"))
 
 

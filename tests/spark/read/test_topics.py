@@ -34,9 +34,9 @@ def test_options() -> None:
         ({}, "'topic': is required"),
         ({"topic": ","}, "'topic'"),
         ({"topic": "a", "assign": "{}"}, "'assign': cannot be given together with topic"),
-        ({"subscribePattern": "("}, "'subscribePattern'.*no regular expression"),
+        ({"subscribePattern": "("}, "'subscribePattern'.*not a regular expression"),
         ({"topic": "a", "includeSystemTopics": "true"}, "'includeSystemTopics': needs"),
-        ({"assign": "{}"}, "'assign': names no queue"),
+        ({"assign": "{}"}, "'assign': contains no queue"),
         ({"assign": '{"T": [0]}'}, "'assign': is not like"),
     ],
 )

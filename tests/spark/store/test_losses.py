@@ -17,7 +17,7 @@ DAMAGE = Damage(20, 30, "magic is 0x00000000")
 
 def test_an_error_unless_told_otherwise(caplog: pytest.LogCaptureFixture) -> None:
     strict = parse({"store": "/s"})
-    with pytest.raises(LogGone, match=r"/s/f is gone.* 10 to 80"):
+    with pytest.raises(LogGone, match=r"/s/f is missing.* 10 to 80"):
         report_gone(PART, strict)
     with pytest.raises(DamagedLog, match="/s/f is damaged at physical offset 20: magic"):
         report_damage(PART, DAMAGE, strict)
@@ -25,5 +25,5 @@ def test_an_error_unless_told_otherwise(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         report_gone(PART, lax)
         report_damage(PART, DAMAGE, lax)
-    assert "log_gone path=/s/f start=10 stop=80" in caplog.text
+    assert "log_file_missing path=/s/f start=10 stop=80" in caplog.text
     assert "log_damaged path=/s/f start=20 stop=30" in caplog.text

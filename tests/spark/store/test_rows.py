@@ -258,7 +258,7 @@ def test_an_entry_of_another_message(store: MessageStore, monkeypatch: pytest.Mo
     raw = bytearray(path.read_bytes())
     raw[100:120] = raw[120:140]
     path.write_bytes(raw)
-    with pytest.raises(DamagedLog, match="not the message 5 of queue 0 of 't'"):
+    with pytest.raises(DamagedLog, match="not message 5 of queue 0 of 't'"):
         rows(root_of(store), PLACE, topic="t")
 
 

@@ -59,9 +59,9 @@ def test_times() -> None:
 def test_refused() -> None:
     with pytest.raises(BadOption, match="no queue 7"):
         windows(AtOffsets({at(7): 1}, Edge.EARLIEST))
-    with pytest.raises(BadOption, match="without any group"):
+    with pytest.raises(BadOption, match="without the offsets of groups"):
         windows(AtGroup("g", Edge.EARLIEST))
-    with pytest.raises(BadOption, match="broker 'b' is none"):
+    with pytest.raises(BadOption, match="no store is of broker 'b'"):
         check_brokers(Named("startingOffsets", AtOffsets({at(0): 1}, Edge.EARLIEST)), ["c"])
     check_brokers(Named("startingOffsets", Edge.LATEST), ["c"])
     # Another store's queue is none of this one's business.

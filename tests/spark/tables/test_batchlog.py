@@ -70,5 +70,5 @@ def test_a_torn_entry_is_said(tmp_path: Path) -> None:
     log.commit(Mark("q", 0), [file(0)])
     path = tmp_path / "_batches" / "q" / "00000000.json"
     path.write_bytes(path.read_bytes()[:5])
-    with pytest.raises(LogUnreadable, match=r"q/00000000\.json is no entry"):
+    with pytest.raises(LogUnreadable, match=r"q/00000000\.json is not an entry"):
         log.files()

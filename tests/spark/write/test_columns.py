@@ -57,9 +57,9 @@ def test_every_column_is_taken_in_each_of_its_types() -> None:
     [
         ("body int", "T", "column 'body' is int, not binary or string: cast it"),
         ("body string, queue_id bigint", "T", "column 'queue_id' is bigint, not int"),
-        ("body string, other string", "T", "no column 'other'; it takes body, topic"),
+        ("body string, other string", "T", "no column 'other'; allowed are body, topic"),
         ("tags string", "T", "needs a column 'body'"),
-        ("body string", None, "where to?"),
+        ("body string", None, "no topic is given"),
         ("body string, properties map<string,int>", "T", "map<string,string>"),
     ],
 )

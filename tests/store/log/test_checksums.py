@@ -10,8 +10,8 @@ from cometmq.store.files import PosixFiles
 from cometmq.store.log import checksums as seals_module
 from cometmq.store.log.checksums import (
     BLOCK_BYTES,
+    BlockChecksums,
     Seal,
-    Seals,
     Summary,
     block_count,
     decode,
@@ -66,11 +66,11 @@ def test_blocks_are_compared() -> None:
         assert not SEAL.holds(block, data[:-1])
 
 
-def made(tmp_path: Path, *bases: int) -> Seals:
-    seals = Seals(PosixFiles(), str(tmp_path))
+def made(tmp_path: Path, *bases: int) -> BlockChecksums:
+    seals = BlockChecksums(PosixFiles(), str(tmp_path))
     for base in bases:
         seals.add(seal_of(base, bytes(100)))
-    return Seals(PosixFiles(), str(tmp_path))
+    return BlockChecksums(PosixFiles(), str(tmp_path))
 
 
 def test_what_was_added_is_found_again(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_seals_of_files_that_are_gone_or_may_change_are_taken_away(tmp_path: Pat
         f"{base:020d}" for base in (4_096, 8_192)
     ]
     seals.forget([8_192, 700])
-    assert Seals(files, str(tmp_path)).bases == {4_096}
+    assert BlockChecksums(files, str(tmp_path)).bases == {4_096}
     assert seals.of(8_192) is None
     segments.close()
 
@@ -131,11 +131,11 @@ def test_doubted_seals_count_once_confirmed(tmp_path: Path) -> None:
     seals.doubt()
     assert (seals.bases, seals.doubted) == (set(), {0, 100})
     assert seals.of(0) is None
-    again = Seals(PosixFiles(), str(tmp_path))
+    again = BlockChecksums(PosixFiles(), str(tmp_path))
     assert (again.bases, again.doubted) == (set(), {0, 100})
     again.doubt()
     again.confirm(100)
     assert again.of(100) is not None
     again.forget([0])
-    last = Seals(PosixFiles(), str(tmp_path))
+    last = BlockChecksums(PosixFiles(), str(tmp_path))
     assert (last.bases, last.doubted) == ({100}, set())

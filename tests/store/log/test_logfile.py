@@ -10,7 +10,7 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import file_name
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.segments import Segments
 from tests.simulation.faults.disk import Disk
@@ -100,9 +100,9 @@ def test_no_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
     files = PosixFiles()
-    seals = Seals(files, str(tmp_path))
+    seals = BlockChecksums(files, str(tmp_path))
     seals.add(seal_of(0, bytes(4_096)))
-    seals = Seals(files, str(tmp_path))
+    seals = BlockChecksums(files, str(tmp_path))
     LogFile.create(files, str(tmp_path), 0, 4_096).close()
     segments = Segments(files, str(tmp_path), 4_096)
     segments.load()

@@ -14,7 +14,7 @@ from cometmq.core.errors import StoreFull
 from cometmq.net.tasks import Tasks
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import DiskSpace
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.logfile import LogFile
 from cometmq.store.messagestore import MessageStore
 from tests.store.faults import FailingFiles
@@ -47,7 +47,7 @@ async def filled(root: Path, disk: Disk) -> MessageStore:
     clock = store.clock
     assert isinstance(clock, VirtualClock)
     clock.advance(store.config.flush_consume_queue_thorough_interval)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     return store
 
 
@@ -56,7 +56,7 @@ async def unsynced(root: Path, disk: Disk) -> MessageStore:
     store = opened(root, VirtualClock(), disk, delete_when="", disk_max_used_space_ratio=5)
     fill(store, 500, queues=100)
     store.flusher.sync_now()
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     return store
 
 
@@ -78,12 +78,12 @@ async def test_a_filling_disk_refuses_writes_and_allows_them_again(tmp_path: Pat
     tasks = Tasks()
     await store.start(tasks)
     files.used = 91
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     with pytest.raises(StoreFull, match=r"91\.0 % full") as caught:
         put(store)
     assert caught.value.code == 14
     files.used = 89
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     put(store)
     store.commit()
     assert len(bodies(store, "t", 0)) == 1
@@ -97,7 +97,7 @@ async def test_old_files_go_with_their_entries(tmp_path: Path) -> None:
     age(store, store.log.segments.files[:2])
     for path in young:
         os.utime(path, (store.clock.wall_ms() // 1000,) * 2)
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     assert store.log.segments.start == 2 * LOG_BYTES
     assert len(assert_consistent(store)) < 500
     assert names(tmp_path / "commitlog") == [os.path.basename(path) for path in young]
@@ -117,12 +117,12 @@ async def test_whoever_still_needs_files_is_asked_first(tmp_path: Path) -> None:
         asked.append((end, forced))
         return 2 * LOG_BYTES - 1
 
-    store.upkeep.expiry.release_with(release)
-    await store.upkeep.expiry.check()
+    store.maintenance.expiry.release_with(release)
+    await store.maintenance.expiry.check()
     assert asked == [(3 * LOG_BYTES, False)]
     assert store.log.segments.start == LOG_BYTES
     disk.used = 86
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     assert asked[-1][1]
     assert store.log.segments.start == LOG_BYTES
     store.close()
@@ -135,10 +135,10 @@ async def test_a_thread_takes_them_from_the_disk_oldest_first(tmp_path: Path) ->
     index_paths = [file.path for file in store.index.files]
     age(store, store.log.segments.files[:3])
     disk.unlinked.clear()
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     assert store.log.segments.start == 3 * LOG_BYTES
     assert disk.unlinked == []
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     paths = [path for path, _ in disk.unlinked]
     assert paths[:3] == dropped
     assert paths[3:] == [path for path in index_paths if path in paths[3:]] != []
@@ -160,7 +160,7 @@ async def test_a_thread_releases_the_memory_maps(tmp_path: Path) -> None:
         file.unmap()
         file._view = memoryview(Map(file.handle, file.size_bytes, prot=mmap.PROT_READ))
     age(store, files)
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     assert len(released) == 2
     assert threading.get_ident() not in released
     store.close()
@@ -174,7 +174,7 @@ async def test_a_file_that_a_thread_reads_goes_after_that(tmp_path: Path) -> Non
     first.pin()
     tasks = Tasks()
     disk.unlinked.clear()
-    running = tasks.spawn(store.upkeep.expiry.make_room(), name="expiry")
+    running = tasks.spawn(store.maintenance.expiry.make_room(), name="expiry")
     clock = store.clock
     assert isinstance(clock, VirtualClock)
     while not first.closed:
@@ -197,14 +197,14 @@ async def test_no_more_files_go_while_the_last_ones_cannot(tmp_path: Path) -> No
     age(store, store.log.segments.files[:1])
     disk.failing["unlink"] = errno.EROFS
     with pytest.raises(OSError, match="Read-only"):
-        await store.upkeep.expiry.make_room()
+        await store.maintenance.expiry.make_room()
     age(store, store.log.segments.files[:1])
     with pytest.raises(OSError, match="Read-only"):
-        await store.upkeep.expiry.make_room()
+        await store.maintenance.expiry.make_room()
     assert store.log.segments.start == LOG_BYTES
     assert len(names(tmp_path / "commitlog")) == len(store.log.segments.files) + 1
     disk.failing.clear()
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     assert store.log.segments.start == 2 * LOG_BYTES
     assert len(names(tmp_path / "commitlog")) == len(store.log.segments.files)
     store.close()
@@ -217,14 +217,14 @@ async def test_a_file_whose_seal_cannot_be_removed_goes_later(
     store = await filled(tmp_path, Disk())
     age(store, store.log.segments.files[:2])
 
-    def fail(seals: Seals, bases: Iterable[int], *, durable: bool = True) -> None:
+    def fail(seals: BlockChecksums, bases: Iterable[int], *, durable: bool = True) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Seals, "forget", fail)
+        patched.setattr(BlockChecksums, "forget", fail)
         with pytest.raises(OSError, match="Input/output"):
-            await store.upkeep.expiry.make_room()
-    await store.upkeep.expiry.make_room()
+            await store.maintenance.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     assert names(tmp_path / "commitlog")[0] == f"{2 * LOG_BYTES:020d}"
     store.close()
 
@@ -232,7 +232,7 @@ async def test_a_file_whose_seal_cannot_be_removed_goes_later(
 async def test_files_that_a_stop_left_are_there_after_it(tmp_path: Path) -> None:
     store = await filled(tmp_path, Disk())
     age(store, store.log.segments.files[:2])
-    await store.upkeep.expiry.check()
+    await store.maintenance.expiry.check()
     store.close()
     again = opened(tmp_path)
     assert again.log.segments.start == 0
@@ -243,12 +243,12 @@ async def test_files_that_a_stop_left_are_there_after_it(tmp_path: Path) -> None
 async def test_the_log_is_kept_while_entries_made_from_it_may_be_lost(tmp_path: Path) -> None:
     store = await unsynced(tmp_path, Disk())
     age(store, store.log.segments.files)
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.expiry.make_room()
     assert store.log.segments.start == 0
     clock = store.clock
     assert isinstance(clock, VirtualClock)
     clock.advance(store.config.flush_consume_queue_thorough_interval)
-    await store.upkeep.flush_entries()
-    await store.upkeep.expiry.make_room()
+    await store.maintenance.flush_entries()
+    await store.maintenance.expiry.make_room()
     assert store.log.segments.start > 0
     store.close()

@@ -48,7 +48,7 @@ NAMES = [f"{base:020d}" for base in (0, FILE_BYTES)]
 
 
 def with_reader(store: MessageStore) -> Reader:
-    store.upkeep.scrub.read = reader = Reader()
+    store.maintenance.scrub.read = reader = Reader()
     return reader
 
 
@@ -60,17 +60,17 @@ def clock_of(store: MessageStore) -> VirtualClock:
 async def test_a_pass_over_the_sealed_files_begins_once_a_day(tmp_path: Path) -> None:
     store = sealed_store(tmp_path)
     reader = with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     clock_of(store).advance(HOURS_MS - 1)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     clock_of(store).advance(1)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES * 2
     # A wall clock that was set back does not put it off for ever.
     clock_of(store).jump_wall(-10 * HOURS_MS)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES * 3
     store.close()
 
@@ -79,7 +79,7 @@ async def test_without_a_rate_or_a_seal_nothing_is_read(tmp_path: Path) -> None:
     sealed_store(tmp_path / "a").close()
     for store in (reopened(tmp_path / "a", scrub_bytes_per_second=0), reopened(tmp_path / "b")):
         reader = with_reader(store)
-        await store.upkeep.scrub.compare_files()
+        await store.maintenance.scrub.compare_files()
         assert reader.asked == []
         store.close()
     assert not (tmp_path / "a" / SCRUB_FILE).exists()
@@ -91,12 +91,12 @@ async def test_a_restart_goes_on_where_a_pass_was(tmp_path: Path) -> None:
     stop = asyncio.CancelledError
     reader.meanwhile.append(lambda: setattr(reader, "failing", [stop()]))
     with pytest.raises(stop):
-        await store.upkeep.scrub.compare_files()
+        await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     store.close()
     store = reopened(tmp_path)
     reader = with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES[1:]
     store.close()
 
@@ -110,7 +110,7 @@ async def test_progress_that_cannot_be_read_is_no_reason_not_to_start(
     store = reopened(tmp_path)
     assert "scrub_progress_unreadable" in caplog.text
     reader = with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     store.close()
 
@@ -119,7 +119,7 @@ async def test_a_restart_knows_the_damage(tmp_path: Path, caplog: pytest.LogCapt
     store = sealed_store(tmp_path)
     flip(tmp_path, 16)
     with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert caplog.text.count("log_block_damaged") == 1
     store.close()
     store = reopened(tmp_path)
@@ -127,7 +127,7 @@ async def test_a_restart_knows_the_damage(tmp_path: Path, caplog: pytest.LogCapt
     assert store.runtime()["damaged_blocks"] == 1
     with pytest.raises(StoreCorrupt, match="changed"):
         await store.fetch_at(0)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert store.runtime()["damaged_blocks"] == 1
     assert "log_blocks_damaged count=1" in caplog.text
     assert reader.asked == []
@@ -141,7 +141,7 @@ async def test_a_file_that_was_brought_back_from_a_copy(tmp_path: Path, asked: b
     shutil.copy(path, tmp_path / "copy")
     flip(tmp_path / "s", 16)
     with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     store.close()
     shutil.move(tmp_path / "copy", path)
     store = reopened(tmp_path / "s")
@@ -149,7 +149,7 @@ async def test_a_file_that_was_brought_back_from_a_copy(tmp_path: Path, asked: b
     if asked:
         assert await store.fetch_at(0) is not None
         assert store.runtime()["damaged_blocks"] == 0
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == []
     assert store.runtime()["damaged_blocks"] == 0
     store.close()
@@ -162,7 +162,7 @@ async def test_another_file_at_the_path_is_not_the_one_that_is_open(tmp_path: Pa
     path = store.log.segments.files[0].path
     os.rename(path, path + ".aside")
     (tmp_path / "commitlog" / NAMES[0]).write_bytes(bytes(FILE_BYTES))
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     assert store.runtime()["damaged_blocks"] == 0
     assert await store.fetch_at(0) is not None
@@ -177,7 +177,7 @@ async def test_a_seal_that_cannot_be_read_is_made_again(
     store = reopened(tmp_path)
     os.truncate(store.seals.path(0), 20)
     with_reader(store)
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert "seal_unreadable" in caplog.text
     first, second = store.log.segments.files[:2]
     assert first.seals is None
@@ -192,7 +192,7 @@ async def test_files_that_change_or_go_meanwhile_are_not_judged(tmp_path: Path) 
     flip(tmp_path, 16)
     flip(tmp_path, FILE_BYTES + 16)
     reader.meanwhile = [store.log.segments.drop_first, lambda: first.write(0, b"x")]
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert len(reader.asked) == 2
     assert first.damaged == set()
     assert first.closed
@@ -206,7 +206,7 @@ async def test_a_file_that_cannot_be_read_is_left_out(
     store = sealed_store(tmp_path)
     reader = with_reader(store)
     reader.failing = [OSError(errno.ENOMEM, "no memory for a child"), SumsFailed("killed")]
-    await store.upkeep.scrub.compare_files()
+    await store.maintenance.scrub.compare_files()
     assert reader.asked == NAMES
     assert caplog.text.count("log_file_not_compared") == 2
     store.close()

@@ -50,7 +50,7 @@ async def test_sync_flush_without_anybody_waiting(tmp_path: Path) -> None:
     store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     put(store)
     store.commit()
-    await store.upkeep.flush_log()
+    await store.maintenance.flush_log()
     await until(store, lambda: store.queue("t", 0).max_offset == 1)
     store.close()
 
@@ -60,14 +60,14 @@ async def test_rounds_note_how_far_the_files_go(tmp_path: Path) -> None:
     store = opened(tmp_path, clock)
     root = str(tmp_path)
     fill(store, 50)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     found = read_positions(store.files, root)
     assert found is not None
     assert (found.written, found.synced, found.clean) == (store.written_offset, 0, False)
     assert found.queues == 3
     assert read_checkpoint(store.files, root) == (0, 0, 0)
     clock.advance(60_000)
-    thorough = asyncio.create_task(store.upkeep.flush_entries())
+    thorough = asyncio.create_task(store.maintenance.flush_entries())
     await until(store, thorough.done, 1)
     await thorough
     found = read_positions(store.files, root)
@@ -84,7 +84,7 @@ async def test_a_log_that_cannot_be_synced_is_not_noted_as_synced(tmp_path: Path
     fill(store, 50)
     store.log.fail("for the test")
     clock.advance(60_000)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     found = read_positions(files, str(tmp_path))
     assert found is not None
     assert (found.written, found.synced) == (store.written_offset, 0)
@@ -94,7 +94,7 @@ async def test_a_log_that_cannot_be_synced_is_not_noted_as_synced(tmp_path: Path
 async def test_full_index_files_are_finished_in_a_round(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store, 200)
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     assert len(store.index.files) > 2
     assert store.index.full_files() == []
     assert_consistent(store)
@@ -113,10 +113,10 @@ async def test_entries_that_cannot_be_synced_are_tried_again(tmp_path: Path) -> 
     clock.advance(60_000)
     files.failing["datasync"] = errno.EIO
     with pytest.raises(OSError, match="Input/output"):
-        await store.upkeep.flush_entries()
+        await store.maintenance.flush_entries()
     assert store.pool.unsynced
     files.failing.clear()
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     assert not store.pool.unsynced
     store.close()
 
@@ -131,7 +131,7 @@ async def test_a_failing_round_is_logged_and_goes_on(
     files.failing["datasync"] = errno.EIO
     fill(store, 10)
     store.log.durable = store.log.written
-    await until(store, lambda: "store_upkeep_failed work=flush_entries" in caplog.text, 20_000)
+    await until(store, lambda: "store_maintenance_failed work=flush_entries" in caplog.text, 20_000)
     files.failing.clear()
     await until(store, lambda: not store.pool.unsynced, 20_000)
     await tasks.close()
@@ -143,11 +143,11 @@ async def test_entries_that_cannot_be_written_refuse_messages(tmp_path: Path) ->
     store = opened(tmp_path, files=files)
     fill(store, 10)
     files.failing["pwrite"] = errno.ENOSPC
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     with pytest.raises(StoreFull, match="queue or index files"):
         put(store)
     files.failing.clear()
-    await store.upkeep.flush_entries()
+    await store.maintenance.flush_entries()
     put(store)
     store.commit()
     assert len(assert_consistent(store)) == 11
@@ -160,11 +160,11 @@ async def test_a_next_file_that_cannot_be_made(
     files = FailingFiles()
     store = opened(tmp_path, files=files)
     files.failing["allocate"] = errno.ENOSPC
-    await store.upkeep.flush_log()
+    await store.maintenance.flush_log()
     assert "next_log_file_failed" in caplog.text
     fill(store, 3)
     files.failing.clear()
-    await store.upkeep.flush_log()
+    await store.maintenance.flush_log()
     assert not store.log.wants_next_file()
     store.close()
 
@@ -219,7 +219,7 @@ async def test_an_index_file_that_goes_while_it_is_finished_or_synced() -> None:
         store.dispatcher.write_index(0)
         dropped = store.index.full_files()[0]
         clock.advance(store.config.flush_consume_queue_thorough_interval)
-        round_ = asyncio.create_task(store.upkeep.flush_entries())
+        round_ = asyncio.create_task(store.maintenance.flush_entries())
         for _ in range(turns):
             threads.step()
             await asyncio.sleep(0)
@@ -240,12 +240,12 @@ async def test_a_failed_sync_of_entries_leaves_nothing_to_believe(tmp_path: Path
         store = opened(Path("/s"), clock, files)
         fill(store, 60)
         store.flusher.sync_now()
-        assert await stepped(threads, store.upkeep.flush_entries()) is None
+        assert await stepped(threads, store.maintenance.flush_entries()) is None
         clock.advance(store.config.flush_consume_queue_thorough_interval)
         place = "consumequeue" if seed % 2 else "index"
         files.faults.append(Fault("datasync", errno.EIO, 1, place))
         for failing in (True, False):
-            error = await stepped(threads, store.upkeep.flush_entries())
+            error = await stepped(threads, store.maintenance.flush_entries())
             assert isinstance(error, OSError) is failing
             if failing and seed % 4 < 2:
                 disk.kill(Random(seed))

@@ -31,7 +31,7 @@ BUSY = 25 * QUEUES
 def with_many_queues(root: Path, clock: VirtualClock) -> MessageStore:
     """A store whose rounds write two queues only, so that 40 are many."""
     store = opened(root, clock, mapped_file_size_commit_log=1 << 17)
-    store.upkeep.queues_a_round = 2
+    store.maintenance.queues_a_round = 2
     return store
 
 
@@ -47,7 +47,7 @@ def send(store: MessageStore, count: int, queues: int = QUEUES, first: int = 0) 
 async def rounds(store: MessageStore, count: int) -> None:
     for _ in range(count):
         store.flusher.sync_now()  # a thorough round waits for the log, on a clock that stands still
-        await store.upkeep.flush_entries()
+        await store.maintenance.flush_entries()
 
 
 async def busy_store(root: Path, clock: VirtualClock) -> MessageStore:

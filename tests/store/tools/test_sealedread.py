@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.log.checksums import Seal, Seals
+from cometmq.store.log.checksums import BlockChecksums, Seal
 from cometmq.store.tools import logcheck
 from cometmq.store.tools.directory import StoreDirectory, look_into
 from cometmq.store.tools.findings import Findings
@@ -37,7 +37,7 @@ class Sealed:
 
     def read(self, file: int, facts: list[IndexFact] | None = None) -> tuple[bool, int]:
         told: list[int] = []
-        seal = Seals(FILES, str(self.root)).of(file * FILE_BYTES)
+        seal = BlockChecksums(FILES, str(self.root)).of(file * FILE_BYTES)
         assert isinstance(seal, Seal)
         times = KeyTimes(FILES, facts or self.facts, self.runs(file))
         reading = SealedRead(FILES, self.directory.by_number[file], seal, times)

@@ -106,7 +106,7 @@ def test_a_running_store(tmp_path: Path) -> None:
     store.flusher.sync_now()
     seal_all(store)
     fill(store, 700, first=5_000)
-    asyncio.run(store.upkeep.flush_entries())
+    asyncio.run(store.maintenance.flush_entries())
     noted = store.written_offset
     # What comes behind the note is not in the snapshot.
     fill(store, 50, first=9_000)
@@ -131,10 +131,10 @@ def test_a_running_store(tmp_path: Path) -> None:
 def test_a_running_store_that_notes_less_than_is_synced(tmp_path: Path) -> None:
     store = opened(tmp_path / "s", **SETTINGS)
     fill(store, 500)
-    asyncio.run(store.upkeep.flush_entries())
+    asyncio.run(store.maintenance.flush_entries())
     store.flusher.sync_now()
     fill(store, 300, first=1_000)
-    asyncio.run(store.upkeep.flush_entries())
+    asyncio.run(store.maintenance.flush_entries())
     made = taken(tmp_path / "s", tmp_path / "snap")
     assert made.log_end == store.written_offset
     assert len(records_of(tmp_path / "snap")) == 800
@@ -147,7 +147,7 @@ def test_files_that_a_running_broker_drops_meanwhile(
     store = opened(tmp_path / "s", **SETTINGS)
     fill(store, 2_500)
     store.flusher.sync_now()
-    asyncio.run(store.upkeep.flush_entries())
+    asyncio.run(store.maintenance.flush_entries())
 
     def look_then_drop(*arguments: Any) -> StoreDirectory:
         found = look_into(*arguments)

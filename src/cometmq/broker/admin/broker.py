@@ -245,9 +245,9 @@ class StoreAdmin:
     async def delete_expired_log(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Delete the log files that are older than fileReservedTime, at any hour of the day."""
         try:
-            await self._store.upkeep.expiry.make_room(at_once=True)
+            await self._store.maintenance.expiry.make_room(at_once=True)
         except OSError as error:
-            raise StoreError(f"old log files could not be removed: {error}") from error
+            raise StoreError(f"cannot remove old log files: {error}") from error
         return Reply()
 
     async def clean_expired_queues(self, _peer: Peer, _request: Request[Any]) -> Reply:
@@ -264,7 +264,7 @@ class StoreAdmin:
         if dropped:
             log.warning("expired queues removed count=%d", dropped)
             await self._offsets.saved()
-            await self._store.upkeep.note_soon()
+            await self._store.maintenance.note_soon()
         return Reply()
 
     async def _drop(self, topic: str) -> int:
@@ -274,7 +274,7 @@ class StoreAdmin:
                 lambda: gone.extend(self._store.deletions.drop_expired(topic))
             )
         except OSError as error:
-            raise StoreError(f"queues of topic {topic} could not be removed: {error}") from error
+            raise StoreError(f"cannot remove the queues of topic {topic}: {error}") from error
         for group in self._offsets.groups_of(topic) if gone else ():
             for queue_id in gone:
                 if self._offsets.query(group, topic, queue_id) > 0:

@@ -124,7 +124,7 @@ class GroupAdmin:
                 f"group name {config.group_name[:140]!r} is illegal: use up to 127 of "
                 "%|a-zA-Z0-9_-",
             )
-        log.info("group asked for group=%s peer=%s", config.group_name, peer.address)
+        log.info("group update requested group=%s peer=%s", config.group_name, peer.address)
         self._groups.put(config)
         await self._groups.saved()
         return Reply()
@@ -132,7 +132,7 @@ class GroupAdmin:
     async def delete(self, peer: Peer, request: Request[GroupName]) -> Reply:
         """Delete a group, and its offsets if the request asks for that."""
         header = request.header
-        log.info("group deletion asked for group=%s peer=%s", header.group_name, peer.address)
+        log.info("group deletion requested group=%s peer=%s", header.group_name, peer.address)
         self._groups.delete(header.group_name)
         if truth(header.remove_offset):
             self._offsets.delete_group(header.group_name)

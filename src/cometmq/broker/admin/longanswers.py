@@ -57,8 +57,8 @@ class LongAnswer:
         if self._bytes_left < 0:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"the answer would be longer than {self._max_bytes} bytes, which no client reads: "
-                "ask for one group or one topic",
+                f"the answer would be longer than {self._max_bytes} bytes, more than a client "
+                "accepts: ask for one group or one topic",
             )
         self._parts.append(part)
         await self._slices.pause()

@@ -265,7 +265,7 @@ class ResetHandler:
         """
         header = request.header
         log.info(
-            "reset of offsets asked for group=%s topic=%s time=%d force=%s peer=%s",
+            "offset reset requested group=%s topic=%s time=%d force=%s peer=%s",
             header.group, header.topic, header.timestamp, header.is_force, peer.address,
         )  # fmt: skip
         queue_ids = self._queues(header)
@@ -346,6 +346,6 @@ def _notify(peer: Peer, member: Member, header: ResetOffset, body: bytes) -> Non
     header_sent = ResetOffset(header.topic, header.group, header.timestamp, header.is_force)
     peer.send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header_sent, body)
     log.info(
-        "consumer told of reset group=%s topic=%s client=%s",
+        "consumer notified of offset reset group=%s topic=%s client=%s",
         header.group, header.topic, member.client_id,
     )  # fmt: skip

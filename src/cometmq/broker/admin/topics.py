@@ -102,10 +102,10 @@ class TopicAdmin:
         if header.perm not in _PERMISSIONS or header.topic_filter_type not in _FILTER_TYPES:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"perm {header.perm} must be a sum of 4 (read), 2 (write) and 1 (inherit), "
+                f"perm {header.perm} is not a sum of 4 (read), 2 (write) and 1 (inherit), "
                 f"topicFilterType {header.topic_filter_type!r} SINGLE_TAG or MULTI_TAG",
             )
-        log.info("topic asked for topic=%s peer=%s", header.topic, peer.address)
+        log.info("topic update requested topic=%s peer=%s", header.topic, peer.address)
         self._topics.put(
             TopicConfig(
                 header.topic,
@@ -129,7 +129,7 @@ class TopicAdmin:
         topic = request.header.topic
         check_name(topic)
         self._refuse_system(topic)
-        log.info("topic deletion asked for topic=%s peer=%s", topic, peer.address)
+        log.info("topic deletion requested topic=%s peer=%s", topic, peer.address)
         made: list[Deletion] = []
         await self._appender.between_turns(lambda: made.append(self._forget(topic)))
         await self._topics.saved()

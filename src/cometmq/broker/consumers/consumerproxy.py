@@ -105,7 +105,7 @@ class RelayHandler:
             return
         if self._waiting_bytes + len(table) > MAX_WAITING_BYTES:
             log.warning(
-                "consumer status left out group=%s client=%s reason=%d bytes of answers wait",
+                "consumer status omitted group=%s client=%s reason=%d bytes of answers are waiting",
                 header.group, member.client_id, self._waiting_bytes,
             )  # fmt: skip
             return
@@ -120,14 +120,14 @@ class RelayHandler:
         try:
             answer = await peer.request(code, question, timeout_ms=STATUS_TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
-                raise BadRequest(answer.code, answer.remark or "it says no more")
+                raise BadRequest(answer.code, answer.remark or "the consumer gave no reason")
             body = parse_json(
                 answer.body, ClientStatusRead, dialect_max_bytes=2 * REQUEST_DIALECT_MAX_BYTES
             )
             return object_map(queue_table(body.message_queue_table).items())
         except CometError as error:
             log.warning(
-                "consumer status not given group=%s client=%s reason=%s",
+                "consumer status unavailable group=%s client=%s reason=%s",
                 header.group, member.client_id, error,
             )  # fmt: skip
             return None
@@ -148,7 +148,7 @@ class RelayHandler:
             offset = decode_offset_id(header.msg_id or "").physical_offset
         except ValueError as error:
             raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r} is no offset id: {error}"
+                ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r} is not an offset id: {error}"
             ) from None
         async with self._reads:
             record = await find_bytes(self._store, offset)
@@ -160,8 +160,8 @@ class RelayHandler:
             if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
                 raise BadRequest(
                     ResponseCode.SYSTEM_BUSY,
-                    f"[OVERLOAD]{self._waiting_bytes} bytes of messages wait for consumers to "
-                    "consume them directly: ask again later",
+                    f"[OVERLOAD]{self._waiting_bytes} bytes of messages are waiting for direct "
+                    "consumption: ask again later",
                 )
             self._waiting_bytes += size_bytes
         try:

@@ -151,14 +151,14 @@ class Members:
             kept[data.group_name] = _chars_of(data)
         if len(kept) > MAX_GROUPS:
             raise _refused(
-                f"the client has {len(kept)} groups, the limit is {MAX_GROUPS} a connection: use "
+                f"the client has {len(kept)} groups, the limit is {MAX_GROUPS} per connection: use "
                 "fewer groups in one client"
             )
         chars = sum(kept.values())
         if chars > MAX_KEPT_CHARS:
             raise _refused(
                 f"the client's subscriptions have {chars} characters, the limit is "
-                f"{MAX_KEPT_CHARS} a connection: subscribe to less in one client"
+                f"{MAX_KEPT_CHARS} per connection: use fewer subscriptions in one client"
             )
         return kept
 
@@ -329,8 +329,8 @@ class Members:
             self._reported[name] = variants
             self.conflicts += not before
             log.warning(
-                "subscriptions of one group differ group=%s %s: the last heartbeat counts for all, "
-                "so give each subscription a group of its own",
+                "subscriptions of one group differ group=%s %s: the last heartbeat counts for "
+                "all members; use a separate group for each subscription",
                 name, _in_words(group),
             )  # fmt: skip
 
@@ -368,7 +368,7 @@ def _check(body: Heartbeat) -> None:
     names = [data.group_name for data in body.consumer_data_set]
     names += [data.group_name for data in body.producer_data_set]
     if len(names) > MAX_GROUPS:
-        raise _refused(f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} a client")
+        raise _refused(f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} per client")
     for name in names:
         if not is_legal_name(name):
             raise _refused(f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-")

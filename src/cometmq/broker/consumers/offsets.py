@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
 #: A member that committed no offset for this long after a start is gone.
-_TOLD_MS: Final = 150_000
+_NOTIFY_MS: Final = 150_000
 
 
 class ConsumerOffsets:
@@ -65,7 +65,7 @@ class ConsumerOffsets:
         self._stale: dict[str, None] = {}
         #: The store, while groups may still commit offsets of messages that a crash lost.
         self._shrunk: MessageStore | None = None
-        self._told_by_ms = 0
+        self._notified_by_ms = 0
         self._file = TableFile(
             os.path.join(config_directory, "consumerOffset.json"),
             self._encode,
@@ -95,8 +95,8 @@ class ConsumerOffsets:
         if not self._config.is_slave:
             self._shrunk = store
             # A stop before all members have committed must not end this period.
-            store.upkeep.shrunk = True
-            self._told_by_ms = self._clock.monotonic_ms() + _TOLD_MS
+            store.maintenance.shrunk = True
+            self._notified_by_ms = self._clock.monotonic_ms() + _NOTIFY_MS
         for key, offsets in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
@@ -118,8 +118,8 @@ class ConsumerOffsets:
         """Write the file at the configured interval if something changed."""
         while True:
             await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
-            if self._shrunk is not None and self._clock.monotonic_ms() > self._told_by_ms:
-                self._shrunk.upkeep.shrunk = False
+            if self._shrunk is not None and self._clock.monotonic_ms() > self._notified_by_ms:
+                self._shrunk.maintenance.shrunk = False
             if self._stale or self._file.unsaved:
                 try:
                     await self._file.write()
@@ -265,7 +265,7 @@ class OffsetHandler:
                 raise BadRequest(
                     ResponseCode.QUERY_NOT_FOUND,
                     f"Not found: group {header.consumer_group} has no offset in queue "
-                    f"{header.queue_id} of {header.topic}, maybe it starts for the first time",
+                    f"{header.queue_id} of {header.topic}; it may be starting for the first time",
                 )
             offset = 0
         return Reply(header=QueueOffsetResponse(offset))
@@ -299,7 +299,7 @@ class OffsetHandler:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
                 f"offset {header.commit_offset} of queue {header.queue_id}: topic {header.topic} "
-                f"has {queues} queues, and offsets are not negative",
+                f"has {queues} queues, and offsets must not be negative",
             )
         if not is_legal_name(header.consumer_group):
             raise BadRequest(

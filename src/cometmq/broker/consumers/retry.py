@@ -122,8 +122,8 @@ class SendBackHandler:
             # Without this check, a consumer that retries would store one more copy each time.
             raise BadRequest(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
-                f"the message is not sent back, for too few slaves are connected: group "
-                f"{header.group} keeps it, and tries again",
+                "the message is not sent back: too few slaves are connected; the consumer of "
+                f"group {header.group} keeps it and tries again",
             )
         await self._topics.saved()
         result = await self._appender.put(back)
@@ -131,7 +131,9 @@ class SendBackHandler:
         if result.code == ResponseCode.SUCCESS:
             return Reply()
         log.warning("send-back not durable group=%s code=%d", header.group, result.code)
-        return Reply(result.code, remark="sent back, but stored here alone until now: try again")
+        return Reply(
+            result.code, remark="sent back, but stored on this broker only so far: try again"
+        )
 
     def _group(self, name: str) -> SubscriptionGroupConfig:
         if not is_legal_name(DLQ_PREFIX + name) or not is_legal_name(RETRY_PREFIX + name):

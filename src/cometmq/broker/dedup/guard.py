@@ -263,7 +263,7 @@ def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
     except BadRecord as error:
         raise MessageIllegal(f"batch body: {error}") from None
     if not spans:
-        raise MessageIllegal("the batch holds no message")
+        raise MessageIllegal("the batch contains no messages")
     new: list[bytes] = []
     ids: list[str | None] = []
     inside: dict[str, int] = {}
@@ -370,8 +370,8 @@ class GuardedSends:
         """
         if has_more_than(request.body, MESSAGES_MAX):
             raise MessageIllegal(
-                f"a batch to a topic whose repeated ids are dropped holds at most {MESSAGES_MAX} "
-                "messages: send smaller ones"
+                f"a batch for a topic that drops repeated ids may contain at most {MESSAGES_MAX} "
+                "messages: send smaller batches"
             )
         topic = request.header.topic
         sifted = sift(request.body, partial(self._guard.first, topic))
@@ -421,7 +421,7 @@ class GuardedSends:
         except CometError as error:
             self._fail(peer, request, error)
         except OSError as error:
-            log.exception("repeated_send_unread peer=%s", peer.address)
+            log.exception("repeated_send_unreadable peer=%s", peer.address)
             self._fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, str(error)))
         else:
             self._again(peer, request)

@@ -132,7 +132,7 @@ class IdWindow:
             oldest = self._tables.pop()
             self.left_early += oldest.count
             log.warning(
-                "repeated_ids_left_early ids=%d age_ms=%d window_ms=%d ids_max=%d",
+                "repeated_ids_evicted_early ids=%d age_ms=%d window_ms=%d ids_max=%d",
                 oldest.count, now_ms - oldest.newest_ms, self.window_ms, self.ids_max,
             )  # fmt: skip
         self._tables.appendleft(table)

@@ -336,8 +336,8 @@ class FilterTable:
         fits = self._fits(topic, chars)
         if not fits:
             self._warn(
-                "consumer filters full count=%d chars=%d group=%s topic=%s: pulls of more groups "
-                "must carry their subscriptions", self._count, self._chars, group,
+                "consumer filter table full count=%d chars=%d group=%s topic=%s: further groups "
+                "must send their subscriptions with each pull", self._count, self._chars, group,
                 topic[:_MAX_LOGGED_CHARS],
             )  # fmt: skip
         return fits

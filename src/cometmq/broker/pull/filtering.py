@@ -119,7 +119,7 @@ class Filters:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist: group {header.consumer_group} is not "
-                f"subscribed to {header.topic}, or its heartbeat did not arrive",
+                f"subscribed to {header.topic}, or its heartbeat has not arrived",
             )
         if subscription.sub_version < header.sub_version:
             raise BadRequest(
@@ -224,13 +224,13 @@ def read_matching(
     """
     is_far = False
 
-    def noted(offset: int, max_count: int, max_bytes: int) -> ReadResult:
+    def recording_read(offset: int, max_count: int, max_bytes: int) -> ReadResult:
         nonlocal is_far
         found = read(offset, max_count, max_bytes)
         is_far = is_far or found.far
         return found
 
-    result = _read_matching(noted, offset, max_count, max_bytes, sql)
+    result = _read_matching(recording_read, offset, max_count, max_bytes, sql)
     result.far = is_far
     return result
 

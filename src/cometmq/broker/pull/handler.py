@@ -226,7 +226,10 @@ class PullHandler:
                 Reply(
                     ResponseCode.PULL_RETRY_IMMEDIATELY,
                     header=PullMessageResponse(0, header.queue_offset, 0, 0),
-                    remark="this slave is read only while its master is gone (slaveReadEnable)",
+                    remark=(
+                        "this slave serves pulls only while its master is unavailable "
+                        "(slaveReadEnable)"
+                    ),
                 ),
             )
             return

@@ -62,7 +62,7 @@ def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[sock
             main.close()
             if port:
                 raise
-    raise OSError(f"no two free ports {VIP_DISTANCE} apart on {host}")
+    raise OSError(f"found no two free ports {VIP_DISTANCE} apart on {host}")
 
 
 def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> socket.socket:
@@ -124,8 +124,9 @@ class Addresses:
             _close(own)
             raise SettingsError(
                 "takenAddress",
-                f"this broker took {config.taken_address} over and cannot listen there ({error}): "
-                f"stop who does, or give it up, in the settings and in {role_path(self._root)}",
+                f"this broker took over {config.taken_address} and cannot listen there ({error}): "
+                "stop the process that does, or remove the address from the settings and from "
+                f"{role_path(self._root)}",
             ) from None
 
     def reserve_at(self, address: str) -> list[socket.socket]:
@@ -210,7 +211,9 @@ class AddressAdmin:
         """Check whether the address could be taken, or take it."""
         wanted = parse_json(request.body, TakeAddress)
         if self._config.is_slave and not wanted.check:
-            raise _refused("this broker is a slave, and its master has the address: promote it")
+            raise _refused(
+                "this broker is a slave and its master uses the address: promote this broker first"
+            )
         async with self._taking:
             try:
                 state = await self._state(wanted)
@@ -221,19 +224,21 @@ class AddressAdmin:
                 state = AddressState(name, f"{wanted.address}: {error.strerror}")
             except (SettingsError, NotConnected) as error:
                 raise _refused(str(error)) from None
-        log.info("address_asked_for by=%s of=%s state=%s", peer.address, wanted, state.state)
+        log.info(
+            "address_takeover_requested by=%s of=%s state=%s", peer.address, wanted, state.state
+        )
         return Reply(body=encode_json(state))
 
     async def _state(self, wanted: TakeAddress) -> AddressState:
         if wanted.address == self._addresses.current:
             return AddressState("taken")
         if self._config.taken_address:
-            raise _refused(f"this broker has taken {self._config.taken_address} over already")
+            raise _refused(f"this broker has already taken over {self._config.taken_address}")
         if wanted.check:
             _close(self._addresses.reserve_at(wanted.address))
             return AddressState("free")
         await self._addresses.take(wanted.address, self._files, self._clock, self._serve)
-        log.warning("address_taken address=%s own=%s", wanted.address, self._addresses.own)
+        log.warning("address_taken_over address=%s own=%s", wanted.address, self._addresses.own)
         await self._moved()
         return AddressState("taken")
 

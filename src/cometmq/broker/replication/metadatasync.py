@@ -172,7 +172,7 @@ class MasterTables:
                     dropped = True
                     log.info("former_queues_dropped topic=%s end=%d", topic, end)
         if dropped:
-            await store.upkeep.note_soon()
+            await store.maintenance.note_soon()
 
     async def _ask(self, address: str, code: RequestCode, header: Header | None = None) -> bytes:
         response = await self._remoting.call(address, code, header, timeout_ms=TIMEOUT_MS)

@@ -92,8 +92,8 @@ class Rivals:
             log.error(
                 "another_master name=%s address=%s reason=%r",
                 self._name, address,
-                "two brokers take sends under one name, and what one stores the other lacks: stop "
-                "one of them, and start it as a slave with haRejoin=truncate",
+                "two brokers accept sends under one name, and each lacks what the other stores: "
+                "stop one of them, and start it as a slave with haRejoin=truncate",
             )  # fmt: skip
         self.found = found
 
@@ -108,8 +108,8 @@ class Situation:
     """Facts that a slave knows before its promotion.
 
     ``registered`` are name servers with the address that they list as the master; ``unheard`` are
-    name servers that do not answer. ``end`` is the end of the slave's log. ``told_end`` is the end
-    of the master's log, reported ``told_age_ms`` ago; -1 if it was never reported.
+    name servers that do not answer. ``end`` is the end of the slave's log. ``reported_end`` is
+    the end of the master's log, reported ``reported_age_ms`` ago; -1 if it was never reported.
     ``tables_age_ms`` is -1 if the tables were never copied.
     """
 
@@ -120,8 +120,8 @@ class Situation:
     unheard: tuple[str, ...]
     end: int
     undispatched_bytes: int
-    told_end: int
-    told_age_ms: int
+    reported_end: int
+    reported_age_ms: int
     tables_age_ms: int
 
 
@@ -144,31 +144,36 @@ def _refusal(text: str) -> Finding:
 
 def _master(seen: Situation) -> list[Finding]:
     found = [
-        _refusal(f"name server {server} has {address} as the master: stop that one first")
+        _refusal(f"name server {server} lists {address} as the master: stop that broker first")
         for server, address in seen.registered
     ]
     if seen.is_connected:
         found.append(_refusal(f"the master {seen.master} is connected: stop it first"))
     found += [
-        _warning(f"name server {server} does not answer: it may know of another master")
+        _warning(f"name server {server} does not answer: it may list another master")
         for server in seen.unheard
     ]
-    return found or [_fine("the master is gone: it is not connected, and no name server has it")]
+    return found or [_fine("the master is gone: it is not connected, and no name server lists it")]
 
 
 def _log(seen: Situation) -> Finding:
     if seen.problem:
-        return _refusal(f"its log is not the master's: {seen.problem}")
-    if seen.told_end < 0:
-        return _warning("the master never said how long its log is: what it lacks is not known")
-    lacks = seen.told_end - seen.end
-    ago = _ago(seen.told_age_ms)
+        return _refusal(f"its log differs from the master's: {seen.problem}")
+    if seen.reported_end < 0:
+        return _warning(
+            "the master never reported the end of its log: it is unknown how much this slave lacks"
+        )
+    lacks = seen.reported_end - seen.end
+    ago = _ago(seen.reported_age_ms)
     if lacks > 0:
         return _warning(
-            f"it lacks {lacks:,} bytes of the {seen.told_end:,} that the master had {ago}: they "
-            "are lost unless that one comes back first"
+            f"it lacks {lacks:,} of the {seen.reported_end:,} bytes that the master reported "
+            f"{ago}: they are lost unless the master returns first"
         )
-    return _fine(f"it has all that the master had {ago}: {seen.told_end:,} bytes of log")
+    return _fine(
+        f"its log is complete up to the end that the master reported {ago}: "
+        f"{seen.reported_end:,} bytes"
+    )
 
 
 def _tables(seen: Situation) -> Finding:
@@ -176,14 +181,17 @@ def _tables(seen: Situation) -> Finding:
         return _warning("topics, groups and offsets were never copied from the master")
     text = f"topics, groups and offsets were copied {_ago(seen.tables_age_ms)}"
     if seen.tables_age_ms > OLD_TABLES_MS:
-        return _warning(f"{text}: consumers may see again what they read since")
+        return _warning(f"{text}: consumers may receive again what they have read since")
     return _fine(text)
 
 
 def _rest(seen: Situation) -> list[Finding]:
     found = []
     if seen.undispatched_bytes:
-        text = f"{seen.undispatched_bytes:,} bytes are not in queues yet: its start does that"
+        text = (
+            f"{seen.undispatched_bytes:,} bytes are not in the queues yet: they are dispatched at "
+            "the start as a master"
+        )
         found.append(_fine(text))
     return found
 
@@ -226,11 +234,11 @@ class PromotionAdmin:
             )
         if not isinstance(part, SlavePart):
             role = self._config.broker_role.name
-            raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, no slave")
+            raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, not a slave")
         if restart is None:
             raise BadRequest(
                 ResponseCode.ILLEGAL_OPERATION,
-                "whoever runs this broker cannot begin it anew: stop it, and start it with "
+                "this process cannot restart its broker: stop it, and start it with "
                 f"brokerRole={wanted.role} and brokerId=0",
             )
         if part.where():
@@ -264,7 +272,7 @@ class PromotionAdmin:
             unheard=tuple(server for server, found in pairs if found is None),
             end=store.written_offset,
             undispatched_bytes=store.written_offset - store.dispatched_offset,
-            told_end=tables.master_end,
-            told_age_ms=now_ms - tables.master_end_ms,
+            reported_end=tables.master_end,
+            reported_age_ms=now_ms - tables.master_end_ms,
             tables_age_ms=tables.age_ms,
         )

@@ -99,14 +99,15 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
         raise StoreCorrupt(
             path,
             -1,
-            f"it does not say which role was kept ({error}): remove it to go by brokerRole",
+            f"it does not contain the kept role ({error}): remove the file to use the setting "
+            "brokerRole",
         ) from None
     if kept.address and kept.address != config.taken_address:
         log.warning(
-            "kept_address_wins address=%s reason=%r",
+            "kept_address_overrides_settings address=%s reason=%r",
             kept.address,
-            f"this broker took it over: set takenAddress={kept.address} in its settings, or remove "
-            f"{path} to have it go by them",
+            f"this broker took over the address: set takenAddress={kept.address} in its settings, "
+            f"or remove {path} to use the settings",
         )
         config = replace(config, taken_address=kept.address)
     elif not config.is_slave:
@@ -117,10 +118,10 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
     if not config.is_slave:
         return config
     log.warning(
-        "kept_role_wins role=%s settings=SLAVE reason=%r",
+        "kept_role_overrides_settings role=%s settings=SLAVE reason=%r",
         kept.role.name,
         f"this broker was promoted: set brokerRole={kept.role.name} and brokerId=0 in its "
-        f"settings, or remove {path} to have it be a slave again",
+        f"settings, or remove {path} to make it a slave again",
     )
     return replace(config, broker_role=kept.role, broker_id=0)
 
@@ -166,9 +167,11 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
 
         return instead_of
 
-    send = refusing(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and takes no sends")
-    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
-    change = refusing(ResponseCode.SYSTEM_ERROR, "a slave changes no topics and groups")
+    send = refusing(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and accepts no sends"
+    )
+    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end transactions")
+    change = refusing(ResponseCode.SYSTEM_ERROR, "a slave cannot change topics and groups")
     refusals = {
         **dict.fromkeys(_SENDS, send),
         **dict.fromkeys(_CHANGES, change),
@@ -327,7 +330,7 @@ class SlavePart:
         segments = self.slave.store.log.segments
         first = first_record(segments.files[0]) if segments.files else None
         if first is None or problem.offset < segments.start + first.size_bytes:
-            log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
+            log.error("rejoin_refused reason=%r", f"{problem}; the logs have no record in common")
             return
         self._rejoin(problem)
 

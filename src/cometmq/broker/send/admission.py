@@ -118,8 +118,8 @@ class Admission:
         ):
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{waiting_sends} sends wait for the disk, this connection's answers "
-                f"{'pile up' if peer.congested else 'are read'}: send slower",
+                f"[OVERLOAD]{waiting_sends} sends are waiting for the disk, the answers of "
+                f"this connection {'pile up' if peer.congested else 'are read'}: send slower",
             )
 
     def find_topic(self, topic: str) -> TopicConfig | None:
@@ -176,7 +176,8 @@ def check_no_transaction(sys_flag: int, what: str) -> None:
     """
     if sys_flag & TRANSACTION_MASK:
         raise MessageIllegal(
-            f"{what} cannot be part of a transaction (system flag {sys_flag}): send a message"
+            f"{what} cannot be part of a transaction (system flag {sys_flag}): send it as a "
+            "single message"
         )
 
 

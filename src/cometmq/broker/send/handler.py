@@ -399,7 +399,7 @@ class SendHandler:
         level = self._delay.level_of(properties) if props.DELAY in properties else 0
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal(
-                f"system flag {header.sys_flag} says that the message is part of a transaction, "
+                f"system flag {header.sys_flag} marks the message as part of a transaction, but "
                 "its property TRAN_MSG does not"
             )
         if topic.startswith(RETRY_PREFIX):
@@ -451,7 +451,7 @@ class SendHandler:
         if group is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name}: create it, or let its consumer start first",
+                f"subscription group not exist, {name}: create it, or start its consumer first",
             )
         allowed = header.max_reconsume_times
         if allowed is None:

@@ -172,7 +172,7 @@ class TopicTable:
                 self._take_in(topic, known, max(found) + 1)
 
     def _take_in(self, topic: str, known: TopicConfig | None, queues: int) -> None:
-        log.warning("topic found in the store alone topic=%s queues=%d", topic, queues)
+        log.warning("topic found only in the store topic=%s queues=%d", topic, queues)
         if known is not None:
             self.put(msgspec.structs.replace(known, read_queue_nums=queues))
         elif self._config.is_slave:

@@ -135,7 +135,7 @@ class CheckBack:
             log.info(
                 "transaction not checked half_offset=%d group=%s checks=%d reason=%s",
                 half_offset, half.group, half.checks,
-                "no producer of the group is connected" if place else "it names no topic",
+                "no producer of the group is connected" if place else "it has no topic",
             )  # fmt: skip
             return
         unique = properties.get(props.UNIQ_KEY)

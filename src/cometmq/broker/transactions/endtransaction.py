@@ -82,7 +82,7 @@ class Transactions:
         self._clock = clock
         self._tasks = tasks
         self._timers = TimerRules(config)
-        self._lately: dict[int, OutgoingRecord] = {}
+        self._recent_copies: dict[int, OutgoingRecord] = {}
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
@@ -133,18 +133,18 @@ class Transactions:
         if self.index.half_queue is None:
             self.index.half_queue = self._store.queue(HALF_TOPIC, 0)
         if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
-            lately = self._lately
-            if len(lately) >= MAX_REMEMBERED:
-                del lately[next(iter(lately))]
-            lately[half_offset] = copy
+            copies = self._recent_copies
+            if len(copies) >= MAX_REMEMBERED:
+                del copies[next(iter(copies))]
+            copies[half_offset] = copy
 
     def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
         """Return the cached copy of a recent half message, as consumers will get it, or None."""
         if self._failures != self._store.state.put_failures:
             # After a failed write, records appended before it may not be stored.
             self._failures = self._store.state.put_failures
-            self._lately.clear()
-        copy = self._lately.pop(half_offset, None)
+            self._recent_copies.clear()
+        copy = self._recent_copies.pop(half_offset, None)
         return copy if copy and copy.prepared_offset == half.physical_offset else None
 
     # ----------------------------------------------------------------------------------------- end
@@ -162,7 +162,7 @@ class Transactions:
         if kind != _COMMIT and kind != _ROLLBACK:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
+                f"commitOrRollback is {kind}: it must be 8 (commit), 12 (roll back) or 0 (unknown)",
             )
         half = self._open(header)
         half_offset = header.tran_state_table_offset
@@ -181,7 +181,7 @@ class Transactions:
     def _open(self, header: EndTransaction) -> Half:
         half = self.index.get(header.tran_state_table_offset)
         if half is None or half.ending:
-            state = "has ended, or never was" if half is None else "is ending"
+            state = "has ended or never existed" if half is None else "is ending"
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
                 "Find prepared transaction message failed: the transaction at half offset "
@@ -208,14 +208,16 @@ class Transactions:
     ) -> None:
         if record is None or not is_half(record, request.header.tran_state_table_offset):
             raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: it is lost"
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: the half message is lost",
             )
         copy = None
         if request.header.commit_or_rollback == _COMMIT:
             copy = committed(record)
             if copy is None:
                 raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
+                    ResponseCode.SYSTEM_ERROR,
+                    "the half message has no property with its real topic",
                 )
             copy = self._timed(copy)
         self.conclude(request.header.tran_state_table_offset, half, copy, peer, request)

@@ -158,8 +158,8 @@ class DirectConsumption:
             async with asyncio.timeout(TIMEOUT_MS / 1000):
                 verdict, remark = await settler.done
         except TimeoutError:
-            what = "is not done with it" if inflight.taken_count else "took it from the consumer"
-            who = "its consumer" if inflight.taken_count else "nobody"
+            what = "did not finish it" if inflight.taken_count else "took it"
+            who = "its consumer" if inflight.taken_count else "no consumer task"
             raise BadRequest(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
                 f"message {message.message_id}: {who} {what} within {TIMEOUT_MS} ms",
@@ -263,7 +263,7 @@ class Inquiries:
         header = request.header
         offsets = {queue_of(key): at for key, at in read_offsets(request.body).items()}
         log.info(
-            "reset_asked group=%s topic=%s queues=%d told_by=%s",
+            "offset_reset_requested group=%s topic=%s queues=%d told_by=%s",
             header.group, header.topic, len(offsets), address,
         )  # fmt: skip
         await self._operated(header.group).reset(header.topic, offsets)

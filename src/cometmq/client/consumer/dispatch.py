@@ -190,9 +190,9 @@ class Dispatch:
                 await waiter
         except TimeoutError:
             log.warning(
-                "messages_not_settled count=%d hint=%s",
+                "messages_not_acknowledged count=%d hint=%s",
                 self._handed_out,
-                "leave message.processing() or call message.ack() to get further ones",
+                "leave message.processing() or call message.ack() to receive more",
             )
         except asyncio.CancelledError:
             self._wake_next()  # this waiter may have been woken already: pass that on

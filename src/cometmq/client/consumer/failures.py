@@ -53,11 +53,11 @@ PROGRAMMING_ERRORS: Final = (
 class Failure:
     """Exception that was not raised to the caller.
 
-    Recorders set ``told`` when they have reported it.
+    Recorders set ``is_reported`` when they have reported it.
     """
 
     error: Exception
-    told: bool = False
+    is_reported: bool = False
 
 
 _recorders: list[list[Failure]] = []

@@ -89,7 +89,7 @@ class RemoteOffsets:
         #: Offset of each queue that was stored last, and the address of the broker that stored it.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
         self._updates: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._told_ms = session.clock.monotonic_ms()
+        self._last_stored_ms = session.clock.monotonic_ms()
         self._losses = session.remoting.losses
 
     async def load(self, queue: MessageQueue) -> int | None:
@@ -132,10 +132,10 @@ class RemoteOffsets:
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
         now_ms = self._session.clock.monotonic_ms()
-        is_old = now_ms - self._told_ms >= _REPEAT_MS
+        is_old = now_ms - self._last_stored_ms >= _REPEAT_MS
         if is_old or self._losses != self._session.remoting.losses:
             self._losses = self._session.remoting.losses
-            self._told_ms = now_ms
+            self._last_stored_ms = now_ms
             # Forget what brokers confirmed, so that every offset is sent again.
             self._stored.clear()
         due = [

@@ -167,7 +167,7 @@ def make_options(
     if mode not in ("clustering", "broadcasting"):
         raise SettingsError("mode", f"{mode!r} is neither 'clustering' nor 'broadcasting'")
     if isinstance(start, str) and start not in _START_NAMES:
-        raise SettingsError("start", f"{start!r} is neither 'last' nor 'first' nor a moment")
+        raise SettingsError("start", f"{start!r} is neither 'last' nor 'first' nor a time")
     wanted = {topics: expression} if isinstance(topics, str) else topics or {}
     filters = _filters(wanted, namespace)
     if not filters and not polls:
@@ -205,5 +205,5 @@ def _strategy(allocation: Allocation, namespace: Namespace) -> Strategy:
         return allocation
     strategy = NAMED.get(allocation)
     if strategy is None:
-        raise SettingsError("allocation", f"{allocation!r} is none of {', '.join(NAMED)}")
+        raise SettingsError("allocation", f"{allocation!r} is not one of {', '.join(NAMED)}")
     return strategy

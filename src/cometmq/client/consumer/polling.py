@@ -250,7 +250,10 @@ class PullConsumer:
         reached.
         """
         if self.options.filters:
-            raise SettingsError("topics", "this consumer shares topics: queues are given to it")
+            raise SettingsError(
+                "topics",
+                "this consumer subscribes to topics: its queues are assigned by the rebalance",
+            )
         await self.start()
         wanted = map(self._session.namespace.wrap_queue, queues)
         change = plan(self._reader.queues(), wanted)
@@ -288,7 +291,9 @@ class PullConsumer:
             self._puller.min_offset(queue), self._puller.max_offset(queue)
         )
         if not low <= offset <= high:
-            raise SettingsError("offset", f"{offset} is not in {low} to {high}, which {queue} has")
+            raise SettingsError(
+                "offset", f"{offset} is outside the range {low} to {high} of {queue}"
+            )
         self._move(inflight, offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:

@@ -142,7 +142,7 @@ class QueueReader:
         """Read one queue until it is dropped."""
         queue = inflight.queue
         epoch = self._locks.epoch(queue) if self._locks is not None else 0
-        told = inflight.committable
+        reported_offset = inflight.committable
         failures = 0
         while not inflight.dropped:
             if inflight.is_full(self._limits) or not (
@@ -159,16 +159,16 @@ class QueueReader:
                         # Another member may have processed messages of the queue meanwhile.
                         epoch = self._locks.epoch(queue)
                         inflight.reset(await self._starts.of(queue))
-                        told = inflight.committable
+                        reported_offset = inflight.committable
                 asked, done = inflight.next_offset, inflight.committable
                 # An unchanged offset is not sent: it could overtake a newer one in the broker.
                 begun_ms = self._clock.monotonic_ms()
-                result = await self._pull_once(inflight, None if done == told else done)
+                result = await self._pull_once(inflight, None if done == reported_offset else done)
                 inflight.pulled_ms = self._clock.monotonic_ms()
                 if self._stats is not None and result.found:
                     took_ms = inflight.pulled_ms - begun_ms
                     self._stats.pulled(queue.topic, len(result.found), took_ms)
-                told = done
+                reported_offset = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
                 failures = await self._may_ask_again(result.leads_on_from(asked), failures)

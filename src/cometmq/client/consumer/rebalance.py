@@ -101,16 +101,16 @@ class Rebalancer:
 
     async def round(self) -> bool:
         """Rebalance all topics once; return False when one could not be completed."""
-        told: dict[str, list[str]] = {}
-        results = [await self._topic(topic, told) for topic in sorted(self._options.topics)]
+        member_ids: dict[str, list[str]] = {}
+        results = [await self._topic(topic, member_ids) for topic in sorted(self._options.topics)]
         return all(results)
 
-    async def _topic(self, topic: str, told: dict[str, list[str]]) -> bool:
+    async def _topic(self, topic: str, member_ids: dict[str, list[str]]) -> bool:
         try:
             queues = await self._session.subscribe_queues(topic)
             mine = list(queues)
             if not self._options.broadcasting:
-                mine = await self._share(topic, queues, told)
+                mine = await self._share(topic, queues, member_ids)
         except CometError as error:
             # The first heartbeat of the group creates its retry topic.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
@@ -131,27 +131,27 @@ class Rebalancer:
         return await self._assignee.apply(change)
 
     async def _share(
-        self, topic: str, queues: tuple[MessageQueue, ...], told: dict[str, list[str]]
+        self, topic: str, queues: tuple[MessageQueue, ...], member_ids: dict[str, list[str]]
     ) -> list[MessageQueue]:
         options, me = self._options, self._session.client_id
-        members = await self._members(queues, told)
+        members = await self._members(queues, member_ids)
         try:
             return share(options.allocation, options.group, topic, queues, members, me)
         except Exception as error:  # the strategy may be a user's function
             raise ClientError(f"the allocation strategy failed: {error!r}") from error
 
     async def _members(
-        self, queues: tuple[MessageQueue, ...], told: dict[str, list[str]]
+        self, queues: tuple[MessageQueue, ...], member_ids: dict[str, list[str]]
     ) -> list[str]:
         """Return the client ids of the group, from one of the topic's brokers.
 
-        ``told`` caches them by broker name for the topics of one round. A change after that causes
-        another round.
+        ``member_ids`` caches them by broker name for the topics of one round. A change after that
+        causes another round.
         """
         if not queues:
             return []
         for queue in queues:
-            if (ids := told.get(queue.broker_name)) is not None:
+            if (ids := member_ids.get(queue.broker_name)) is not None:
                 return ids
         queue = random.choice(queues)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
@@ -162,6 +162,6 @@ class Rebalancer:
         ids = parse_json(response.body, ConsumerIds).consumer_id_list
         if self._session.client_id not in ids:
             await self._session.heartbeat()
-            raise BrokerRefused(address, code, 1, "it does not know this member yet")
-        told[queue.broker_name] = ids
+            raise BrokerRefused(address, code, 1, "the broker does not know this member yet")
+        member_ids[queue.broker_name] = ids
         return ids

@@ -81,7 +81,7 @@ class StartPositions:
             except RouteNotFound:
                 self._at_join[topic] = frozenset()
             except CometError as error:
-                log.warning("queues_unknown_at_join topic=%s error=%s", topic, error)
+                log.warning("queues_unavailable_at_join topic=%s error=%s", topic, error)
 
     async def of(self, queue: MessageQueue) -> int:
         """Return the offset to start at. Raises ClientError when the broker cannot be asked."""

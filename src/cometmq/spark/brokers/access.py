@@ -56,7 +56,7 @@ def parse(given: Given) -> Access:
 def _account(given: Given) -> Account | None:
     for name, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
         if name in given and other not in given:
-            raise BadOption(other, f"has to be given with {name}")
+            raise BadOption(other, f"must be given together with {name}")
     if "accessKey" not in given:
         return None
     # A parsed value is not quoted in errors here, since it may be the secret key.
@@ -67,7 +67,7 @@ def addresses(text: str) -> tuple[str, ...]:
     """Parse addresses like ``a:9876;b:9876``. Raises ValueError."""
     found = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
     if not found:
-        raise ValueError("names no address")
+        raise ValueError("contains no address")
     for address in found:
         host, _, port = address.rpartition(":")
         if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):

@@ -145,7 +145,7 @@ def masters(access: Access) -> frozenset[str]:
 def unknown(topic: str, access: Access) -> RouteNotFound:
     """Return the error for a topic that is in no route."""
     asked = ";".join(access.nameservers)
-    return RouteNotFound(topic, f"no name server knows it; create it first ({asked})")
+    return RouteNotFound(topic, f"no name server has a route for it; create it first ({asked})")
 
 
 def ask_name_server(calls: Sequence[Call], access: Access) -> tuple[str, list[Response]]:

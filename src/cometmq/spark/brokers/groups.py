@@ -107,7 +107,7 @@ def _masters(queues: Iterable[MessageQueue], access: Access) -> dict[str, list[M
     for queue in wanted:
         broker_id, address = cluster.brokers(queue, access)[0]
         if broker_id != cluster.MASTER_ID:
-            raise NotConnected(queue.broker_name, "its master is away")
+            raise NotConnected(queue.broker_name, "its master is unavailable")
         found.setdefault(address, []).append(queue)
     return found
 

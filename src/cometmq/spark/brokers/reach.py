@@ -191,7 +191,7 @@ def _look(answer: Answer, asked_for: int) -> Look:
     if moved or (waits and int(response.ext["nextBeginOffset"]) > asked_for):
         return Look(0, 0.0, is_gone=True)
     if waits or response.code == ResponseCode.PULL_NOT_FOUND:
-        raise NotConnected(answer.address, f"does not say what is at offset {asked_for}")
+        raise NotConnected(answer.address, f"did not report what is at offset {asked_for}")
     raise refusal(answer.address, _PULL, response)
 
 

@@ -34,7 +34,7 @@ def parse(given: Given) -> Tls | None:
     if not get(given, "useTls", boolean, False):
         for name in OPTIONS[1:]:
             if name in given:
-                raise BadOption(name, "means nothing unless useTls is true")
+                raise BadOption(name, "has no effect unless useTls is true")
         return None
     found = Tls(
         ca_file=get(given, "tlsCaFile", some_text, None),
@@ -43,7 +43,7 @@ def parse(given: Given) -> Tls | None:
         check_hostname=get(given, "tlsCheckHostname", boolean, True),
     )
     if found.key_file is not None and found.cert_file is None:
-        raise BadOption("tlsKeyFile", "is the key of tlsCertFile, which is not given")
+        raise BadOption("tlsKeyFile", "needs option tlsCertFile, which is not given")
     return found
 
 

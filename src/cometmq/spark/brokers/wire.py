@@ -231,8 +231,8 @@ def refusal(address: str, code: int, response: Response) -> BrokerRefused:
     remark = response.remark or "no remark"
     if response.code == ResponseCode.NO_PERMISSION or _OF_ACL in remark:
         remark += (
-            "; options accessKey and secretKey say who asks, and that account needs the right to "
-            f"read the topic and the right of the group {GROUP}"
+            "; set options accessKey and secretKey to an account that may read the topic and the "
+            f"group {GROUP}"
         )
     return BrokerRefused(address, code, response.code, remark)
 

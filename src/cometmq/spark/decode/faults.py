@@ -41,9 +41,9 @@ _TAIL: Final = b"\0\0\0"
 """The end of a record without topic and properties."""
 
 _FAULTS: Final = {
-    BAD_TOPIC: "topic is no UTF-8",
-    BAD_TEXT: "properties are no UTF-8",
-    BAD_PAIR: "properties hold something that is no name with a value",
+    BAD_TOPIC: "topic is not UTF-8",
+    BAD_TEXT: "properties are not UTF-8",
+    BAD_PAIR: "properties contain an entry that is not a name with a value",
 }
 _ONLY_IN_TEXTS: Final = ("topic",)
 

@@ -178,7 +178,7 @@ def problem_at(data: bytes, at: int, base: int | None = None) -> str:
         next(iter_spans(data, at, base=base, check_crc=False), None)
     except BadRecord as error:
         return error.problem
-    return "no byte is there"
+    return "there are no bytes"
 
 
 def _array(kind: pa.DataType, texts: Texts) -> pa.Array:

@@ -37,10 +37,10 @@ from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
     drained,
+    progress_reported,
     silent,
     size_bytes,
     span_ms,
-    tasks_told,
 )
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
@@ -98,14 +98,14 @@ def compact(
     chosen = [file for group in small.values() for file in group]
     # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
-    with tasks_told(spark, "compact", progress):
+    with progress_reported(spark, "compact", progress):
         stands, read, written = _join(spark, folder, attempt, small, file_bytes)
     if read != written:
         folder.remove(f"{DATA}/{attempt}")
         raise CountDiffers(path, read, written)
     if not batchlog.exchange(folder, before, [file.name for file in chosen], stands):
         folder.remove(f"{DATA}/{attempt}")
-        raise BadOption("compact", f"another run has joined files of {path} meanwhile")
+        raise BadOption("compact", f"another run has compacted files of {path} in the meantime")
     return len(files), len(files) - len(chosen) + len(stands)
 
 
@@ -186,18 +186,23 @@ _ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 class ArchiveOptions(Places):
     """Options of the job archive: the messages, the target, and the form of the archive."""
 
-    target: Annotated[str, JobOption("The archive: a path or URL.", positional=True)]
-    format: Annotated[Literal["parquet", "delta"], JobOption("The kind of table.")] = "parquet"
-    hours: Annotated[bool, JobOption("Partition by hour of the day, too.")] = False
+    target: Annotated[str, JobOption("Path or URL of the archive.", positional=True)]
+    format: Annotated[Literal["parquet", "delta"], JobOption("Format of the tables.")] = "parquet"
+    hours: Annotated[bool, JobOption("Also partition by hour of the day.")] = False
     file_bytes: Annotated[
-        int, JobOption("About how large files get.", name="file-size", read=size_bytes)
+        int, JobOption("Approximate size of a file.", name="file-size", read=size_bytes)
     ] = 128_000_000
-    batch_messages: Annotated[int, JobOption("Messages in a batch of the stream.")] = 1_000_000
-    checkpoint: Annotated[str, JobOption("Where the stream's place is kept; in the archive.")] = ""
+    batch_messages: Annotated[int, JobOption("Messages per micro-batch of the stream.")] = 1_000_000
+    checkpoint: Annotated[
+        str, JobOption("Checkpoint directory of the stream; the default is in the archive.")
+    ] = ""
     every_ms: Annotated[
-        int, JobOption("Follow the topics, a batch so often.", name="every", read=span_ms)
+        int,
+        JobOption(
+            "Follow the topics, with a micro-batch at this interval.", name="every", read=span_ms
+        ),
     ] = 0
-    compact: Annotated[bool, JobOption("Join the archive's small files instead.")] = False
+    compact: Annotated[bool, JobOption("Compact the small files of the archive instead.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +233,8 @@ class Archiver:
     def add(self, rows: DataFrame, mark: Mark) -> None:
         """Append a batch unless the archive has it."""
         seen = Observation()
-        told = rows.observe(seen, f.count("*").alias("messages"))
-        if self._table.apply(shaped(told, self._options), mark):
+        observed = rows.observe(seen, f.count("*").alias("messages"))
+        if self._table.apply(shaped(observed, self._options), mark):
             self.batches += 1
             self.messages += int(seen.get["messages"])
         else:
@@ -254,7 +259,7 @@ def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silen
     table = table_at(options.target, options.format, hours=options.hours)
     archiver = Archiver(table, options)
     if options.archive:
-        raise BadOption("archive", "an archive is made of a cluster or of store directories")
+        raise BadOption("archive", "an archive is made from a cluster or from store directories")
     if "live" not in options.named():
         _add_stores(spark, options, archiver, progress)
     elif options.stores:
@@ -275,7 +280,7 @@ def start(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> S
 
 def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> DataStreamWriter:
     if options.until_ms is not None:
-        raise BadOption("until", "a stream has no end; use --since, or archive a store directory")
+        raise BadOption("until", "a stream has no end: use --since, or archive a store directory")
     reader = spark.readStream.format("rocketmq").schema(DDL)
     reader = reader.option("nameservers", options.nameservers)
     reader = reader.option("maxOffsetsPerTrigger", options.batch_messages)
@@ -305,7 +310,7 @@ def _add_stores(
         new = f.col("archived_to").isNull() | (f.col("m.queue_offset") > f.col("archived_to"))
         rows = joined.where(new).select("m.*")
     query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
-    with tasks_told(spark, "archive", progress):
+    with progress_reported(spark, "archive", progress):
         if not rows.isEmpty():
             archiver.add(rows, Mark(query, table.last(spark, query) + 1))
 

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 class AuditOptions:
     """The stores to check, and how thoroughly."""
 
-    stores: Annotated[tuple[str, ...], JobOption("A store directory that all executors see.")] = ()
+    stores: Annotated[
+        tuple[str, ...], JobOption("Store directory that all executors can read.")
+    ] = ()
     full: Annotated[
-        bool, JobOption("Decode every record, also where CometMQ's seals say that nothing changed.")
+        bool,
+        JobOption("Decode every record, including unchanged files according to CometMQ's seals."),
     ] = False
 
 
@@ -68,9 +71,9 @@ class AuditReport:
 def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent) -> AuditReport:
     """Audit stores. Raises BadOption, NoStore, StoreInUse, OSError."""
     if not options.stores:
-        raise BadOption("stores", "name a store directory")
+        raise BadOption("stores", "give a store directory")
 
-    def pool(shared: object, _processes: int, _told: Callable[[int], None]) -> SparkPool:
+    def pool(shared: object, _processes: int, _advance: Callable[[int], None]) -> SparkPool:
         return SparkPool(spark, shared, progress)
 
     found = [
@@ -85,10 +88,10 @@ def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent)
         sum(each.entries for each in found),
         sum(each.index_entries for each in found),
         sum(each.sealed_files for each in found),
-        tuple(_told(finding) for each in found for finding in each.findings),
+        tuple(_as_found(finding) for each in found for finding in each.findings),
     )
 
 
-def _told(finding: Finding) -> Found:
+def _as_found(finding: Finding) -> Found:
     severity = "damage" if finding.severity is Severity.DAMAGE else "note"
     return Found(severity, finding.kind, finding.path, finding.offset, finding.count, finding.text)

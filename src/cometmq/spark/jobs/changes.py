@@ -87,16 +87,17 @@ def _drift(schemas: Mapping[str, str]) -> Column:
         read = f.from_json(
             row, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
         )
-        told = (
-            f.when(given.isNull(), "row is no object")
+        reason = (
+            f.when(given.isNull(), "row is not an object")
             .when(
-                f.size(more) > 0, f.concat(f.lit("row has more fields: "), f.concat_ws(", ", more))
+                f.size(more) > 0,
+                f.concat(f.lit("row has unknown fields: "), f.concat_ws(", ", more)),
             )
             .when(f.size(less) > 0, f.concat(f.lit("row lacks fields: "), f.concat_ws(", ", less)))
             .when(read[_CORRUPT].isNotNull(), "a field of row is of another type")
         )
         mine = (f.col("c.table") == table) & row.isNotNull()
-        problem = f.when(mine, told).otherwise(problem)
+        problem = f.when(mine, reason).otherwise(problem)
     return problem
 
 

@@ -88,8 +88,10 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
                 f'<rect class="bar s{number % SERIES}" x="236" y="{up}" height="{_BAR - 6}" '
                 f'width="{max(length(value), 1):.1f}">{title}</rect>'
             )
-        told = " / ".join(amount(value) for value in found.values())
-        parts.append(_label(242 + length(max(found.values())), up + 13, f"{told} {unit}", "start"))
+        amounts = " / ".join(amount(value) for value in found.values())
+        parts.append(
+            _label(242 + length(max(found.values())), up + 13, f"{amounts} {unit}", "start")
+        )
     legend = _legend(names) if len(names) > 1 else ""
     scale = "<p class=note>Logarithmic scale.</p>" if is_log else ""
     return _svg(len(rows) * _BAR + 8, parts) + legend + scale
@@ -148,9 +150,9 @@ def _grid(top: float, y: Callable[[float], float]) -> str:
 
 
 def _label(x: float, y: float, text: str, anchor: str, title: str = "") -> str:
-    told = f"<title>{escape(title)}</title>" if title and title != text else ""
+    tooltip = f"<title>{escape(title)}</title>" if title and title != text else ""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f"<text {place}>{escape(text)}{told}</text>"
+    return f"<text {place}>{escape(text)}{tooltip}</text>"
 
 
 def _clock(at_ms: int) -> str:

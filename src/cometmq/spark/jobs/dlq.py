@@ -26,7 +26,7 @@ from cometmq.message.properties import (
 )
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.search import readable as body_text
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import moment_ms
@@ -82,9 +82,9 @@ def why(reconsume_times: int, most: int) -> str:
     """Return the likely reason why a message is dead, from the number of times it was sent back.
     ``most`` is the highest number in the group."""
     if reconsume_times <= 0:
-        return "put here by a producer, or sent back without a count"
+        return "sent by a producer, or sent back without a retry count"
     if reconsume_times < most:
-        return f"given up after {reconsume_times} retries: the consumer asked for no more of them"
+        return f"given up after {reconsume_times} retries: the consumer requested no further retry"
     return f"failed {reconsume_times} retries, the group's limit"
 
 
@@ -103,8 +103,8 @@ def unreadable(topic: str, nameservers: str) -> BadOption:
     """Return the error for a topic that consumers may not read, with the remedy."""
     return BadOption(
         "group",
-        f"{topic} may be written but not read, as old brokers make it: allow it with "
-        f"--make-readable, or with mqadmin updateTopicPerm -n '{nameservers}' -t '{topic}' -p 6",
+        f"{topic} is write-only, as old brokers create it: make it readable with --make-readable, "
+        f"or with mqadmin updateTopicPerm -n '{nameservers}' -t '{topic}' -p 6",
     )
 
 
@@ -118,18 +118,30 @@ class DlqOptions:
 
     nameservers: str
     group: Annotated[str, JobOption("The consumer group.", positional=True)]
-    key: Annotated[str, JobOption("Only letters with this key.")] = ""
-    message_id: Annotated[str, JobOption("Only this letter; also by the id it had before.")] = ""
-    where: Annotated[str, JobOption("Only such letters: SQL on the columns, origin too.")] = ""
+    key: Annotated[str, JobOption("Only dead letters with this key.")] = ""
+    message_id: Annotated[str, JobOption("Only the dead letter with this id or original id.")] = ""
+    where: Annotated[
+        str,
+        JobOption(
+            "Only dead letters for which this SQL is true; columns as in the source, and origin."
+        ),
+    ] = ""
     since_ms: Annotated[
-        int | None, JobOption("Dead from when on: ISO 8601 or ms.", name="since", read=moment_ms)
+        int | None,
+        JobOption(
+            "Only dead letters from this time: ISO 8601 or ms.", name="since", read=moment_ms
+        ),
     ] = None
     until_ms: Annotated[
-        int | None, JobOption("Dead until before when.", name="until", read=moment_ms)
+        int | None, JobOption("Only dead letters before this time.", name="until", read=moment_ms)
     ] = None
-    limit: Annotated[int, JobOption("How many to list, the youngest first.")] = 20
-    redrive: Annotated[bool, JobOption("Send the chosen letters to their topics again.")] = False
-    make_readable: Annotated[bool, JobOption("Allow reading of a write-only topic first.")] = False
+    limit: Annotated[int, JobOption("Number of dead letters to list, newest first.")] = 20
+    redrive: Annotated[bool, JobOption("Send the selected dead letters to their topics again.")] = (
+        False
+    )
+    make_readable: Annotated[
+        bool, JobOption("Make a write-only dead-letter topic readable first.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +204,22 @@ def run(spark: SparkSession, options: DlqOptions, progress: Progress = silent) -
         return DlqReport((), (), 0, 0, waiting, 0, 0, 0, 0, ok=True)
     found = _read(spark, options).cache()
     try:
-        with tasks_told(spark, "letters", progress):
+        with progress_reported(spark, "letters", progress):
             summary = _summary(found)
         origins = [row.origin for row in summary if row.origin is not None]
         topics = _existing(options, origins)
         gone = [topic for topic in origins if topic not in topics]
         if gone and options.redrive:
-            raise RouteNotFound(gone[0], "create it, or choose letters of others with --where")
+            raise RouteNotFound(
+                gone[0], "create it, or select dead letters of other topics with --where"
+            )
         first_ms = min((row["first"] for row in summary), default=0)
         there = _there(spark, options, found, topics, first_ms)
         before, sent, missing = len(there), 0, 0
         if options.redrive:
-            with tasks_told(spark, "re-drive", progress):
+            with progress_reported(spark, "re-drive", progress):
                 sent = _send(found, options, there)
-            with tasks_told(spark, "check", progress):
+            with progress_reported(spark, "check", progress):
                 there = _there(spark, options, found, topics, first_ms)
             missing = before + sent - len(there)
         rows = found.withColumn("dead_ms", f.unix_millis("store_timestamp"))

@@ -39,16 +39,14 @@ A record does not contain its broker's name, so a store directory need not know 
 class Places:
     """The options that name the inputs. At least one must be given."""
 
-    nameservers: Annotated[str, JobOption("A live cluster's name servers, separated by ';'.")] = ""
+    nameservers: Annotated[str, JobOption("Name servers of a live cluster, separated by ';'.")] = ""
     topics: Annotated[tuple[str, ...], JobOption("A topic; repeatable.")] = ()
     pattern: Annotated[
-        str, JobOption("A regular expression for whole topic names, instead of names.")
+        str, JobOption("Regular expression for whole topic names, instead of topics.")
     ] = ""
-    stores: Annotated[tuple[str, ...], JobOption("A broker's store directory.")] = ()
-    brokers: Annotated[
-        tuple[str, ...], JobOption("The broker's name of each store directory.")
-    ] = ()
-    archive: Annotated[str, JobOption("An archive made by the job archive.")] = ""
+    stores: Annotated[tuple[str, ...], JobOption("Store directory of a broker; repeatable.")] = ()
+    brokers: Annotated[tuple[str, ...], JobOption("Broker name of each store directory.")] = ()
+    archive: Annotated[str, JobOption("Archive made by the job archive.")] = ""
     since_ms: Annotated[
         int | None, JobOption("Start time: ISO 8601 or ms.", name="since", read=moment_ms)
     ] = None
@@ -64,7 +62,7 @@ class Places:
         given = {LIVE: self.nameservers, STORE: self.stores, ARCHIVE: self.archive}
         found = tuple(place for place, value in given.items() if value)
         if not found:
-            raise BadOption("namesrv", "say where to read: --namesrv, --store or --archive")
+            raise BadOption("namesrv", "no input is given: give --namesrv, --store or --archive")
         return found
 
 
@@ -128,7 +126,7 @@ def chosen(places: Places) -> dict[str, str]:
     """
     found = _topics(places)
     if not found and not {"subscribePattern", "assign"} & set(places.read_options):
-        raise BadOption("topic", "a live cluster is read by topic: name one, or a --pattern")
+        raise BadOption("topic", "a live cluster is read by topic: give a topic or a --pattern")
     return found
 
 

@@ -64,12 +64,12 @@ class Job:
 JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
     Job("audit", "Check whole stores: compare records, queues and index with each other."),
-    Job("dlq", "Show why messages became dead letters, and send chosen ones again."),
+    Job("dlq", "Show why messages became dead letters, and send selected ones again."),
     Job("rebuild", "Rebuild a store's queues and index from its log, in a new directory."),
     Job("replay", "Send messages of an archive, a store or topics to a topic again."),
     Job("search", "Find messages in a cluster, in store directories and in an archive."),
     Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),
-    Job("sync", "Keep tables in step with a topic of their changes."),
+    Job("sync", "Keep tables up to date from a topic of their changes."),
     Job("verify", "Compare two stores or clusters message by message."),
 )
 BY_NAME: Final = {job.name: job for job in JOBS}
@@ -95,7 +95,7 @@ def size_bytes(text: str) -> int:
     """Parse a size like 128MB, 64Mi or a number of bytes. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no size such as 128MB, 64MiB or 1000000")
+        raise ValueError(f"{text!r} is not a size such as 128MB, 64MiB or 1000000")
     return int(found[1]) * _UNITS[(found[2] or "").lower()]
 
 
@@ -103,7 +103,7 @@ def span_ms(text: str) -> int:
     """Parse a span of time like 500ms, 30s, 15m, 2h or 7d into milliseconds. Raises ValueError."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no time such as 500ms, 30s, 15m, 2h or 7d")
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m, 2h or 7d")
     return int(found[1]) * _SPANS_MS[found[2]]
 
 
@@ -121,7 +121,7 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def tasks_told(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
+def progress_reported(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
     """Report the finished tasks of the Spark jobs that this thread starts in the block."""
     if progress is silent:
         yield
@@ -168,8 +168,8 @@ def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
     """
     first: Mapping[str, int] | None = None
     while not query.awaitTermination(_STREAM_POLL_S):
-        for told in query.recentProgress[-1:]:
-            source = told["sources"][0]
+        for latest in query.recentProgress[-1:]:
+            source = latest["sources"][0]
             if first is None:
                 first = offsets_in(source["startOffset"])
             progress(stage, *advance(first, source))

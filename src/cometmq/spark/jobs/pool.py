@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cometmq.spark.jobs.job import Progress, tasks_told
+from cometmq.spark.jobs.job import Progress, progress_reported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ class SparkPool:
             return work(shared.value, piece, _nobody)
 
         stage = work.__name__.strip("_").replace("_", " ")
-        with tasks_told(self._spark, stage, self._progress):
+        with progress_reported(self._spark, stage, self._progress):
             tasks = self._spark.sparkContext.parallelize(list(pieces), len(pieces))
             found = tasks.map(one).collect()
         yield from found

@@ -303,7 +303,7 @@ def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silen
         raise BadOption("target" if options.store else "store", "is required")
     target = Path(options.target)
     if any((target / name).exists() for name in ("consumequeue", "index", "aside")):
-        raise BadOption("target", f"{target} has queues or an index: name a new directory")
+        raise BadOption("target", f"{target} already has queues or an index: give a new directory")
     files = ReadOnlyFiles()
     config = StoreConfig(store_path_root_dir=options.store)
     directory = look_into(config, files)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from cometmq.core.clock import SystemClock
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -37,13 +37,17 @@ _AHEAD_MS: Final = 20
 class ReplayOptions(Places):
     """Options of the job replay: the messages, their target, order and rate."""
 
-    to: Annotated[str, JobOption("The topic that gets the messages.", positional=True)]
-    to_namesrv: Annotated[str, JobOption("The name servers of another cluster.")] = ""
-    where: Annotated[str, JobOption("Which messages: SQL on the columns, like tags = 'paid'.")] = ""
+    to: Annotated[str, JobOption("Target topic.", positional=True)]
+    to_namesrv: Annotated[
+        str, JobOption("Name servers of the target cluster, if it is another one.")
+    ] = ""
+    where: Annotated[
+        str, JobOption("Only messages for which this SQL is true, such as tags = 'paid'.")
+    ] = ""
     order: Annotated[
         Literal["none", "queue", "key"], JobOption("Keep the order of each source queue or key.")
     ] = "none"
-    rate: Annotated[int, JobOption("Messages a second at most, about; 0 for no limit.")] = 0
+    rate: Annotated[int, JobOption("Approximate limit of messages per second; 0: no limit.")] = 0
     dry_run: Annotated[bool, JobOption("Only count.")] = False
 
 
@@ -73,16 +77,16 @@ def run(spark: SparkSession, options: ReplayOptions, progress: Progress = silent
     rows = chosen(spark, options)
     target = options.to_namesrv or options.nameservers
     if not target and not options.dry_run:
-        raise BadOption("to-namesrv", "say which cluster gets the messages")
+        raise BadOption("to-namesrv", "the target cluster is missing: give its name servers")
     if options.dry_run:
-        with tasks_told(spark, "count", progress):
+        with progress_reported(spark, "count", progress):
             sources = _counted(rows)
         return ReplayReport(sources, sum(each.messages for each in sources), 0, options.to)
     seen = Observation()
     ready = ordered(rows, options.order)
     if options.rate:
         ready = paced(ready, options.rate)
-    with tasks_told(spark, "replay", progress):
+    with progress_reported(spark, "replay", progress):
         send(ready.observe(seen, f.count("*").alias("sent")), target, options.to)
     sent = int(seen.get["sent"])
     return ReplayReport((), sent, sent, options.to)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from cometmq.admin.views import moment
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ _ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
 class SearchOptions(Places):
     """The conditions of the search; all that are given must hold."""
 
-    key: Annotated[str, JobOption("One of the message's keys, the whole of it.")] = ""
-    message_id: Annotated[str, JobOption("The sender's id or the offset id.")] = ""
+    key: Annotated[str, JobOption("One whole key of the message.")] = ""
+    message_id: Annotated[str, JobOption("The producer's message id or the offset id.")] = ""
     tag: Annotated[str, JobOption("The tag.")] = ""
-    text: Annotated[str, JobOption("Text that the body holds.")] = ""
-    limit: Annotated[int, JobOption("How many to give, the oldest first.")] = 100
+    text: Annotated[str, JobOption("Text that the body contains.")] = ""
+    limit: Annotated[int, JobOption("Number of messages to list, oldest first.")] = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ def run(spark: SparkSession, options: SearchOptions, progress: Progress = silent
     if not any((options.key, options.message_id, options.tag, options.text)) and (
         options.since_ms is None and options.until_ms is None
     ):
-        raise BadOption("key", "say what to look for: a key, message id, tag, text or time")
+        raise BadOption("key", "no condition is given: give a key, message id, tag, text or time")
     seen = Observation()
     found = matching(spark, options).observe(seen, f.count("*").alias("found"))
-    with tasks_told(spark, "search", progress):
-        told = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
-        rows = told.orderBy(*_ORDER).limit(options.limit).collect()
+    with progress_reported(spark, "search", progress):
+        stamped = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
+        rows = stamped.orderBy(*_ORDER).limit(options.limit).collect()
     return SearchReport(tuple(map(_hit, rows)), int(seen.get["found"]))
 
 

@@ -23,7 +23,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.spark.jobs.charts import amount, bars, lines
 from cometmq.spark.jobs.inputs import Places, messages
-from cometmq.spark.jobs.job import JobOption, Progress, silent, span_ms, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent, span_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -120,10 +120,10 @@ def page(report: StatsReport, made_ms: int) -> str:
     """Return the whole HTML file."""
     parts = [
         _head(report, made_ms),
-        _section("Messages a second, as stored", "", _rates_section(report)),
+        _section("Messages stored per second", "", _rates_section(report)),
     ]
     topics = report.topics[:ROWS]
-    parts.append(_section("How late messages are stored", _LATE, _lags(topics)))
+    parts.append(_section("Delay from birth to storage", _LATE, _lags(topics)))
     sizes = [(each.name, each.size_bytes) for each in topics]
     parts.append(_section("Size of records", "Head, properties and body.", bars(sizes, "B")))
     parts.append(_section("Queues", _SKEW, _queues(report)))
@@ -142,8 +142,10 @@ def page(report: StatsReport, made_ms: int) -> str:
 _NONE: Final = "There are no messages"
 #: The length of a moment's text up to its seconds; all are in UTC.
 _SECONDS: Final = 19
-_LATE: Final = "From the producer's clock to the broker's; a producer whose clock is ahead shows 0."
-_SKEW: Final = "Messages of each queue. Skew is the fullest queue over the mean of its topic."
+_LATE: Final = (
+    "From birth (producer's clock) to storage (broker's clock); 0 if the producer's clock is ahead."
+)
+_SKEW: Final = "Messages of each queue. Skew is the largest queue divided by the mean of its topic."
 _BEHIND: Final = "Messages not consumed yet, and the age of the oldest of them."
 
 
@@ -160,15 +162,15 @@ def _head(report: StatsReport, made_ms: int) -> str:
         (f"{len(report.queues)}", "queues"),
         (f"{lag:,}", "messages not consumed"),
     ]
-    told = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in numbers)
+    markup = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in numbers)
     times = f"{first[:_SECONDS]} to {last[:_SECONDS]} (UTC)"
     made = f"<p>{times if messages else _NONE}; made {moment(made_ms)[:_SECONDS]}</p>"
-    return f'<h1>Message statistics</h1>{made}<div class="numbers">{told}</div>'
+    return f'<h1>Message statistics</h1>{made}<div class="numbers">{markup}</div>'
 
 
 def _section(title: str, note: str, body: str) -> str:
-    told = f"<p>{escape(note)}</p>" if note else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{body}</section>"
+    markup = f"<p>{escape(note)}</p>" if note else ""
+    return f"<section><h2>{escape(title)}</h2>{markup}{body}</section>"
 
 
 def _rates_section(report: StatsReport) -> str:
@@ -204,7 +206,7 @@ def _groups(report: StatsReport) -> str:
 
 
 def _measured_section(rows: Sequence[Measured]) -> str:
-    told = [
+    markup = [
         (
             *(each.name, f"{each.messages:,}", f"{each.per_s:,}", f"{amount(each.bytes)}B"),
             *(f"{each.lag_ms[share]:,}" for share in ("p50", "p99")),
@@ -212,10 +214,10 @@ def _measured_section(rows: Sequence[Measured]) -> str:
         )
         for each in rows[:ROWS]
     ]
-    left = len(rows) - len(told)
+    left = len(rows) - len(markup)
     note = f"<p class=note>and {left} more, in report.json</p>" if left else ""
     heads = ("", "messages", "a second", "size", "lag p50 ms", "p99", "first", "last")
-    return _table(heads, told) + note
+    return _table(heads, markup) + note
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -226,11 +228,11 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     ]
 
     def row(cells: Sequence[str], kind: str) -> str:
-        told = (
+        markup = (
             f"<{kind}{' class=n' if right else ''}>{escape(cell)}</{kind}>"
             for cell, right in zip(cells, is_number, strict=True)
         )
-        return f"<tr>{''.join(told)}</tr>"
+        return f"<tr>{''.join(markup)}</tr>"
 
     return f"<table>{row(heads, 'th')}{''.join(row(cells, 'td') for cells in found)}</table>"
 
@@ -263,7 +265,7 @@ class StatsOptions(Places):
     groups: Annotated[
         tuple[str, ...], JobOption("A group to measure; the default is all groups of the topics.")
     ] = ()
-    bucket_ms: Annotated[int, JobOption("The grain of rates.", name="bucket", read=span_ms)] = (
+    bucket_ms: Annotated[int, JobOption("Interval of the rates.", name="bucket", read=span_ms)] = (
         60_000
     )
     hot_keys: Annotated[int, JobOption("Number of hot keys to report; 0 reads no keys.")] = 10
@@ -323,11 +325,11 @@ class StatsReport:
 def run(spark: SparkSession, options: StatsOptions, progress: Progress = silent) -> StatsReport:
     """Measure topics and write the report. Raises BadOption, OSError, and the errors of reads."""
     places = options.named()
-    with tasks_told(spark, "measure", progress):
+    with progress_reported(spark, "measure", progress):
         rows = _cube(spark, options).collect()
     hot: tuple[HotKey, ...] = ()
     if options.hot_keys:
-        with tasks_told(spark, "keys", progress):
+        with progress_reported(spark, "keys", progress):
             hot = _hot_keys(spark, options)
     lags: tuple[GroupLag, ...] = ()
     if "live" in places:

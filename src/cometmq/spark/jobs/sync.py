@@ -31,7 +31,7 @@ from cometmq.spark.jobs.changes import (
     parsed,
     with_group,
 )
-from cometmq.spark.jobs.job import JobOption, Progress, drained, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, drained, progress_reported, silent
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
@@ -196,26 +196,28 @@ class SyncOptions:
     typed copies have them. ``read_options`` are further options of the source.
     """
 
-    nameservers: Annotated[str, JobOption("Name servers, several parted by ';'.")]
-    topic: Annotated[str, JobOption("The topic of changes.", positional=True)]
-    directory: Annotated[Path, JobOption("The directory of the copy.", positional=True)]
+    nameservers: Annotated[str, JobOption("Name servers, separated by ';'.")]
+    topic: Annotated[str, JobOption("Topic of changes.", positional=True)]
+    directory: Annotated[Path, JobOption("Directory of the copy.", positional=True)]
     buckets: Annotated[
-        int, JobOption("Parts of the copy; those that a batch touches are merged.")
+        int, JobOption("Parts of the copy; a micro-batch merges only the parts that it changes.")
     ] = 8
-    max_offsets_per_trigger: Annotated[int, JobOption("Messages in a micro-batch.")] = 100_000
+    max_offsets_per_trigger: Annotated[int, JobOption("Messages per micro-batch.")] = 100_000
     trigger_ms: Annotated[
         int, JobOption("Time between micro-batches while the topic is followed.")
     ] = 1_000
-    group_by: Annotated[str, JobOption("The field of a row by which the report counts.")] = (
+    group_by: Annotated[str, JobOption("Field of a row by which the report groups its counts.")] = (
         "country"
     )
     schemas: Annotated[
         dict[str, str], JobOption("TABLE=DDL: the columns of a table; other rows are kept aside.")
     ] = field(default_factory=dict)
-    postgres: Annotated[str, JobOption("A database that also keeps the tables of schemas.")] = ""
-    delta: Annotated[str, JobOption("A folder for Delta tables of their rows, batch by batch.")] = (
-        ""
-    )
+    postgres: Annotated[
+        str, JobOption("Database that also stores the tables given as schemas.")
+    ] = ""
+    delta: Annotated[
+        str, JobOption("Folder for Delta tables of their rows, written with each micro-batch.")
+    ] = ""
     read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
         field(default_factory=dict)
     )
@@ -263,7 +265,7 @@ def drain(query: StreamingQuery) -> None:
 def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncReport:
     """Apply the current messages of the topic, then count and report."""
     catch_up(spark, options, progress)
-    with tasks_told(spark, "report", progress):
+    with progress_reported(spark, "report", progress):
         return finish(spark, options)
 
 
@@ -302,7 +304,9 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         .load()
     )
     if (options.postgres or options.delta) and not options.schemas:
-        raise BadOption("schema", "copies in PostgreSQL and Delta need the columns of their tables")
+        raise BadOption(
+            "schema", "copies in PostgreSQL and Delta need the columns of their tables: give them"
+        )
     copies = Copies(
         ChangeTable(options),
         options.table,

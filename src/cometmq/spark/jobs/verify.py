@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.inputs import Places, messages
-from cometmq.spark.jobs.job import JobOption, Progress, silent, tasks_told
+from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -35,15 +35,17 @@ class VerifyOptions(Places):
     """The two sides: the options of other jobs for the one, and further options for the other. If
     each side has one broker, the brokers' names may differ."""
 
-    other_nameservers: Annotated[str, JobOption("The other side: name servers.")] = ""
-    other_stores: Annotated[tuple[str, ...], JobOption("The other side: store directories.")] = ()
-    other_brokers: Annotated[tuple[str, ...], JobOption("The brokers' names of those stores.")] = ()
-    limit: Annotated[int, JobOption("How many differences to give.")] = 100
+    other_nameservers: Annotated[str, JobOption("Name servers of the other side.")] = ""
+    other_stores: Annotated[tuple[str, ...], JobOption("Store directories of the other side.")] = ()
+    other_brokers: Annotated[tuple[str, ...], JobOption("Broker names of those stores.")] = ()
+    limit: Annotated[int, JobOption("Number of differences to list.")] = 100
 
     def other(self) -> Places:
         """Return the inputs of the other side. Raises BadOption."""
         if not self.other_nameservers and not self.other_stores:
-            raise BadOption("other-stores", "say what to compare with")
+            raise BadOption(
+                "other-stores", "the other side is missing: give its stores or name servers"
+            )
         return replace(
             self,
             nameservers=self.other_nameservers,
@@ -87,17 +89,17 @@ class VerifyReport:
 def run(spark: SparkSession, options: VerifyOptions, progress: Progress = silent) -> VerifyReport:
     """Compare the two sides. Raises BadOption, and the errors of reads."""
     sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
-    with tasks_told(spark, "sums", progress):
+    with progress_reported(spark, "sums", progress):
         sums = _sums(sides).collect()
     one_each = all(len({row.broker for row in sums if row.side == side}) <= 1 for side in (0, 1))
     counts = [sum(row.messages for row in sums if row.side == side) for side in (0, 1)]
     bad = _differing(sums, one_each)
     if not bad:
         return VerifyReport(True, counts[0], counts[1], 0, 0, 0, ())
-    with tasks_told(spark, "differences", progress):
+    with progress_reported(spark, "differences", progress):
         found = _messages_of(spark, sides, bad, one_each)
-        told = found.orderBy("topic", "queue_id", "queue_offset", "broker").limit(options.limit)
-        differences = tuple(map(_difference, told.collect()))
+        limited = found.orderBy("topic", "queue_id", "queue_offset", "broker").limit(options.limit)
+        differences = tuple(map(_difference, limited.collect()))
         one, other = f.col("count"), f.col("other_count")
         (totals,) = found.agg(
             f.count("*").alias("all"),

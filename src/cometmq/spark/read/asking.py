@@ -222,7 +222,7 @@ class Asker:
     def _late(self, header: PullMessage) -> ClientError:
         return NotConnected(
             self._queue.broker_name,
-            f"no master answers, and its slaves have not got to offset {header.queue_offset} of "
+            f"no master answers, and its slaves have not reached offset {header.queue_offset} of "
             f"queue {self._queue.queue_id} of {self._queue.topic}",
         )
 

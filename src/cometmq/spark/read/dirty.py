@@ -162,8 +162,9 @@ class DirtyRow(CometError):
         self.reason = reason
         super().__init__(
             f"offset {queue_offset} of queue {queue_id} of topic {topic!r} on broker "
-            f"{broker_name!r} cannot be read: {reason}; option mode=PERMISSIVE gives such messages "
-            "with the reason in column _corrupt, badRecordsPath puts them aside"
+            f"{broker_name!r} cannot be read: {reason}; option mode=PERMISSIVE returns such "
+            "messages with the reason in column _corrupt, option badRecordsPath writes them to "
+            "files"
         )
 
 

@@ -34,7 +34,7 @@ OUTAGE_MS: Final = 120_000
 DISCOVERY_MS: Final = 1_000
 """Upper bound of the delay until new queues and topics are found."""
 
-TOLD_MS: Final = 5_000
+OUTAGE_WARNING_MS: Final = 5_000
 """Interval of the log lines while the query waits for a broker."""
 
 WARNING_MS: Final = 60_000
@@ -62,7 +62,7 @@ class Discovery:
         self._missing: dict[str, str] = {}
         self._away: frozenset[str] | None = frozenset()
         self._away_since_ms: int | None = None
-        self._told_ms: int | None = None
+        self._outage_warned_ms: int | None = None
         self._warned_ms: int | None = None
         self._rest_until_ms = 0
 
@@ -148,14 +148,14 @@ class Discovery:
         query."""
         now_ms = _clock.monotonic_ms()
         if failure is None:
-            self._away_since_ms = self._told_ms = None
+            self._away_since_ms = self._outage_warned_ms = None
             return
         if self._away_since_ms is None:
             self._away_since_ms = now_ms
         away_ms = now_ms - self._away_since_ms
-        if self._told_ms is None or now_ms - self._told_ms >= TOLD_MS:
-            self._told_ms = now_ms
-            log.warning("queues_unknown away_ms=%d error=%r", away_ms, str(failure))
+        if self._outage_warned_ms is None or now_ms - self._outage_warned_ms >= OUTAGE_WARNING_MS:
+            self._outage_warned_ms = now_ms
+            log.warning("queue_discovery_failed away_ms=%d error=%r", away_ms, str(failure))
         outage = self._options.outage
         fails_at_once = outage.rule is MissingBroker.FAIL and not isinstance(
             failure, (NameServersAway, RouteNotFound)

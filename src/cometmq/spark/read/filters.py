@@ -95,7 +95,7 @@ def parse(given: Given) -> RowFilter:
         return RowFilter(sql=parsed("sqlFilter", given["sqlFilter"], _expression))
     if kind == SQL92:
         if "filter" not in given:
-            raise BadOption("filterType", "says what filter is, which is not given")
+            raise BadOption("filterType", "needs option filter, which is not given")
         return RowFilter(sql=parsed("filter", given["filter"], _expression))
     return RowFilter(get(given, "filter", tags.parse_exactly, EVERYTHING))
 

@@ -51,9 +51,10 @@ class DataLoss(CometError):
         self.start = start
         self.stop = stop
         super().__init__(
-            f"offsets {start} to {stop - 1} of queue {queue.queue_id} of topic {queue.topic!r} on "
-            f"broker {queue.broker_name!r} are gone (deleted after the broker's retention time, or "
-            "the topic was made anew); set option failOnDataLoss to false to go on without them"
+            f"offsets {start} to {stop - 1} of queue {queue.queue_id} of topic "
+            f"{queue.topic!r} on broker {queue.broker_name!r} are gone (deleted after the "
+            "broker's retention time, or the topic was created again); set option "
+            "failOnDataLoss to false to continue without them"
         )
 
 
@@ -75,9 +76,9 @@ def report_beyond(option: str, queue: MessageQueue, end: int, named: int, rule: 
     if rule.fail_on_data_loss:
         raise BadOption(
             option,
-            f"queue {key_of(queue)} (broker|topic|queue) ends at {end}, before {named}: it has no "
-            f"messages {end} to {named - 1} (not yet, or its topic was made anew); set option "
-            "failOnDataLoss to false to read to its end",
+            f"queue {key_of(queue)} (broker|topic|queue) ends at {end}, before {named}: it "
+            f"has no messages {end} to {named - 1} (they are not stored yet, or its topic was "
+            "created again); set option failOnDataLoss to false to read to its end",
         )
     report_loss(queue, end, named, rule)
 

@@ -83,7 +83,7 @@ def queue_of(key: str) -> MessageQueue:
     broker_name, _, rest = key.partition("|")
     topic, _, queue_id = rest.rpartition("|")
     if not (topic and queue_id.isascii() and queue_id.isdigit()):
-        raise BadOffset(f"{key!r} in the checkpoint is no BROKER|TOPIC|QUEUE")
+        raise BadOffset(f"{key!r} in the checkpoint is not BROKER|TOPIC|QUEUE")
     return MessageQueue(topic, broker_name, int(queue_id))
 
 
@@ -93,7 +93,7 @@ def _to_keys(offsets: Offsets) -> dict[str, int]:
 
 def _from_keys(found: object) -> dict[MessageQueue, int]:
     if not isinstance(found, dict):
-        raise BadOffset(f"offsets in the checkpoint are {found!r}, no object")
+        raise BadOffset(f"offsets in the checkpoint are {found!r}, not an object")
     for key, offset in found.items():
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise BadOffset(f"offset of {key} in the checkpoint is {offset!r}")

@@ -56,7 +56,7 @@ class BrokerMissing(NotConnected):
         super().__init__(
             f"broker {broker_name!r}",
             f"is in no route of the name servers ({';'.join(access.nameservers)}), and {reason}; "
-            "start it again, or set option missingBroker to warn to go on without its messages",
+            "start it again, or set option missingBroker to warn to continue without its messages",
         )
 
 
@@ -98,12 +98,12 @@ def _named(options: ReadOptions) -> dict[str, str]:
     """Return the brokers that options name, each with the option as the reason."""
     found: dict[str, str] = {}
     if isinstance(options.topics, Assigned):
-        found |= {q.broker_name: "option 'assign' names it" for q in options.topics.queues}
+        found |= {q.broker_name: "option 'assign' lists it" for q in options.topics.queues}
     for named in (options.starting, options.ending):
         if named is not None and isinstance(named.point, (AtOffsets, AtTimes)):
-            why = f"option {named.option!r} names it"
+            why = f"option {named.option!r} lists it"
             found |= dict.fromkeys((queue.broker_name for queue in named.point.by_queue), why)
-    return found | dict.fromkeys(options.outage.brokers, "option 'brokers' names it")
+    return found | dict.fromkeys(options.outage.brokers, "option 'brokers' lists it")
 
 
 def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
@@ -114,11 +114,11 @@ def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
         timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
         other = replace(options.access, nameservers=(address,), request_timeout_ms=timeout_ms)
         try:
-            told = topics.find(options.topics, other)
+            elsewhere_found = topics.find(options.topics, other)
         except ClientError as error:
             log.warning("name_server_unreachable address=%s error=%r", address, str(error))
             continue
-        for queue in told.queues:
+        for queue in elsewhere_found.queues:
             if queue.broker_name not in found.brokers.get(queue.topic, ()):
                 why = f"name server {address} knows its queues of {queue.topic!r}"
                 there.setdefault(queue.broker_name, why)
@@ -210,7 +210,7 @@ def outlast(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
             away_ms = _clock.monotonic_ms() - began_ms
             if outage.rule is MissingBroker.FAIL or away_ms >= timeout_ms:
                 raise
-            log.warning("broker_awaited away_ms=%d error=%r", away_ms, str(error))
+            log.warning("waiting_for_broker away_ms=%d error=%r", away_ms, str(error))
         _pause.wait(min(PAUSE_MS, timeout_ms - away_ms) / 1000)
 
 

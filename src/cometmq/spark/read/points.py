@@ -159,13 +159,13 @@ def by_queue(text: str, read: Callable[[int | str], int]) -> dict[MessageQueue, 
 def queue(topic: str, broker: str, queue_id: str) -> MessageQueue:
     """Return the queue with an id given as text. Raises ValueError."""
     if not (queue_id.isascii() and queue_id.isdigit()):
-        raise ValueError(f"{queue_id!r} of {topic} on {broker} is no queue id")
+        raise ValueError(f"{queue_id!r} of {topic} on {broker} is not a queue id")
     return MessageQueue(topic, broker, int(queue_id))
 
 
 def _offset(offset: int | str) -> int:
     if not isinstance(offset, int) or offset < EARLIEST_OFFSET:
-        raise ValueError(f"{offset!r} is no offset; -2 means earliest, -1 latest")
+        raise ValueError(f"{offset!r} is not an offset; -2 means earliest, -1 latest")
     return offset
 
 

@@ -63,10 +63,10 @@ def together(
     found: dict[K, int] = {}
     wanted: dict[K, int] = {}
 
-    def step(key: K, told_ms: int | None) -> None:
+    def step(key: K, found_ms: int | None) -> None:
         try:
             search = searches[key]
-            wanted[key] = next(search) if told_ms is None else search.send(told_ms)
+            wanted[key] = next(search) if found_ms is None else search.send(found_ms)
         except StopIteration as end:
             found[key] = end.value
 
@@ -117,9 +117,9 @@ def end_of(named: Named, queues: Sequence[MessageQueue], access: Access, rule: L
     """
     found = resolve(named, queues, access)
     if isinstance(named.point, AtOffsets):
-        told = reach.ends([queue for queue in named.point.by_queue if queue in found], access)
-        for queue, end in sorted(told.by_queue.items()):
-            if found[queue] > end and queue not in told.copies:
+        known_ends = reach.ends([queue for queue in named.point.by_queue if queue in found], access)
+        for queue, end in sorted(known_ends.by_queue.items()):
+            if found[queue] > end and queue not in known_ends.copies:
                 report_beyond(named.option, queue, end, found[queue], rule)
                 found[queue] = end
     return found

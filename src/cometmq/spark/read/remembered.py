@@ -71,8 +71,8 @@ class Memory:
             for name in brokers.keys() - there.get(topic, frozenset()):
                 moment = datetime.fromtimestamp(brokers[name] // 1000, UTC).isoformat()
                 found[name] = (
-                    f"it held queues of {topic!r} when these were read at {moment} (which "
-                    f"{self._path} says; option brokers says who holds them now)"
+                    f"it had queues of {topic!r} when they were read at {moment} (recorded in "
+                    f"{self._path}; option brokers overrides that)"
                 )
         return found
 
@@ -127,8 +127,8 @@ class Memory:
     def _write(self, seen: Seen) -> None:
         if self._path is None:
             return
-        told = {topic: names for topic, names in seen.items() if names}
-        if sum(map(len, told.values())) > PAIRS_MAX:
+        brokers_by_topic = {topic: names for topic, names in seen.items() if names}
+        if sum(map(len, brokers_by_topic.values())) > PAIRS_MAX:
             log.warning("known_brokers_too_many path=%s", self._path)
             return
         try:
@@ -136,7 +136,7 @@ class Memory:
             handle, name = tempfile.mkstemp(dir=self._path.parent)
             try:
                 with os.fdopen(handle, "wb") as opened:
-                    opened.write(msgspec.json.encode(told))
+                    opened.write(msgspec.json.encode(brokers_by_topic))
                 os.replace(name, self._path)
             except OSError:
                 with suppress(OSError):

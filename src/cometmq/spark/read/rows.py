@@ -157,7 +157,7 @@ def _rows(
     try:
         block, problems = read_block(span.data, queue.broker_name, dirty, topic=queue.topic)
     except BadRecord as error:
-        why = f"the answers from here on are no chain of records: {error}"
+        why = f"the bytes of the answer from here on are not records: {error}"
         place = (queue.topic, queue.broker_name, queue.queue_id, span.start)
         raise DirtyRow(*place, why) from None
     offsets = block.queue_offsets

@@ -47,11 +47,11 @@ class LagReport:
     def __init__(self, group: str, access: Access) -> None:
         self._group = group
         self._access = access
-        self._told: dict[MessageQueue, int] = {}
+        self._reported: dict[MessageQueue, int] = {}
 
     def report(self, reached: Offsets) -> None:
         """Commit the offsets that changed since the last report."""
-        changed = {q: at for q, at in reached.items() if self._told.get(q) != at}
+        changed = {q: at for q, at in reached.items() if self._reported.get(q) != at}
         if not changed:
             return
         # One request per broker: a broker that is away must not prevent commits on the others.
@@ -65,21 +65,21 @@ class LagReport:
         except ClientError as error:
             log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
             return
-        self._told |= changed
+        self._reported |= changed
 
     def _make(self, changed: Offsets) -> None:
         """Create the group on brokers where this query has not reported yet.
 
         A broker may refuse that and still accept offsets of the group.
         """
-        known = {queue.broker_name for queue in self._told}
+        known = {queue.broker_name for queue in self._reported}
         strange = [queue for queue in changed if queue.broker_name not in known]
         if not strange:
             return
         try:
             groups.ensure(self._group, strange, self._access)
         except BrokerRefused as error:
-            log.warning("group_not_made group=%s error=%r", self._group, str(error))
+            log.warning("group_not_created group=%s error=%r", self._group, str(error))
 
 
 QUEUES: Final = 16
@@ -122,7 +122,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: Ends | None = None
         self._newest: Json | None = None
         self._batch_ms: int | None = None
-        self._told: dict[MessageQueue, int] = {}
+        self._reported: dict[MessageQueue, int] = {}
         self._is_whole = True
         self._without: frozenset[str] = frozenset()
         self._discovery = Discovery(options)
@@ -192,8 +192,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLoss if a queue ends before ``start``.
         """
         known = from_json(start)
-        if not self._told:
-            self._told.update(known.reached or {})
+        if not self._reported:
+            self._reported.update(known.reached or {})
         if self._lag is not None and not known.is_first:
             # Spark asks for the end of a batch once the batch before it is finished.
             self._lag.report(known.queues)
@@ -220,7 +220,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_ms = _clock.monotonic_ms()
         self._discovery.has_news()
         origin = {q: at for q, at in begin.items() if known.is_first or q not in known.queues}
-        reached = {q: told for q, told in self._told.items() if told > end.get(q, told)}
+        reached = {q: at for q, at in self._reported.items() if at > end.get(q, at)}
         return StreamOffset(end, origin=origin or None, reached=reached or None).to_json()
 
     def reportLatestOffset(self) -> Json | None:
@@ -253,10 +253,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _reaching(self, known: Offsets, ends: Ends) -> Offsets:
         """Return the ends of the queues as far as known. If a broker is away, use the last end it
         reported, so that messages waiting there do not look read."""
-        self._told |= ends.by_queue
+        self._reported |= ends.by_queue
         unasked = (queue for queue in known if queue not in ends.by_queue)
         away = (queue for queue in unasked if self._is_away(queue))
-        return {**ends.by_queue, **{q: max(known[q], self._told.get(q, 0)) for q in away}}
+        return {**ends.by_queue, **{q: max(known[q], self._reported.get(q, 0)) for q in away}}
 
     def _is_away(self, queue: MessageQueue) -> bool:
         if self._frozen is None:
@@ -267,16 +267,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, known: Offsets, ends: Ends
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
         """Return the start and the end of a batch without limits."""
-        told = dict(ends.by_queue)
+        end_now = dict(ends.by_queue)
         for queue in ends.copies & known.keys():
             # A slave may lag, which is no loss: its master has the rest.
-            told[queue] = max(told[queue], known[queue])
-        new = [queue for queue, end in told.items() if queue not in known and end > 0]
+            end_now[queue] = max(end_now[queue], known[queue])
+        new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
         oldest = reach.earliest(new, self._options.access)
-        for queue in backward(known, told):
-            report_loss(queue, told[queue], known[queue], self._options)
-        begin = {**known, **{q: offset for q, offset in oldest.items() if offset < told[q]}}
-        return begin, advance(begin, {q: end for q, end in told.items() if q in begin})
+        for queue in backward(known, end_now):
+            report_loss(queue, end_now[queue], known[queue], self._options)
+        begin = {**known, **{q: offset for q, offset in oldest.items() if offset < end_now[q]}}
+        return begin, advance(begin, {q: end for q, end in end_now.items() if q in begin})
 
     def _capped(self, begin: Offsets, end: Offsets, caps: Caps) -> Offsets | None:
         """Return ``end`` reduced to the limits of a batch, or None if there are too few messages

@@ -150,7 +150,7 @@ def _absent(known: Mapping[str, TopicRoute], there: Mapping[str, frozenset[str]]
                 named.append(name)
         for name in named:
             if name not in there[topic]:
-                found.setdefault(name, f"the route of {topic!r} names it")
+                found.setdefault(name, f"the route of {topic!r} lists it")
     return found
 
 
@@ -178,7 +178,7 @@ def _expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
     return text
 
 
@@ -194,5 +194,5 @@ def _assigned(text: str) -> frozenset[MessageQueue]:
         for queue_id in ids
     )
     if not queues:
-        raise ValueError("names no queue")
+        raise ValueError("contains no queue")
     return queues

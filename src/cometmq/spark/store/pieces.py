@@ -77,7 +77,7 @@ def _problem(data: bytes, position: int) -> str:
         return "it is cut off"
     problem = problem_at(data, 0, position)
     if not problem and PREFIX.unpack_from(data)[0] > len(data):
-        return "its size leaves the file"
+        return "its size exceeds the file"
     return problem or records.problem_at(data, 0, position)
 
 

@@ -42,8 +42,8 @@ class LogGone(CometError):
         self.start = start
         self.stop = stop
         super().__init__(
-            f"{path} is gone, and with it physical offsets {start} to {stop} (deleted after the "
-            "broker's retention time); set option failOnDataLoss to false to go on without them"
+            f"{path} is missing, and with it physical offsets {start} to {stop} (deleted after the "
+            "broker's retention time); set option failOnDataLoss to false to continue without them"
         )
 
 
@@ -56,7 +56,7 @@ class DamagedLog(CometError):
         self.problem = problem
         super().__init__(
             f"{path} is damaged at physical offset {offset}: {problem}; options mode=PERMISSIVE "
-            "and badRecordsPath read on behind it"
+            "and badRecordsPath continue after it"
         )
 
 
@@ -64,7 +64,7 @@ def report_gone(part: LogPart, options: StoreOptions) -> None:
     """Raise LogGone, or log it if the user chose to continue."""
     if options.fail_on_data_loss:
         raise LogGone(part.file.path, part.start, part.stop)
-    log.warning("log_gone path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
+    log.warning("log_file_missing path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
 
 
 def report_damage(part: LogPart, damage: Damage, options: StoreOptions) -> None:
@@ -282,8 +282,8 @@ def _block(
         at = int(np.argmax(wrong))
         raise DamagedLog(
             file.path, int(physical[at]),
-            f"it is not the message {int(rows[at]) + part.start} of queue {part.queue_id} of "
-            f"{part.topic!r}, whose entry says that it is there",
+            f"it is not message {int(rows[at]) + part.start} of queue {part.queue_id} of "
+            f"{part.topic!r}, whose queue entry points to it",
         )  # fmt: skip
     options.row_filter.choose(block, beside=problems)
     yield block, problems

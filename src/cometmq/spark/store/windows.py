@@ -117,8 +117,10 @@ def check_brokers(named: Named | None, brokers: Iterable[str]) -> None:
     known = set(brokers)
     for queue in sorted(named.point.by_queue):
         if queue.broker_name not in known:
-            raise BadOption(named.option, f"broker {queue.broker_name!r} is none of these stores' "
-                            f"({', '.join(sorted(known))})")  # fmt: skip
+            raise BadOption(
+                named.option,
+                f"no store is of broker {queue.broker_name!r} ({', '.join(sorted(known))})",
+            )
 
 
 def _narrowed(
@@ -150,7 +152,7 @@ def _narrowed(
         return _at_edge(window, edge, key, bounds, is_start=is_start)
     if isinstance(point, Edge):
         return _at_edge(window, point, key, bounds, is_start=is_start)
-    raise BadOption(named.option, "a store directory is read without any group's offsets")
+    raise BadOption(named.option, "a store directory is read without the offsets of groups")
 
 
 def _at_edge(window: Window, edge: Edge, key: Key, bounds: Bounds, *, is_start: bool) -> Window:

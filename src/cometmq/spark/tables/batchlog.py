@@ -76,7 +76,7 @@ class LogUnreadable(CometError):
 
     def __init__(self, url: str, problem: str) -> None:
         self.url = url
-        super().__init__(f"{url} is no entry of a table's log: {problem}")
+        super().__init__(f"{url} is not an entry of a table's log: {problem}")
 
 
 class DataFile(msgspec.Struct, frozen=True):

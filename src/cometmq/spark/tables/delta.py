@@ -192,7 +192,7 @@ class DeltaLakeTable(TableSink):
                 # Another writer was faster. Retry only if the table still has the same columns.
                 if not tries_left or _schema_of(self._fresh(spark)) != schema:
                     raise
-                log.info("commit_again table=%s batch=%d error=%s", self, mark.batch, error)
+                log.info("commit_retried table=%s batch=%d error=%s", self, mark.batch, error)
             else:
                 return True
         raise AssertionError
@@ -267,7 +267,7 @@ def _checked_partition(schema: StructType, name: str) -> None:
     kind = schema[name].dataType.typeName()
     if kind not in _PARTITION_TYPES:
         raise SettingsError(
-            "partition_by", f"column {name!r} is {kind}, none of {_PARTITION_TYPES}"
+            "partition_by", f"column {name!r} is {kind}, not one of {_PARTITION_TYPES}"
         )
 
 

@@ -173,8 +173,8 @@ class StagingWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write the ids and row counts to a file. Spark calls this in a process on the driver's
         machine."""
-        told = {each.task: each.rows for each in messages if isinstance(each, Copied)}
-        self._answer.write_text(json.dumps(told), encoding="utf-8")
+        row_counts = {each.task: each.rows for each in messages if isinstance(each, Copied)}
+        self._answer.write_text(json.dumps(row_counts), encoding="utf-8")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: rows of failed attempts are dropped with the staging table."""
@@ -245,7 +245,9 @@ class Merge:
         if self.newest_by and not self.keys:
             raise SettingsError("newest_by", "needs keys")
         if self.deleted and not self.newest_by:
-            raise SettingsError("deleted", "needs keys, and newest_by to tell what came last")
+            raise SettingsError(
+                "deleted", "needs keys, and newest_by to find the newest row of a key"
+            )
 
 
 def statements(
@@ -455,8 +457,8 @@ class PostgresTable(TableSink):
                 connection.execute(statement, (named,))
             except errors.CardinalityViolation:
                 raise MergeFailed(
-                    f"{self._full}: two rows of batch {mark.batch} have the same key, and no "
-                    "newest_by says which one counts"
+                    f"{self._full}: two rows of batch {mark.batch} have the same key, and there "
+                    "is no newest_by to choose between them"
                 ) from None
         connection.execute(sql.SQL("DROP TABLE {}").format(place))
         return True

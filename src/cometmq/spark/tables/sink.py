@@ -54,6 +54,6 @@ class TableSink(ABC):
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
         """Write a batch unless the table has it. Return whether it was written."""
         if mark.batch <= self.last(rows.sparkSession, mark.query):
-            log.info("batch_known table=%s query=%s batch=%d", self, *mark)
+            log.info("batch_already_written table=%s query=%s batch=%d", self, *mark)
             return False
         return self.write(rows, mark)

@@ -30,16 +30,16 @@ _MAP: Final = "map<string,string>"
 
 COLUMNS: Final = (
     Column("body", ("binary", "string"), "the body; text becomes UTF-8; null is an error"),
-    Column("topic", ("string",), "where the row goes, unless option `topic` says it for all"),
+    Column("topic", ("string",), "topic of the row, unless option `topic` sets it for all"),
     Column("tags", ("string",), "the tag"),
     Column("keys", ("string", "array<string>"), "index keys; in a text separated by blanks"),
     Column("properties", (_MAP,), "the user's properties; reserved names in it are left out"),
     Column("flag", ("int",), "the user's own flag"),
     Column("order_key", ("string",), "rows with one key go to one queue, in the task's order"),
     Column("delay_level", ("int",), "the broker's delay level; 0 or null for none"),
-    Column("delay_ms", ("int", "bigint"), "delivered so long after a broker has it"),
+    Column("delay_ms", ("int", "bigint"), "delay of the delivery after the broker receives it"),
     Column("deliver_at", ("timestamp", "bigint"), "delivered at this time (a number: ms)"),
-    Column("message_id", ("string",), "an id of your own in the place of the one that is made"),
+    Column("message_id", ("string",), "a message id of your own instead of a generated one"),
 )
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
@@ -60,13 +60,13 @@ def check(frame: StructType, topic: str | None) -> None:
         read = schema.BY_NAME.get(field.name)
         if column is None and read is None:
             known = ", ".join(each.name for each in COLUMNS)
-            raise BadSchema(f"a topic has no column {field.name!r}; it takes {known}: drop it")
+            raise BadSchema(f"a topic has no column {field.name!r}; allowed are {known}: drop it")
         types = column.types if column is not None else (read.spark if read is not None else "",)
         if asked not in types:
             raise BadSchema(f"column {field.name!r} is {asked}, not {' or '.join(types)}: cast it")
         if names.count(field.name) > 1:
-            raise BadSchema(f"column {field.name!r} is there twice")
+            raise BadSchema(f"column {field.name!r} occurs twice")
     if "body" not in names:
         raise BadSchema("a frame for a topic needs a column 'body', binary or string")
     if topic is None and "topic" not in names:
-        raise BadSchema("where to? name a topic in option 'topic', or give a column 'topic'")
+        raise BadSchema("no topic is given: set option 'topic', or add a column 'topic'")

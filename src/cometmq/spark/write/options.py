@@ -65,7 +65,7 @@ def parse(options: Mapping[str, str]) -> WriteOptions:
 def appending(options: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
     """Return the options of a write that appends to topics. Raises BadOption for an overwrite."""
     if overwrite:
-        raise BadOption("mode", "a topic cannot be written over: use append")
+        raise BadOption("mode", "a topic cannot be overwritten: use append")
     return parse(options)
 
 
@@ -87,5 +87,5 @@ def _group(text: str) -> str:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)

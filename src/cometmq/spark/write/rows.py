@@ -95,7 +95,7 @@ class Encoder:
         else:
             _check_value("message_id", unique)
             if unique.split() != [unique]:
-                raise MessageIllegal(f"message id {unique!r} holds a blank")
+                raise MessageIllegal(f"message id {unique!r} contains a blank")
         raw = props.joined(text, props.encode({props.UNIQ_KEY: unique}))
         if len(raw) > props.MAX_SIZE_BYTES:
             raise MessageIllegal(
@@ -201,7 +201,7 @@ def _joined(keys: str | Sequence[str | None]) -> str:
         return " ".join(props.split_keys(keys))
     for key in keys:
         if key and key.split() != [key]:
-            raise MessageIllegal(f"key {key!r} holds a blank, which parts keys")
+            raise MessageIllegal(f"key {key!r} contains a blank, which separates keys")
     return " ".join(key for key in keys if key)
 
 
@@ -209,4 +209,6 @@ def _check_value(name: str, value: str) -> None:
     if not name:
         raise MessageIllegal("a property has no name")
     if any(sign in name or sign in value for sign in _SIGNS):
-        raise MessageIllegal(f"property {name!r} holds a control character that parts properties")
+        raise MessageIllegal(
+            f"property {name!r} contains a control character that separates properties"
+        )

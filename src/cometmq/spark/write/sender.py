@@ -173,7 +173,7 @@ class Pipeline:
             if not _may_pass(error) or _clock.monotonic_ms() > deadline_ms:
                 raise SendFailed(pending.queue.topic, pending.rows, error) from None
             log.warning(
-                "send_again queue=%s attempt=%d error=%r", pending.queue, attempt, str(error)
+                "send_retried queue=%s attempt=%d error=%r", pending.queue, attempt, str(error)
             )
             self.retries += 1
             _pause.wait(PAUSES_MS[min(attempt, len(PAUSES_MS) - 1)] / 1000)
@@ -207,7 +207,7 @@ class Pipeline:
         for broker_id, address in cluster.brokers(queue, self._options.access, fresh=fresh):
             if broker_id == cluster.MASTER_ID:
                 return address
-        raise NotConnected(queue.broker_name, "has no master now")
+        raise NotConnected(queue.broker_name, "has no master at present")
 
     @staticmethod
     def _refusal(address: str, pending: Pending, answer: Response) -> BrokerRefused:
@@ -328,7 +328,7 @@ class Sender:
         SendFailed."""
         deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
         attempt = 0
-        error: CometError = RouteNotFound(topic, "no queue of it can be written")
+        error: CometError = RouteNotFound(topic, "none of its queues is writable")
         while True:
             try:
                 route = cluster.routes([topic], self._options.access).get(topic)

@@ -152,7 +152,7 @@ def decode(raw: bytes, path: str, base: int) -> Seal:
     return Seal(base, size, made_ms, summary, sums)
 
 
-class Seals:
+class BlockChecksums:
     """The seals of one store. ``bases`` holds the base offset of each log file that has one.
 
     A seal is written atomically (temporary file, sync, rename, sync of the directory) once all of
@@ -161,9 +161,9 @@ class Seals:
     one again.
 
     Another broker that ran on the directory in the meantime may have cut a sealed file and appended
-    to it. A seal is then ignored until the whole file has been read again: :meth:`Seals.doubt`
-    moves the seals to ``cometmq-seals/doubted``, and checksumming.py restores those that still
-    match.
+    to it. A seal is then ignored until the whole file has been read again:
+    :meth:`BlockChecksums.doubt` moves the seals to ``cometmq-seals/doubted``, and checksumming.py
+    restores those that still match.
 
     The most recently used seals stay in memory. Threads may call ``of``.
     """

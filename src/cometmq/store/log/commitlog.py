@@ -13,7 +13,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreError, StoreFull, StoreOffline, anew
+from cometmq.core.errors import StoreError, StoreFull, StoreOffline, fresh_copy
 from cometmq.message.record import BLANK, MAGIC_BLANK
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class CommitLog:
             return
         if self.failure is not None:
             self._reset()
-            raise anew(self.failure)
+            raise fresh_copy(self.failure)
         try:
             self._write_runs(self._runs[self._early :] if self._early else self._runs)
         except OSError as error:
@@ -203,7 +203,7 @@ class CommitLog:
         """
         if self.failure is not None:
             self._reset()
-            raise anew(self.failure)
+            raise fresh_copy(self.failure)
         try:
             self._write_runs(self._held)
         except OSError as error:

@@ -11,7 +11,7 @@ from cometmq.store.log.checksums import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files, Residency
-    from cometmq.store.log.checksums import Seals
+    from cometmq.store.log.checksums import BlockChecksums
 
 _COPY_BYTES = 1 << 20
 
@@ -51,7 +51,7 @@ class LogFile:
         self._is_moving = False
         self.closed = False
         self.linked = files.names_of(handle) > 1
-        self.seals: Seals | None = None
+        self.seals: BlockChecksums | None = None
         self.damaged: set[int] = set()
         self.path = path
         self.base = base

@@ -14,7 +14,7 @@ from cometmq.store.log.logfile import LogFile
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
-    from cometmq.store.log.checksums import Seals
+    from cometmq.store.log.checksums import BlockChecksums
 
 logger = logging.getLogger(__name__)
 
@@ -191,13 +191,13 @@ class Segments:
         logger.info("log_file_dropped path=%s", file.path)
         file.close()
 
-    def attach(self, seals: Seals) -> None:
+    def attach(self, seals: BlockChecksums) -> None:
         """Set ``seals`` of each file that has a seal."""
         for file in self.files:
             if file.base in seals.bases:
                 file.seals = seals
 
-    def keep_seals(self, seals: Seals, end: int) -> None:
+    def keep_seals(self, seals: BlockChecksums, end: int) -> None:
         """Remove the seals of all files that are not full, given the log's end ``end``.
 
         Call it before anything is written or cut at the end. Raises OSError.

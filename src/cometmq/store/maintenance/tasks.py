@@ -49,7 +49,7 @@ _LOG_SYNC_LIMIT_MS = 5_000
 _LOG_SYNC_STEP_MS = 5
 
 
-class Upkeep:
+class MaintenanceTasks:
     """The background work of one store.
 
     All queue and index entries of the log below ``synced`` are on the device. ``shrunk`` makes the
@@ -110,7 +110,9 @@ class Upkeep:
             if error.errno not in NO_ROOM:
                 raise
             if self._parts.state.mark_problem is None:
-                logger.warning("store_not_marked path=%s error=%r", abort_path(root), str(error))
+                logger.warning(
+                    "abort_file_not_created path=%s error=%r", abort_path(root), str(error)
+                )
             self._parts.state.mark_problem = error
         else:
             self._parts.state.mark_problem = None
@@ -146,7 +148,7 @@ class Upkeep:
             try:
                 await work()
             except OSError as error:
-                logger.error("store_upkeep_failed work=%s error=%r", work.__name__, str(error))
+                logger.error("store_maintenance_failed work=%s error=%r", work.__name__, str(error))
             await self._parts.clock.sleep_ms(interval_ms)
 
     async def flush_log(self) -> None:

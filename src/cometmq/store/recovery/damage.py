@@ -261,7 +261,7 @@ def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, 
     """Return the remedies for damage; the texts say what each policy does to the log."""
     command = f"cometmq store repair {config.store_path_root_dir} --damage"
     return (
-        "put the file back from a copy and start again",
+        "restore the file from a copy and start again",
         f"'{command} skip --yes', or one start with damagePolicy=skip, {skipping}",
         f"'{command} truncate --yes', or one start with damagePolicy=truncate, {truncating}; "
         "either keeps a copy of what it removes",

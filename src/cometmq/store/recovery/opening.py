@@ -325,13 +325,13 @@ class _Opening:
         store.log.resume(scan.position)
         store.durable.position = scan.position
         number = self._positions.number if self._positions is not None else 0
-        store.upkeep.resume(min(first, self._synced(start)), number)
-        store.upkeep.scrub.resume()
+        store.maintenance.resume(min(first, self._synced(start)), number)
+        store.maintenance.scrub.resume()
         self._report(start, first, scan, mender, passes)
-        store.upkeep.mark_running()
+        store.maintenance.mark_running()
         store.state.update()
         # The whole log was dispatched again: pending files of deleted topics are not needed.
-        if self._unfinished and store.upkeep.note_now():
+        if self._unfinished and store.maintenance.note_now():
             store.pool.removals.settle_all()
         return store
 

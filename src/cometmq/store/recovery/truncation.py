@@ -28,7 +28,7 @@ from cometmq.store.checkpoint import (
     read_positions,
     write_positions,
 )
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.scan import Scan
 from cometmq.store.log.segments import Segments
 from cometmq.store.recovery.quarantine import SetAside
@@ -107,7 +107,7 @@ class _Cutting:
         records = sum(1 for _ in tail)
         end = tail.position
         self._note(border)
-        segments.keep_seals(Seals(self._files, self._root), border)
+        segments.keep_seals(BlockChecksums(self._files, self._root), border)
         self._aside.keep_log_from(segments, border, reason)
         segments.drop_after(border)
         file = segments.find(border)

@@ -20,7 +20,7 @@ from cometmq.protocol.fastjson import parse_json
 from cometmq.store.checkpoint import CHECKPOINT_BYTES
 from cometmq.store.files import read_file
 from cometmq.store.layout import file_name
-from cometmq.store.log.checksums import Seals
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.tools.directory import size_of
 from cometmq.store.tools.entrycheck import Lonely, Why, joined
 from cometmq.store.tools.logfile import read_record
@@ -71,7 +71,7 @@ def _judge_directory(files: ReadOnlyFiles, directory: StoreDirectory, findings: 
         findings.note("checkpoint", checkpoint, -1, "it is missing, so a start reads the whole log")
     elif (size := size_of(files, checkpoint)) != CHECKPOINT_BYTES:
         findings.damage("checkpoint", checkpoint, -1, f"it is {size} bytes long, not 4096")
-    seals = Seals(files, root)
+    seals = BlockChecksums(files, root)
     bases = {file.base for file in directory.log_files}
     for base in sorted((seals.bases | seals.doubted) - bases):
         findings.note("seal", seals.path(base), -1, "the log file that it belongs to is missing")

@@ -11,7 +11,7 @@ from cometmq.core.errors import StoreCorrupt
 from cometmq.store.checkpoint import Positions
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
-from cometmq.store.log.checksums import Seal, Seals
+from cometmq.store.log.checksums import BlockChecksums, Seal
 from cometmq.store.recovery.mounts import find_mount
 from cometmq.store.tools.directory import (
     FileFact,
@@ -137,7 +137,7 @@ def _last_writer(files: ReadOnlyFiles, directory: StoreDirectory) -> str:
 def _log_rows(
     files: ReadOnlyFiles, directory: StoreDirectory, warnings: list[str]
 ) -> tuple[list[LogRow], int]:
-    seals = Seals(files, directory.root)
+    seals = BlockChecksums(files, directory.root)
     firsts = [_first_stored_ms(files, file) for file in directory.log_files]
     used = [number for number, first_ms in enumerate(firsts) if first_ms >= 0]
     rows: list[LogRow] = []
@@ -168,7 +168,7 @@ def _first_stored_ms(files: ReadOnlyFiles, file: FileFact) -> int:
     return -1 if record is None else record.store_ms
 
 
-def _seal(seals: Seals, file: FileFact, warnings: list[str]) -> tuple[Seal | None, str]:
+def _seal(seals: BlockChecksums, file: FileFact, warnings: list[str]) -> tuple[Seal | None, str]:
     if file.base in seals.doubted:
         return None, "doubted"
     try:

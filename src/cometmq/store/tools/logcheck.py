@@ -23,7 +23,7 @@ from cometmq.message.record import (
     STORE_MS_POSITION,
 )
 from cometmq.message.walk import Ints, numbers, window
-from cometmq.store.log.checksums import BLOCK_BYTES, Seal, Seals, sums_of
+from cometmq.store.log.checksums import BLOCK_BYTES, BlockChecksums, Seal, sums_of
 from cometmq.store.maintenance.checksumming import is_stale
 from cometmq.store.tools.entrycheck import EntryCheck, Lonely
 from cometmq.store.tools.findings import Finding, Findings
@@ -411,7 +411,7 @@ class _SealCheck:
         self._findings = findings
         self._late: LateRecords | None = None
         self.seal: Seal | None = None
-        seals = Seals(files, directory.root)
+        seals = BlockChecksums(files, directory.root)
         base = self._file.base
         doubted = base in seals.doubted
         self._is_sure = not doubted and directory.positions is not None
@@ -423,7 +423,7 @@ class _SealCheck:
         """The seal, if no other broker can have changed the file since it was made."""
         return self.seal if self._is_sure else None
 
-    def _read(self, seals: Seals, doubted: bool) -> None:
+    def _read(self, seals: BlockChecksums, doubted: bool) -> None:
         path = seals.path(self._file.base, doubted=doubted)
         try:
             seal = seals.read(self._file.base, doubted=doubted)

@@ -167,7 +167,7 @@ def repair(
     store = open_store(config, clock, files or PosixFiles(), rebuild, progress)
     report = store.report
     assert report is not None
-    store.upkeep.shrunk = report.shrunk
+    store.maintenance.shrunk = report.shrunk
     store.close()
     return report
 

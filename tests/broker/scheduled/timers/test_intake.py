@@ -66,7 +66,7 @@ async def test_what_says_no_time_is_passed_over(
         await world.send(b"good", 1_000)
         await world.advance(1_000)
         assert world.bodies() == [b"good"]
-        assert "it does not say when it is due" in caplog.text
+        assert "it has no delivery time" in caplog.text
 
 
 async def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:

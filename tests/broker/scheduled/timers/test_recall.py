@@ -97,7 +97,7 @@ async def test_a_delay_level_wins_and_a_past_time_is_none(tmp_path: Path) -> Non
     ("text", "code", "remark"),
     [
         ("TIMER_DELAY_SEC\x01259201", 13, "timerMaxDelaySec"),
-        ("TIMER_DELAY_MS\x01soon", 13, "is no number of milliseconds"),
+        ("TIMER_DELAY_MS\x01soon", 13, "is not a number of milliseconds"),
         ("TIMER_DELIVER_MS\x015\x02TIMER_DEL_UNIQKEY\x01t+k", 13, "if set del msg"),
     ],
 )

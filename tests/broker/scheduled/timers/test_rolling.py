@@ -33,7 +33,7 @@ async def fill(world: TimedWorld, log_files: int) -> None:
         await world.put("plain", bytes(500), 0, {})
     world.store.flusher.sync_now()
     world.clock.advance(world.store.config.flush_consume_queue_thorough_interval)
-    await world.store.upkeep.flush_entries()
+    await world.store.maintenance.flush_entries()
 
 
 def age(world: TimedWorld) -> None:
@@ -46,7 +46,7 @@ def age(world: TimedWorld) -> None:
 
 async def expire(world: TimedWorld) -> None:
     """A round of the store, and what follows from it."""
-    await world.store.upkeep.expiry.make_room()
+    await world.store.maintenance.expiry.make_room()
     if world.timers.rolling.is_wanted:
         await world.timers.rolling.roll()
 
@@ -147,6 +147,6 @@ async def test_without_timed_messages_nothing_is_held(tmp_path: Path) -> None:
     async with timed_world(tmp_path, clock, store_config=STORE, files=disk) as world:
         await fill(world, 4)
         disk.used = 86
-        await world.store.upkeep.expiry.make_room()
+        await world.store.maintenance.expiry.make_room()
         assert world.store.log.segments.start > 0
         assert not (tmp_path / "cometmq-timers").exists()

@@ -88,9 +88,9 @@ def test_what_is_past_does_not_wait(wish: dict[str, str]) -> None:
     [
         ({"TIMER_DELAY_SEC": "259201"}, "max delay 259200000ms"),
         ({"TIMER_DELAY_SEC": "9" * 18}, "max delay"),
-        ({"TIMER_DELIVER_MS": "x"}, "'x' is no number of milliseconds"),
-        ({"TIMER_DELAY_SEC": "1.5"}, "no number of seconds"),
-        ({"TIMER_DELAY_MS": "9" * 19}, "no number"),
+        ({"TIMER_DELIVER_MS": "x"}, "'x' is not a number of milliseconds"),
+        ({"TIMER_DELAY_SEC": "1.5"}, "not a number of seconds"),
+        ({"TIMER_DELAY_MS": "9" * 19}, "not a number"),
         ({"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "t+k"}, "if set del msg"),
     ],
 )

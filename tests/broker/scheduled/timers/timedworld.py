@@ -114,7 +114,7 @@ async def timed_world(
     appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
     timers = Timers(store=store, appender=appender, clock=clock)
     await timers.recover()
-    store.upkeep.expiry.release_with(timers.release)
+    store.maintenance.expiry.release_with(timers.release)
     try:
         yield TimedWorld(clock, store, appender, TimerRules(config), timers)
     finally:

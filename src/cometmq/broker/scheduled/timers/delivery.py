@@ -174,7 +174,7 @@ class TimerDelivery:
         if len(self.held) >= MAX_HELD:
             log.error("timed message given up physical=%d reason=%s", physical, error)
             return
-        log.error("timed message held back physical=%d reason=%s", physical, error)
+        log.error("timed message delivery postponed physical=%d reason=%s", physical, error)
         self.held[physical] = row
 
 

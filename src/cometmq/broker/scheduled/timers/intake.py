@@ -121,7 +121,7 @@ class Intake:
             log.error(
                 "timed message lost offset=%d physical=%d reason=%s",
                 self._pending.position, physical,
-                "not in the log" if record is None else "it does not say when it is due",
+                "not in the log" if record is None else "it has no delivery time",
             )  # fmt: skip
             return
         self._pending.put(waiting)

@@ -95,7 +95,7 @@ class RecallHandler:
         if header.producer_group:
             properties[props.PRODUCER_GROUP] = header.producer_group
         parked = self._rules.park(handle.topic, 0, properties, now_ms)
-        assert parked is not None, "its time has not come yet"
+        assert parked is not None, "the delivery time is in the future"
         topic, queue_id, waiting = parked
         await self._appender.put(
             OutgoingRecord(topic, queue_id, _BODY, waiting, now_ms, peer.host_bytes)

@@ -103,8 +103,9 @@ class Rolling:
                     waiting_bytes += abs(row[3])
             if waiting_bytes > (end - start) // 2:
                 log.warning(
-                    "log_files_kept from=%d to=%d waiting_bytes=%d reason='timed messages fill "
-                    "them, copies would take the room that they free'", start, end, waiting_bytes,
+                    "log_files_kept from=%d to=%d waiting_bytes=%d reason='they are full of "
+                    "timed messages: rolling them would use as much space as it frees'",
+                    start, end, waiting_bytes,
                 )  # fmt: skip
                 return
         near_ms = self._clock.wall_ms() + NEAR_MS

@@ -116,7 +116,7 @@ class TimerRules:
         name, wish = _wish(properties)
         if wish is None:
             raise MessageIllegal(
-                f"timer message illegal, {name}={properties[name]!r} is no number of "
+                f"timer message illegal, {name}={properties[name]!r} is not a number of "
                 f"{'seconds' if name == props.TIMER_DELAY_SEC else 'milliseconds'}"
             )
         deliver_ms = now_ms + wish * _RELATIVE[name] if name in _RELATIVE else wish

@@ -229,7 +229,7 @@ async def recover(store: MessageStore, pending: Pending, clock: Clock) -> Held:
     fits = known is not None and known.log_offset <= store.dispatched_offset
     if known is not None and fits and pending.files.resume(known.note()):
         return await _resume(store, pending, known, Slices(clock))
-    log.warning("timers_rebuilt reason=%r", "no snapshot that fits the log")
+    log.warning("timers_rebuilt reason=%r", "no snapshot matches the log")
     await rebuild(store, pending, clock)
     return ()
 
