@@ -61,7 +61,7 @@ async def test_a_failed_start_gives_everything_back(tmp_path: Path) -> None:
     config.mkdir()
     (config / "topics.json").write_text("{cut off")
     broker = make_broker(tmp_path)
-    with pytest.raises(StoreCorrupt, match=r"move .*topics\.json and its \.bak away"):
+    with pytest.raises(StoreCorrupt, match=r"move .*topics\.json and its \.bak file away"):
         await broker.start()
     reserve("127.0.0.1", broker.port).close()
     (config / "topics.json").unlink()
