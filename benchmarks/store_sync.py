@@ -74,7 +74,7 @@ class Load:
             phys, _ = store.append(
                 self.queue, BODY, b"", flag=0, sys_flag=0, born_ms=1, born_host=HOST
             )
-            store.durable.park(phys + 1, 1 << 60, begin)
+            store.sync_waiters.park(phys + 1, 1 << 60, begin)
         if count:
             store.commit()
             store.sync()

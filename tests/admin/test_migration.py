@@ -120,7 +120,7 @@ async def test_a_master_that_is_not_drained_takes_sends_again(
         mover = Mover(Admin(client.session), client.session, slave, say=said.append)
         with pytest.raises(NotMoved, match="was not drained"):
             await mover.move(wait_ms=20_000)
-        assert said[-1].startswith("given up")
+        assert said[-1].startswith("cancelled")
         assert old.broker.config.start_accept_send_request_time_stamp == 0
         await client.send("t", b"one")
         assert new.broker.config.is_slave

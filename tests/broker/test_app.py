@@ -83,9 +83,9 @@ async def test_the_loop_sleeps_while_a_thread_syncs_for_an_answer(tmp_path: Path
         lookout, store = running.broker.lookout, running.broker.store
         assert lookout is not None
         assert not lookout.waits
-        key = store.durable.park(1 << 40, 1 << 60, "a send")
+        key = store.sync_waiters.park(1 << 40, 1 << 60, "a send")
         assert lookout.waits
-        store.durable.cancel(key)
+        store.sync_waiters.cancel(key)
         assert not lookout.waits
 
 

@@ -11,7 +11,7 @@ import pytest
 from cometmq.core.errors import BadRequest, StoreFull
 from cometmq.net.peer import Peer
 from cometmq.net.reply import Reply
-from cometmq.net.router import Router
+from cometmq.net.router import Handler, Router, handlers_of
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, decode_head, encode_head
@@ -225,9 +225,25 @@ async def test_a_missing_field_is_answered_by_name() -> None:
 
 
 def test_a_handler_in_the_wrong_lane_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="does not fit its row"):
+    with pytest.raises(TypeError, match="does not match its entry"):
         Router(Side.BROKER, {BEAT: info}, tasks=Tasks())
-    with pytest.raises(TypeError, match="does not fit its row"):
+    with pytest.raises(TypeError, match="does not match its entry"):
         Router(Side.BROKER, {INFO: beat}, tasks=Tasks())
-    with pytest.raises(TypeError, match="does not fit its row"):
+    with pytest.raises(TypeError, match="does not match its entry"):
         Router(Side.NAMESRV, {BEAT: beat}, tasks=Tasks())
+
+
+def test_a_code_without_a_row_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"without a row in protocol/registry\.py: \{4321\}"):
+        Router(Side.BROKER, {4321: beat}, tasks=Tasks())
+
+
+class Part:
+    def handlers(self) -> dict[int, Handler]:
+        return {BEAT: beat}
+
+
+def test_two_handlers_of_one_code_are_refused() -> None:
+    assert handlers_of([Part()]) == {BEAT: beat}
+    with pytest.raises(TypeError, match=f"two handlers for request code {BEAT:d}"):
+        handlers_of([Part(), Part()])

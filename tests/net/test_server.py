@@ -126,7 +126,7 @@ class CountingTurns(Watchdog):
 async def test_what_a_server_says_to_its_peers_leaves_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cometmq.net.departures.SHORT_NS", -1)  # the watchdog hears of all
+    monkeypatch.setattr("cometmq.net.writecoalescer.SHORT_NS", -1)  # the watchdog hears of all
     tasks, watchdog = Tasks(), CountingTurns()
     router = Router(Side.BROKER, {BEAT: beat}, tasks=tasks)
     server = Server(router, clock=SystemClock(), tasks=tasks, watchdog=watchdog)

@@ -106,12 +106,12 @@ async def test_strangers_do_not_keep_a_slave_out(tmp_path: Path, said: str, host
         slave = made.slave(node)
         await until_copied(node, slave)
         more = await crowd(node.port, 150, text, host)
-        await until(lambda: len(master._places.silent) + len(master.slaves()) >= 64)
+        await until(lambda: len(master._admission.silent) + len(master.slaves()) >= 64)
         fill(node.store, 30, first=30)
         await until_copied(node, slave)
         await until(lambda: master.reached == node.store.written_offset)
         assert len(master.slaves()) <= 64
-        assert len(master._places.silent) <= 64
+        assert len(master._admission.silent) <= 64
         for writer in [*writers, *more]:
             writer.close()
 
@@ -123,7 +123,7 @@ async def test_strangers_that_say_nothing_are_no_copies(tmp_path: Path) -> None:
         assert master is not None
         fill(node.store, 30)
         writers = await crowd(node.port, 5, b"\0")
-        await until(lambda: len(master._places.silent) == 5)
+        await until(lambda: len(master._admission.silent) == 5)
         assert master.reached == 0
         assert not master.has_enough
         assert not master.has_a_near_slave()

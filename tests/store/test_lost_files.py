@@ -64,7 +64,7 @@ def test_nothing_is_acknowledged_into_a_log_file_that_is_gone(
 
     phys, _ = put(store)
     store.commit()
-    store.durable.park(phys + 1, 1 << 60, "sent late")
+    store.sync_waiters.park(phys + 1, 1 << 60, "sent late")
     store.flusher.sync_now()
     assert (done, failed) == ([], ["sent late"])
     with pytest.raises(StoreOffline, match="deleted or replaced"):

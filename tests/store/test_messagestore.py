@@ -191,7 +191,7 @@ async def test_sync_flush_hides_a_message_until_it_is_durable(tmp_path: Path) ->
     store.on_durable.append(released.extend)
     phys, _ = put(store)
     store.commit()
-    store.durable.park(phys + 1, 1 << 60, "token")
+    store.sync_waiters.park(phys + 1, 1 << 60, "token")
     assert store.read("t", 0, 0, 1).status is ReadStatus.NO_MESSAGE_IN_QUEUE
     assert put(store)[1] == 1
     store.commit()

@@ -37,7 +37,7 @@ class Life:
                 padded = body + b":" + bytes(chance.randrange(600))
                 put(store, "t", chance.randrange(3), padded, keys=(body.decode(), "all"))
             store.commit()
-            store.durable.park(store.written_offset, 1 << 60, turns)
+            store.sync_waiters.park(store.written_offset, 1 << 60, turns)
             if chance.random() < 0.6:
                 store.flusher.sync_now()
             if chance.random() < 0.2:

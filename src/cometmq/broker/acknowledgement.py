@@ -20,7 +20,7 @@ answered with the store's error and none of its records becomes visible.
 
 With a transient pool (store/transientpool.py) only sends of clients are answered before they are
 written. A record that the broker moves, for example a delayed message that is due, waits for the
-write: its first copy is given up only once the second is written.
+write: its first copy counts until the second is written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from cometmq.core.errors import CometError, StoreError
-from cometmq.core.watermark import Watermark
+from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
@@ -253,9 +253,9 @@ class Appender:
         self._sync_timeout_ms = store.config.sync_flush_timeout
         self._slaves: Replicated | None = None
         self._slave_timeout_ms = 0
-        self._copied: Watermark[Turn] = Watermark()
+        self._copied: OffsetWaiters[Turn] = OffsetWaiters()
         #: Turns whose records are in the transient pool and not yet written to the log.
-        self._unwritten: Watermark[Turn] = Watermark()
+        self._unwritten: OffsetWaiters[Turn] = OffsetWaiters()
         self._turn = Turn()
         #: Sends that wait for the write only, neither for a sync nor for slaves.
         self._unsynced = Turn()
@@ -430,11 +430,11 @@ class Appender:
         """Answer turns that waited too long: FLUSH_DISK_TIMEOUT for a sync, after
         syncFlushTimeout, and FLUSH_SLAVE_TIMEOUT for slaves."""
         while True:
-            if not (len(self._store.durable) or len(self._copied)):
+            if not (len(self._store.sync_waiters) or len(self._copied)):
                 self._waits.clear()
                 await self._waits.wait()
             await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
-            expired = self._store.durable.expire(self._clock.monotonic_ms())
+            expired = self._store.sync_waiters.expire(self._clock.monotonic_ms())
             for turn in cast("list[Turn]", expired):
                 self.waiting_sends -= turn.send_count
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
@@ -559,7 +559,7 @@ class Appender:
         if turn.is_awaited:
             self.waiting_sends += turn.send_count
             deadline_ms = self._now_ns() // 1_000_000 + self._sync_timeout_ms
-            store.durable.park(turn.end, deadline_ms, turn)
+            store.sync_waiters.park(turn.end, deadline_ms, turn)
             self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
         store.sync()

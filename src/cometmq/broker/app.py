@@ -45,9 +45,9 @@ from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.broker.transactions.endtransaction import Transactions
 from cometmq.core.errors import StoreError
 from cometmq.message.ids import pack_host
+from cometmq.net.busypoll import BusyPoll
 from cometmq.net.client import Remoting
-from cometmq.net.lookout import Lookout
-from cometmq.net.router import Router
+from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
@@ -333,11 +333,13 @@ class Broker:
             config=self.config, store=self.store, topics=self.topics, clock=self.clock
         )
 
-    def _make_lookout(self) -> Lookout | None:
+    def _make_lookout(self) -> BusyPoll | None:
         if not self.config.lookout_micros:
             return None
         # The sync thread needs the interpreter lock to report that it is done.
-        return Lookout(self.config.lookout_micros, self.clock, waits=self.store.durable.parked)
+        return BusyPoll(
+            self.config.lookout_micros, self.clock, waits=self.store.sync_waiters.parked
+        )
 
     def _load_tables(self, directory: str) -> None:
         if self.store.written_offset > self.store.log.segments.start:
@@ -354,7 +356,7 @@ class Broker:
 
     def _handlers(self) -> dict[int, Handler]:
         parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
-        found = {code: handler for part in parts for code, handler in part.handlers().items()}
+        found = handlers_of(parts)
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
     def _takers(self) -> dict[int, TakeFrames[Peer]]:

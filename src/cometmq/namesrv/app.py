@@ -12,7 +12,7 @@ from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
-from cometmq.net.router import Router
+from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
@@ -61,7 +61,7 @@ class NameServer:
         brokers = BrokerHandlers(self.routes, self.kv, clock=clock)
         self.router = Router(
             Side.NAMESRV,
-            {**routes.handlers(), **brokers.handlers(), **KvHandlers(self.kv).handlers()},
+            handlers_of((routes, brokers, KvHandlers(self.kv))),
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
         )

@@ -5,10 +5,10 @@ them, or TURN_NS of work, are served before other connections get their turn. Th
 protocol object; reading pauses when it exceeds READ_BOUND_BYTES.
 
 Writes. Responses are collected and sent in one write after the turn of the loop that made them
-(departures.py). When the peer does not read and WRITE_HIGH_BYTES are unsent, reading from it pauses
-too, for at most STALL_LIMIT_MS: clients send heartbeats on the same connection, and without them
-whole groups would expire. After that it is read again as ``congested``: sends are refused, urgent
-requests are served. At WRITE_BOUND_BYTES it is closed.
+(writecoalescer.py). When the peer does not read and WRITE_HIGH_BYTES are unsent, reading from it
+pauses too, for at most STALL_LIMIT_MS: clients send heartbeats on the same connection, and without
+them whole groups would expire. After that it is read again as ``congested``: sends are refused,
+urgent requests are served. At WRITE_BOUND_BYTES it is closed.
 
 Waiting requests. Large ones are charged to the connection (memory.py), which is not read while it
 exceeds its share.
@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
-from cometmq.net.departures import Departures
 from cometmq.net.memory import PeerMemory, process_budget
 from cometmq.net.runtime import direct_handle
 from cometmq.net.watchdog import SHORT_NS
+from cometmq.net.writecoalescer import WriteCoalescer
 from cometmq.protocol.connection import Answered, Connection, request_of
 from cometmq.protocol.frame import JSON, decode_head, encode_response
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
@@ -35,7 +35,7 @@ from cometmq.speedups import Outlet
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.net.lookout import Lookout
+    from cometmq.net.busypoll import BusyPoll
     from cometmq.net.memory import MemoryBudget
     from cometmq.net.reply import Reply
     from cometmq.net.watchdog import Watchdog
@@ -102,8 +102,8 @@ class Peer(asyncio.Protocol):
         watchdog: Watchdog,
         peers: dict[Peer, None],
         has_room: Callable[[], bool] | None = None,
-        lookout: Lookout | None = None,
-        departures: Departures | None = None,
+        lookout: BusyPoll | None = None,
+        departures: WriteCoalescer | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
@@ -113,7 +113,7 @@ class Peer(asyncio.Protocol):
         self._has_room = has_room
         self._lookout = lookout
         self._loop = asyncio.get_running_loop()
-        self._departures = departures or Departures(watchdog)
+        self._departures = departures or WriteCoalescer(watchdog)
         self._budget = process_budget() if budget is None else budget
         self.memory = PeerMemory(self._budget, self._loop, self._pause_reading, self._read_again)
         self._connection: Connection[Waiter] = Connection(

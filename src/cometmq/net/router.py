@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
@@ -44,6 +44,17 @@ class HandlerPart(Protocol):
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         ...
+
+
+def handlers_of(parts: Iterable[HandlerPart]) -> dict[int, Handler]:
+    """Return the handlers of all parts by request code. Raises TypeError if two serve one code."""
+    found: dict[int, Handler] = {}
+    for part in parts:
+        for code, handler in part.handlers().items():
+            if code in found:
+                raise TypeError(f"two handlers for request code {code}: {found[code]}, {handler}")
+            found[code] = handler
+    return found
 
 
 class RpcHook(Protocol):
@@ -85,6 +96,8 @@ class Router:
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}
         self._task_handlers: dict[int, TaskHandler] = {}
+        if unknown := handlers.keys() - REGISTRY.keys():
+            raise TypeError(f"request codes without a row in protocol/registry.py: {unknown}")
         self._guarded: frozenset[int] = frozenset(
             code for code in handlers if REGISTRY[code].mutates and not remote_admin
         )

@@ -15,17 +15,17 @@ import socket
 from collections.abc import Set
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.net.departures import Departures
 from cometmq.net.descriptors import PROCESS, backlog, max_connections
 from cometmq.net.memory import process_budget
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
 from cometmq.net.watchdog import Watchdog
+from cometmq.net.writecoalescer import WriteCoalescer
 
 if TYPE_CHECKING:
     import ssl
 
     from cometmq.core.clock import Clock
-    from cometmq.net.lookout import Lookout
+    from cometmq.net.busypoll import BusyPoll
     from cometmq.net.memory import MemoryBudget
     from cometmq.net.router import Router
     from cometmq.net.tasks import Tasks
@@ -57,7 +57,7 @@ class Server:
         tasks: Tasks,
         watchdog: Watchdog | None = None,
         tls: ssl.SSLContext | None = None,
-        lookout: Lookout | None = None,
+        lookout: BusyPoll | None = None,
         reserve: Reserve | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Server:
         self._max_connections = max_connections()
         self._undecided = 0  # accepted, waiting for the first byte
         self.watchdog = watchdog or Watchdog(clock)
-        self._departures = Departures(self.watchdog)
+        self._departures = WriteCoalescer(self.watchdog)
         # In the order of arrival, which is the order in which operations apply to them.
         self._peers: dict[Peer, None] = {}
 

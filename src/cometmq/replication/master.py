@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import StoreError
-from cometmq.replication.places import Places
+from cometmq.replication.admission import SlaveAdmission
 from cometmq.replication.rate import Rate
 from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
@@ -74,8 +74,8 @@ class Master:
         self.clock = clock
         self.tasks = tasks
         self.on_reached: list[Callable[[int], None]] = []
-        self._places: Places[_Slave] = Places()
-        self._slaves = self._places.slaves
+        self._admission: SlaveAdmission[_Slave] = SlaveAdmission()
+        self._slaves = self._admission.slaves
         self._links: list[SlaveLink] = []
         #: For each reason, the connections closed since the last tick to make room: count and last
         #: address.
@@ -95,7 +95,7 @@ class Master:
         if self._server is None:
             return
         self._server.close()
-        for slave in [*self._slaves, *self._places.silent]:
+        for slave in [*self._slaves, *self._admission.silent]:
             slave.abort()
 
     @property
@@ -151,18 +151,18 @@ class Master:
 
     def joined(self, slave: _Slave) -> None:
         """Register a connection; close another one if too many have reported nothing."""
-        self._end(self._places.connected(slave), "too many connections without a report")
+        self._end(self._admission.connected(slave), "too many connections without a report")
 
     def reported(self, slave: _Slave) -> None:
         """Register a connection as a slave's; close another one if there are too many slaves."""
         if not self._slaves:
             self.store.on_progress.append(self.progressed)
-        self._end(self._places.reported(slave), "too many slaves")
+        self._end(self._admission.reported(slave), "too many slaves")
         self._links = [each.link for each in self._slaves]
 
     def left(self, slave: _Slave) -> None:
         """Unregister a closed connection."""
-        self._places.left(slave)
+        self._admission.left(slave)
         self._links = [each.link for each in self._slaves]
         if not self._slaves and self.progressed in self.store.on_progress:
             self.store.on_progress.remove(self.progressed)
@@ -171,7 +171,7 @@ class Master:
         """Note a slave's acknowledgement; listeners of ``on_reached`` get the reached offset."""
         if not slave.is_remembered and slave.has_copied:
             slave.is_remembered = True
-            self._places.copied(slave)
+            self._admission.copied(slave)
         for hear in self.on_reached:
             hear(self.reached)
 
@@ -184,7 +184,7 @@ class Master:
         while True:
             await self.clock.sleep_ms(_TICK_MS)
             now_ms = self.clock.monotonic_ms()
-            for slave in [*self._slaves, *self._places.silent]:
+            for slave in [*self._slaves, *self._admission.silent]:
                 slave.tick(now_ms)
             closed, self._closed = self._closed, {}
             for reason, (count, last) in closed.items():

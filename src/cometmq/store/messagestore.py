@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from cometmq.core.errors import MessageIllegal, StoreError, fresh_copy
-from cometmq.core.watermark import Watermark
+from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
     BLANK_BYTES,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
-    from cometmq.store.queue.consumequeue import ConsumeQueue, Segment
+    from cometmq.store.queue.consumequeue import ConsumeQueue, RecordGroup
     from cometmq.store.queue.queuefiles import QueueFiles
     from cometmq.store.recoveryreport import RecoveryReport
     from cometmq.store.write.batching import Shared
@@ -119,7 +119,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(index, pool, journal)
         self.backlog = Backlog(self.dispatcher)
         self.seals = BlockChecksums(files, config.store_path_root_dir)
-        self.durable: Watermark[object] = Watermark()
+        self.sync_waiters: OffsetWaiters[object] = OffsetWaiters()
         self.on_durable: list[Callable[[list[object]], None]] = []
         self.on_sync_failed: list[Callable[[list[object], StoreError], None]] = []
         self.store_host = _NO_HOST
@@ -134,7 +134,7 @@ class MessageStore:
         self.executor = files.threads(2, "cometmq-store")
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         #: Appended records that are not committed yet.
-        self.uncommitted: list[Segment] = []
+        self.uncommitted: list[RecordGroup] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
         self.reads = ColdReads(log, files.memory_bytes() * hot_ratio // 100)
@@ -475,7 +475,7 @@ class MessageStore:
         self.log.durable = max(self.log.durable, offset)
         if self.waits_for_sync:
             self.backlog.release(offset, self.state.last_ms)
-        tokens = self.durable.advance(offset)
+        tokens = self.sync_waiters.advance(offset)
         if tokens:
             for durable in self.on_durable or (_log_unclaimed,):
                 durable(tokens)
@@ -485,7 +485,7 @@ class MessageStore:
     def _sync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it could not write, so a second try proves nothing.
         self.state.refusal = self.log.fail(f"cannot sync {self.log.segments.directory}: {error}")
-        tokens = self.durable.drain()
+        tokens = self.sync_waiters.drain()
         if tokens:
             for failed in self.on_sync_failed or (_log_unclaimed,):
                 failed(tokens, fresh_copy(self.state.refusal))

@@ -22,7 +22,7 @@ from cometmq.store.write.dispatch import take_back
 
 if TYPE_CHECKING:
     from cometmq.store.parts import StoreParts
-    from cometmq.store.queue.consumequeue import Segment
+    from cometmq.store.queue.consumequeue import RecordGroup
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class TransientPool:
         log = self._parts.log
         return log.held - log.written
 
-    def take(self, segments: list[Segment], now_ms: int) -> None:
+    def take(self, segments: list[RecordGroup], now_ms: int) -> None:
         """Hold the records of a turn for a later write, or write them now if too much waits.
 
         Raises StoreOffline if the device failed; then none of the turn's records is stored.

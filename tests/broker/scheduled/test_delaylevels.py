@@ -8,7 +8,7 @@ import pytest
 from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels, Waits
-from cometmq.broker.scheduled.redelivery import GATHER_COUNT
+from cometmq.broker.scheduled.duedelivery import GATHER_COUNT
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code
@@ -25,7 +25,7 @@ LEVELS = DelayLevels("1s 5s 10s 2h")
 async def park(
     parts: Parts, level: int, body: bytes = b"x", topic: str = "t", queue_id: int = 3, **more: str
 ) -> None:
-    place, place_id, properties = parts.levels.park(topic, queue_id, more, level)
+    place, place_id, properties = parts.levels.place_for(topic, queue_id, more, level)
     await parts.put(place, body, place_id, **properties)
 
 
@@ -60,7 +60,7 @@ def test_no_property_no_level() -> None:
 
 
 def test_a_parked_message_knows_its_place() -> None:
-    topic, queue_id, properties = LEVELS.park("t", 7, {"a": "b", "DELAY": "99"}, 99)
+    topic, queue_id, properties = LEVELS.place_for("t", 7, {"a": "b", "DELAY": "99"}, 99)
     assert (topic, queue_id) == (SCHEDULE, 3)
     assert LEVELS.is_schedule(topic)
     assert not LEVELS.is_schedule("t")
@@ -290,7 +290,7 @@ async def test_hosts_and_counts_of_the_sender_stay(tmp_path: Path) -> None:
     clock = VirtualClock()
     host = b"\x01\x02\x03\x04\0\0\0\x05"
     async with open_parts(tmp_path, clock=clock) as parts:
-        place, queue_id, properties = parts.levels.park("t", 2, {}, 1)
+        place, queue_id, properties = parts.levels.place_for("t", 2, {}, 1)
         record = OutgoingRecord(
             place, queue_id, b"b", properties, 11, host, flag=7, sys_flag=1, reconsume_times=5
         )

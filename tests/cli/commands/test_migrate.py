@@ -76,7 +76,7 @@ def test_the_address_goes_along(
         assert main(["migrate", "promote", own, "--stop-with", "true", *where]) == 2
         assert "needs --take-address" in capsys.readouterr().err
         assert main(["migrate", "take-address", own, master.broker]) == 1
-        assert "promote it" in capsys.readouterr().err
+        assert "promote this broker" in capsys.readouterr().err
         assert master.process is not None
         words = ["--take-address", "--stop-with", f"kill {master.process.pid}"]
         assert main(["migrate", "promote", own, *words, *where]) == 0

@@ -59,14 +59,14 @@ def acknowledged_before_flush(patch: Patch) -> None:
 
 def retry_without_delay(patch: Patch) -> None:
     """A failed message waits for the shortest delay level."""
-    park = DelayLevels.park
+    park = DelayLevels.place_for
 
     def park_shortly(
         self: DelayLevels, topic: str, queue_id: int, properties: Mapping[str, str], _level: int
     ) -> tuple[str, int, dict[str, str]]:
         return park(self, topic, queue_id, properties, 3)
 
-    patch.setattr(DelayLevels, "park", park_shortly)
+    patch.setattr(DelayLevels, "place_for", park_shortly)
 
 
 def locks_for_everybody(patch: Patch) -> None:

@@ -89,7 +89,7 @@ def test_an_archive_to_another_topic(spark: SparkSession, namesrv: str, tmp_path
         nameservers=namesrv, topics=("Replay",), archive=target, to="ReplayArchive"
     )
     assert replay.run(spark, both).sent == 60
-    with pytest.raises(BadOption, match="which cluster"):
+    with pytest.raises(BadOption, match="target cluster is missing"):
         replay.run(spark, replay.ReplayOptions(archive=target, to="x"))
 
 

@@ -30,7 +30,7 @@ def sync_store(root: Path, files: PosixFiles, **settings: int) -> MessageStore:
 def send(store: MessageStore, token: object) -> None:
     phys, _ = put(store)
     store.commit()
-    store.durable.park(phys + 1, 1 << 60, token)
+    store.sync_waiters.park(phys + 1, 1 << 60, token)
 
 
 async def until(condition: list[object], count: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.files import Buffer, PosixFiles
-from cometmq.store.recovery.opening import proven_end, secure_log
+from cometmq.store.recovery.opening import cut_and_sync_log_end, proven_end
 from tests.store.stores import assert_consistent, copied, fill, log_of, opened, run_round
 
 
@@ -56,7 +56,7 @@ def test_records_behind_the_end_are_gone(tmp_path: Path, crashed: bool, cut: boo
     records = log_of(store)
     assert len(store.log.segments.files) == 3
     end = records[50].physical_offset
-    secure_log(store, None, end, 0, crashed=crashed, cut=cut)
+    cut_and_sync_log_end(store, None, end, 0, crashed=crashed, cut=cut)
     left = log_of(store)
     assert left == (records[:50] if crashed or cut else records)
     assert len(store.log.segments.files) == (1 if crashed or cut else 3)

@@ -1,9 +1,11 @@
 """Send-back of messages that a consumer could not process (upstream: AbstractSendMessageProcessor
 .consumerSendMsgBack).
 
-The message is stored again in ``%RETRY%group``, each time with the next longer delay level unless
-the request names one. After the maximum number of retries it is stored in ``%DLQ%group``, for an
-operator to look at.
+A copy of the message waits in ``SCHEDULE_TOPIC_XXXX``, each time with the next longer delay level
+unless the request names one; when it is due, it is delivered to ``%RETRY%group``
+(scheduled/delaylevels.py). After the maximum number of retries it is stored in ``%DLQ%group``, for
+an operator to look at. A client that cannot send a message back sends the whole message to
+``%RETRY%group``; send/handler.py does the same with it.
 """
 
 from __future__ import annotations
@@ -185,7 +187,7 @@ class SendBackHandler:
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
         queue_id = random.randrange(max(topic.write_queue_nums, 1))
-        parked_in, parked_queue, parked = self._levels.park(
+        parked_in, parked_queue, parked = self._levels.place_for(
             topic.topic_name, queue_id, back.properties, level
         )
         return msgspec.structs.replace(

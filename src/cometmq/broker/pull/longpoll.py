@@ -1,4 +1,4 @@
-"""Long polling: pulls that found nothing wait in one Watermark per queue.
+"""Long polling: pulls that found nothing wait in one OffsetWaiters per queue.
 
 After each dispatch of new messages, once a turn, the pulls of the queues that grew are released. A
 pull is also released when its deadline passes; when its connection closes, it is dropped. The
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from cometmq.core.watermark import Watermark
+from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
@@ -126,7 +126,7 @@ class LongPoll:
         self._is_due = False
         #: True when this turn has spent its time on filters: further ones wait for the next turn.
         self.rests = False
-        self._held: dict[QueueKey, Watermark[HeldPull]] = {}
+        self._held: dict[QueueKey, OffsetWaiters[HeldPull]] = {}
         self._of_peer: dict[Peer, set[HeldPull]] = {}
         # Queues by the tick (100 ms) in which one of their pulls is due. A busy queue holds and
         # releases thousands of pulls a second: one entry per pull would pile up until its deadline.
@@ -146,7 +146,7 @@ class LongPoll:
             return False
         watermark = self._held.get(pull.queue)
         if watermark is None:
-            watermark = self._held[pull.queue] = Watermark()
+            watermark = self._held[pull.queue] = OffsetWaiters()
         pull.key = watermark.park(pull.offset + 1, pull.deadline_ms, pull)
         if not self.count:
             self._listeners.append(self._dispatched)

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.scheduled.redelivery import (
+from cometmq.broker.scheduled.duedelivery import (
     GATHER_BYTES,
     GATHER_COUNT,
     REST_MS,
-    Redelivery,
+    DueDelivery,
     real_place,
     record_in,
 )
@@ -122,7 +122,7 @@ class DelayLevels:
             return 0
         return min(int(text[:9]), len(self._delays_ms))
 
-    def park(
+    def place_for(
         self, topic: str, queue_id: int, properties: Mapping[str, str], level: int
     ) -> tuple[str, int, dict[str, str]]:
         """Return the topic, queue id and properties under which a message for ``topic`` waits."""
@@ -162,7 +162,7 @@ class DelayDelivery:
         self._config = config
         self._levels = levels
         self._store = store
-        self._redelivery = Redelivery(store, appender, clock)
+        self._redelivery = DueDelivery(store, appender, clock)
         self._clock = clock
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}

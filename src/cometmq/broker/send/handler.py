@@ -407,10 +407,10 @@ class SendHandler:
             level = self._delay.level_of(properties)
         if level > 0:
             drop_wishes(properties)
-            return self._delay.park(topic, queue_id, properties, level)
+            return self._delay.place_for(topic, queue_id, properties, level)
         if wants_timer(properties):
             now_ms = self._clock.wall_ms()
-            parked = self._timers.park(topic, queue_id, properties, now_ms)
+            parked = self._timers.place_for(topic, queue_id, properties, now_ms)
             if parked is not None:
                 self._transactions.ensure_topic(TIMER_TOPIC)
                 return parked

@@ -227,7 +227,7 @@ class Transactions:
         if not wants_timer(copy.properties):
             return copy
         now_ms = self._clock.wall_ms()
-        parked = self._timers.park(copy.topic, copy.queue_id, copy.properties, now_ms)
+        parked = self._timers.place_for(copy.topic, copy.queue_id, copy.properties, now_ms)
         if parked is None:
             return copy
         self.ensure_topic(TIMER_TOPIC)

@@ -388,4 +388,4 @@ def _place(entry: bytes | bytearray) -> tuple[int, int]:
 
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
 #: Consecutive records of the log: rows of single messages, or a write batch.
-Segment: TypeAlias = Sequence[Dispatched] | WriteBatch
+RecordGroup: TypeAlias = Sequence[Dispatched] | WriteBatch

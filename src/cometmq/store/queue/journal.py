@@ -36,7 +36,7 @@ from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
-    from cometmq.store.queue.consumequeue import ConsumeQueue, Segment
+    from cometmq.store.queue.consumequeue import ConsumeQueue, RecordGroup
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class EntryJournal:
         """Return whether the journal has the entries from ``offset`` on."""
         return 0 <= self.start <= offset
 
-    def add(self, segment: Segment, end: int) -> None:
+    def add(self, segment: RecordGroup, end: int) -> None:
         """Add the entries of a dispatched segment that ends at ``end``. Raises OSError."""
         pack, first, define = _LIVE_ROW.pack, self._first, self._define
         if isinstance(segment, WriteBatch):

@@ -68,12 +68,13 @@ class Proof:
         return next_record is not None and 0 < next_record.store_ms <= self.store_ms
 
 
-class Mender:
+class LogRepair:
     """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
-    ``punch`` replaces the queue entries for a range of the log by holes. ``note_cut`` is called
-    before durable bytes are given up; ``cut`` is then their offset. ``looks_behind`` says that the
-    machine may have lost power, so that zeros are not certainly the end.
+    It only decides where the log ends: opening.py cuts what follows. ``punch`` replaces the queue
+    entries for a range of the log by holes. Before the damage policy gives up bytes that had been
+    synced, ``note_cut`` is called with their offset, which ``cut`` then holds. With
+    ``looks_behind`` records may follow zeros: the machine may have lost power.
     """
 
     __slots__ = (

@@ -32,7 +32,7 @@ from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.recovery.damage import Mender, Proof, mend_file, ways_out
+from cometmq.store.recovery.damage import LogRepair, Proof, mend_file, ways_out
 from cometmq.store.recovery.indexcheck import check_index
 from cometmq.store.recovery.mounts import warn_of_mounts
 from cometmq.store.recovery.quarantine import SetAside
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _COPY_BYTES = 1 << 20
 
 
-def secure_log(
+def cut_and_sync_log_end(
     store: MessageStore,
     positions: Positions | None,
     end: int,
@@ -314,7 +314,7 @@ class _Opening:
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         noted_ms = self._positions.last_ms if self._positions is not None else 0
         store.state.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
-        secure_log(
+        cut_and_sync_log_end(
             store,
             self._positions,
             scan.position,
@@ -323,7 +323,7 @@ class _Opening:
             cut=scan.torn or bool(self._aside.kept),
         )
         store.log.resume(scan.position)
-        store.durable.position = scan.position
+        store.sync_waiters.position = scan.position
         number = self._positions.number if self._positions is not None else 0
         store.maintenance.resume(min(first, self._synced(start)), number)
         store.maintenance.scrub.resume()
@@ -413,10 +413,10 @@ class _Opening:
         store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
         return index_from
 
-    def _mender(self, start: StartingPoint) -> Mender:
+    def _mender(self, start: StartingPoint) -> LogRepair:
         noted, boot_id = self._positions, self._files.boot_id()
         same_boot = bool(boot_id) and noted is not None and noted.boot_id == boot_id
-        return Mender(
+        return LogRepair(
             self._segments,
             self._config,
             self._aside,
@@ -460,7 +460,7 @@ class _Opening:
 
     # --- after the log was read --------------------------------------------------------------
 
-    def _drop_lost(self, mender: Mender, end: int | None) -> None:
+    def _drop_lost(self, mender: LogRepair, end: int | None) -> None:
         """Drop entries whose records were given up or lie after ``end``."""
         cut = end if mender.cut is None else mender.cut
         if cut is not None:
@@ -478,7 +478,7 @@ class _Opening:
         index.close()
         index.load(offset, clean=False)
 
-    def _forget_keys(self, mender: Mender, passes: CatchUp, index_from: int, end: int) -> None:
+    def _forget_keys(self, mender: LogRepair, passes: CatchUp, index_from: int, end: int) -> None:
         """Rebuild the index from the first skipped damage on, if it may have the lost records."""
         first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
         if first < min(index_from, end) and self._config.message_index_enable:
@@ -487,7 +487,7 @@ class _Opening:
             passes.index_again(first, end)
 
     def _report(
-        self, start: StartingPoint, first: int, scan: Scan, mender: Mender, passes: CatchUp
+        self, start: StartingPoint, first: int, scan: Scan, mender: LogRepair, passes: CatchUp
     ) -> None:
         store, remade = self._store, tuple(passes.remade)
         cut = -1 if mender.cut is None else mender.cut

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cometmq.speedups import Walked
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
-    from cometmq.store.recovery.damage import Mender
+    from cometmq.store.recovery.damage import LogRepair
     from cometmq.store.recovery.queuevalidation import QueueKey, Queues
     from cometmq.store.recovery.startingpoint import StartingPoint
 
@@ -47,8 +47,9 @@ class _Pass(NamedTuple):
     """The task of one pass over the log.
 
     ``shape`` returns the row of a record, None if nothing lacks it. ``lacks_from`` takes a queue
-    and the offset of one of its records, and returns the offset from which on the queue may lack
-    entries. That result, and what ``index_from`` requires, may change at each of ``borders``. With
+    and the offset of one of its records, and returns the offset from which the queue may lack
+    entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from`` may
+    change. With
     ``in_order``, a queue that would get a gap is examined record by record.
     """
 
@@ -81,7 +82,7 @@ class CatchUp:
         start: StartingPoint,
         queues: Queues,
         index_from: int,
-        mender: Mender,
+        mender: LogRepair,
         progress: Progress = lambda position, end: None,
     ) -> None:
         self._store = store

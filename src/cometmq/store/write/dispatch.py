@@ -26,7 +26,7 @@ from cometmq.store.queue.consumequeue import ConsumeQueue, Mark
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.store.index import Index
-    from cometmq.store.queue.consumequeue import Dispatched, Segment
+    from cometmq.store.queue.consumequeue import Dispatched, RecordGroup
     from cometmq.store.queue.journal import EntryJournal
     from cometmq.store.queue.queuefiles import QueueFiles
 
@@ -85,7 +85,7 @@ class Dispatcher:
         self.position = position
         self._mark = (position, 0)
 
-    def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
+    def dispatch(self, segment: RecordGroup, end: int, now_ms: int) -> None:
         """Dispatch a segment that ends at the physical offset ``end``.
 
         Segments must come in log order. ``now_ms`` names a new index file.
@@ -191,7 +191,7 @@ class Dispatcher:
         except OSError as error:
             self._failed(error)
 
-    def _note_entries(self, segment: Segment) -> None:
+    def _note_entries(self, segment: RecordGroup) -> None:
         try:
             self.journal.add(segment, self.position)
         except OSError as error:
@@ -284,7 +284,7 @@ class Backlog:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._waiting: deque[tuple[int, Segment]] = deque()
+        self._waiting: deque[tuple[int, RecordGroup]] = deque()
         self._limit = 0
         self._again = False
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -294,7 +294,7 @@ class Backlog:
         """Spread the dispatch of many messages over turns of the loop from now on."""
         self.call_soon = call_soon
 
-    def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
+    def take(self, segments: list[RecordGroup], end: int, now_ms: int, *, ready: bool) -> None:
         """Take the segments that a turn committed, up to the physical offset ``end``.
 
         ``ready`` says that consumers may see them at once.
@@ -372,7 +372,7 @@ class Backlog:
         self.messages = sum(len(segment) for _, segment in kept)
 
 
-def end_of(segment: Segment) -> int:
+def end_of(segment: RecordGroup) -> int:
     """Return the physical offset after the last record."""
     if isinstance(segment, WriteBatch):
         return segment.end
@@ -380,7 +380,7 @@ def end_of(segment: Segment) -> int:
     return phys + size
 
 
-def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
+def parts_of(segment: RecordGroup, rows_max: int) -> Iterator[RecordGroup]:
     """Split rows into parts of at most ``rows_max``; a write batch stays whole."""
     if isinstance(segment, WriteBatch) or len(segment) <= rows_max:
         yield segment
@@ -389,7 +389,7 @@ def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
         yield segment[first : first + rows_max]
 
 
-def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
+def without_queues(segment: RecordGroup, gone: Set[ConsumeQueue]) -> RecordGroup:
     """Return the segment without the rows of deleted queues; it may become empty."""
     if isinstance(segment, WriteBatch):
         segment.drop(gone)
@@ -397,7 +397,7 @@ def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
     return [row for row in segment if row[0] not in gone]
 
 
-def take_back(segment: Segment) -> None:
+def take_back(segment: RecordGroup) -> None:
     """Make the queue offsets of a segment free again; neither it nor later ones were stored."""
     if isinstance(segment, WriteBatch):
         segment.take_back()

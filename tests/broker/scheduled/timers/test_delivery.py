@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.scheduled.redelivery import REST_MS
+from cometmq.broker.scheduled.duedelivery import REST_MS
 from cometmq.broker.scheduled.timers import delivery
 from cometmq.broker.scheduled.timers.delivery import RETRY_HELD_MS
 from cometmq.core.clock import VirtualClock

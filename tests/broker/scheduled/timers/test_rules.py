@@ -55,7 +55,7 @@ def test_who_wants_a_timer(properties: dict[str, str], wants: bool) -> None:
     ],
 )
 def test_a_message_waits_in_its_second(wish: dict[str, str], slot: int, due: int) -> None:
-    parked = RULES.park("t", 5, {"a": "b", **wish}, NOW)
+    parked = RULES.place_for("t", 5, {"a": "b", **wish}, NOW)
     assert parked is not None
     topic, queue_id, properties = parked
     assert (topic, queue_id) == (TIMER_TOPIC, 0)
@@ -80,7 +80,7 @@ def test_a_message_waits_in_its_second(wish: dict[str, str], slot: int, due: int
     ],
 )
 def test_what_is_past_does_not_wait(wish: dict[str, str]) -> None:
-    assert RULES.park("t", 0, wish, NOW) is None
+    assert RULES.place_for("t", 0, wish, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_past_does_not_wait(wish: dict[str, str]) -> None:
 )
 def test_times_that_cannot_be_are_refused(wish: dict[str, str], problem: str) -> None:
     with pytest.raises(MessageIllegal, match="timer message illegal") as caught:
-        RULES.park("t", 0, wish, NOW)
+        RULES.place_for("t", 0, wish, NOW)
     assert problem in str(caught.value)
     assert caught.value.code == 13
 
@@ -104,12 +104,12 @@ def test_times_that_cannot_be_are_refused(wish: dict[str, str], problem: str) ->
 def test_the_longest_delay_and_the_switch_are_settings() -> None:
     config = BrokerConfig(timer_max_delay_sec=5)
     rules = TimerRules(config)
-    assert rules.park("t", 0, {"TIMER_DELAY_SEC": "5"}, NOW) is not None
+    assert rules.place_for("t", 0, {"TIMER_DELAY_SEC": "5"}, NOW) is not None
     with pytest.raises(MessageIllegal):
-        rules.park("t", 0, {"TIMER_DELAY_SEC": "6"}, NOW)
+        rules.place_for("t", 0, {"TIMER_DELAY_SEC": "6"}, NOW)
     config.timer_wheel_enable = False
     with pytest.raises(BadRequest, match="timerWheelEnable is false"):
-        rules.park("t", 0, {"TIMER_DELAY_SEC": "5"}, NOW)
+        rules.place_for("t", 0, {"TIMER_DELAY_SEC": "5"}, NOW)
 
 
 def test_a_store_time_off_by_a_turn_stays_within_the_second() -> None:
@@ -153,7 +153,7 @@ def test_a_delay_level_takes_the_wishes_out() -> None:
 
 
 def test_a_parked_message_has_a_recall_handle() -> None:
-    parked = RULES.park("t", 0, {"TIMER_DELAY_SEC": "2", "UNIQ_KEY": "k"}, NOW)
+    parked = RULES.place_for("t", 0, {"TIMER_DELAY_SEC": "2", "UNIQ_KEY": "k"}, NOW)
     assert parked is not None
     text = RULES.recall_handle(parked[2])
     assert text is not None

@@ -40,7 +40,7 @@ class TimedWorld:
         """Store a message that waits, as a send does."""
         now_ms = self.clock.wall_ms()
         wish = {props.TIMER_DELIVER_MS: str(now_ms + delay_ms), **more}
-        parked = self.rules.park(topic, 3, wish, now_ms)
+        parked = self.rules.place_for(topic, 3, wish, now_ms)
         assert parked is not None
         place, queue_id, properties = parked
         return await self.put(place, body, queue_id, properties)
@@ -59,7 +59,7 @@ class TimedWorld:
             props.TIMER_DELIVER_MS: str(slot_ms + 1),
             props.TIMER_DEL_UNIQKEY: f"{topic}+{key}",
         }
-        parked = self.rules.park(topic, 0, wish, self.clock.wall_ms())
+        parked = self.rules.place_for(topic, 0, wish, self.clock.wall_ms())
         assert parked is not None
         place, queue_id, properties = parked
         await self.put(place, b"0", queue_id, properties)

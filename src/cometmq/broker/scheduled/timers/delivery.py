@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.scheduled.redelivery import (
+from cometmq.broker.scheduled.duedelivery import (
     GATHER_BYTES,
     GATHER_COUNT,
     REST_MS,
-    Redelivery,
+    DueDelivery,
     real_place,
     record_in,
 )
@@ -57,7 +57,7 @@ class TimerDelivery:
     """
 
     def __init__(
-        self, store: MessageStore, pending: Pending, redelivery: Redelivery, clock: Clock
+        self, store: MessageStore, pending: Pending, redelivery: DueDelivery, clock: Clock
     ) -> None:
         self._store = store
         self._pending = pending

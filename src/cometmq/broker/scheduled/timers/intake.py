@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.scheduled.redelivery import record_in
+from cometmq.broker.scheduled.duedelivery import record_in
 from cometmq.broker.scheduled.timers.pending import Waiting
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, due_ms, out_ms
 from cometmq.core.errors import StoreCorrupt

@@ -94,7 +94,7 @@ class RecallHandler:
         }
         if header.producer_group:
             properties[props.PRODUCER_GROUP] = header.producer_group
-        parked = self._rules.park(handle.topic, 0, properties, now_ms)
+        parked = self._rules.place_for(handle.topic, 0, properties, now_ms)
         assert parked is not None, "the delivery time is in the future"
         topic, queue_id, waiting = parked
         await self._appender.put(

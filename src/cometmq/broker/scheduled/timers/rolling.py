@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.scheduled.redelivery import GATHER_BYTES, GATHER_COUNT, Redelivery
+from cometmq.broker.scheduled.duedelivery import GATHER_BYTES, GATHER_COUNT, DueDelivery
 from cometmq.broker.scheduled.timers.intake import end_mark, record_or_none
 from cometmq.broker.scheduled.timers.pending import done_in
 from cometmq.broker.scheduled.timers.rules import rolled
@@ -55,7 +55,7 @@ class Rolling:
         self,
         store: MessageStore,
         pending: Pending,
-        redelivery: Redelivery,
+        redelivery: DueDelivery,
         clock: Clock,
         read_bucket: Callable[[int], Awaitable[bytes]],
         load_due: Callable[[], Awaitable[None]],

@@ -99,7 +99,7 @@ class TimerRules:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
 
-    def park(
+    def place_for(
         self, topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int
     ) -> tuple[str, int, dict[str, str]] | None:
         """Return topic, queue id and properties under which a message with a delivery time waits;

@@ -14,7 +14,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.scheduled.redelivery import Redelivery
+from cometmq.broker.scheduled.duedelivery import DueDelivery
 from cometmq.broker.scheduled.timers.delivery import TimerDelivery
 from cometmq.broker.scheduled.timers.intake import Intake
 from cometmq.broker.scheduled.timers.pending import Pending
@@ -56,7 +56,7 @@ class Timers:
         files = TimerFiles(store.files, store.config.store_path_root_dir)
         self.pending = Pending(files)
         self._intake = Intake(store, self.pending)
-        redelivery = Redelivery(store, appender, clock)
+        redelivery = DueDelivery(store, appender, clock)
         self.delivery = TimerDelivery(store, self.pending, redelivery, clock)
         self.rolling = Rolling(
             store, self.pending, redelivery, clock, self._read_bucket, self._load_due

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from cometmq.core.clock import VirtualClock
-from cometmq.net.departures import Departures
 from cometmq.net.watchdog import STALL_NS, Watchdog
+from cometmq.net.writecoalescer import WriteCoalescer
 
 
 async def test_what_peers_have_leaves_after_the_round_in_their_order() -> None:
-    departures = Departures(Watchdog())
+    departures = WriteCoalescer(Watchdog())
     left: list[str] = []
     asyncio.get_running_loop().call_soon(left.append, "what came in with them")
     departures.add(lambda: left.append("a"))
@@ -25,7 +25,7 @@ async def test_what_peers_have_leaves_after_the_round_in_their_order() -> None:
 
 
 async def test_who_comes_while_others_leave_goes_next() -> None:
-    departures = Departures(Watchdog())
+    departures = WriteCoalescer(Watchdog())
     left: list[str] = []
 
     def leave() -> None:
@@ -42,14 +42,14 @@ async def test_who_comes_while_others_leave_goes_next() -> None:
 async def test_a_round_that_takes_long_is_noticed() -> None:
     clock = VirtualClock()
     watchdog = Watchdog(clock)
-    departures = Departures(watchdog)
+    departures = WriteCoalescer(watchdog)
     departures.add(lambda: clock.advance(STALL_NS // 1_000_000 + 1))
     await asyncio.sleep(0)
     assert watchdog.stalls == {"flush": 1}
 
 
 async def test_one_that_fails_keeps_no_other_back(caplog: pytest.LogCaptureFixture) -> None:
-    departures = Departures(Watchdog())
+    departures = WriteCoalescer(Watchdog())
     left: list[str] = []
 
     def fail() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.scheduled.redelivery import real_place, record_in
+from cometmq.broker.scheduled.duedelivery import real_place, record_in
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message import properties as props
 from cometmq.message.names import SCHEDULE_TOPIC

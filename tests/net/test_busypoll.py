@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.core.clock import SystemClock, VirtualClock
-from cometmq.net.lookout import Lookout
+from cometmq.net.busypoll import BusyPoll
 from cometmq.net.peer import Peer
 from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
@@ -40,7 +40,7 @@ class TurningClock(VirtualClock):
 class Requests:
     """Requests at given distances, and what the loop does after each."""
 
-    def __init__(self, clock: TurningClock, lookout: Lookout) -> None:
+    def __init__(self, clock: TurningClock, lookout: BusyPoll) -> None:
         self.clock = clock
         self.lookout = lookout
 
@@ -64,7 +64,7 @@ class Requests:
 @pytest.fixture
 async def requests() -> Requests:
     clock = TurningClock()
-    return Requests(clock, Lookout(LOOK_US, clock, offer=clock.offer))
+    return Requests(clock, BusyPoll(LOOK_US, clock, offer=clock.offer))
 
 
 async def test_the_first_requests_are_not_waited_for(requests: Requests) -> None:
@@ -127,7 +127,7 @@ async def test_one_turn_with_many_requests_is_one_arrival(requests: Requests) ->
 
 async def test_a_thread_that_needs_the_interpreter_is_not_kept_waiting() -> None:
     clock, syncing = TurningClock(), ["a turn"]
-    requests = Requests(clock, Lookout(LOOK_US, clock, waits=syncing, offer=clock.offer))
+    requests = Requests(clock, BusyPoll(LOOK_US, clock, waits=syncing, offer=clock.offer))
     syncing.clear()
     await requests.come(10, every_us=40)
     syncing.append("a turn")
@@ -168,7 +168,7 @@ async def test_looking_goes_on_when_the_others_are_gone(requests: Requests) -> N
 
 
 async def test_a_clock_that_stands_still_keeps_nothing_awake() -> None:
-    lookout = Lookout(LOOK_US, VirtualClock())
+    lookout = BusyPoll(LOOK_US, VirtualClock())
     for _ in range(30):
         lookout.arrived(1_000_000)
         await asyncio.sleep(0)
@@ -183,7 +183,7 @@ async def test_a_server_looks_between_requests_and_rests_after_them() -> None:
 
     awake: list[bool] = []
     # So long a look that a loaded machine answers within it, and nobody to take the processor.
-    lookout = Lookout(100_000, SystemClock(), offer=lambda: None)
+    lookout = BusyPoll(100_000, SystemClock(), offer=lambda: None)
     async with serving({RequestCode.HEART_BEAT: beat}, lookout=lookout) as served:
         client = await served.connect()
         for opaque in range(30):

@@ -37,7 +37,7 @@ class Connected(Protocol):
 C = TypeVar("C", bound=Connected)
 
 
-class Places(Generic[C]):
+class SlaveAdmission(Generic[C]):
     """The connections of one master; those in ``slaves`` have reported an offset."""
 
     def __init__(self, silent_max: int = SILENT_MAX, slaves_max: int = SLAVES_MAX) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Departures:
+class WriteCoalescer:
     """Flushes of the peers of one server that wait for the next turn."""
 
     __slots__ = ("_now_ns", "_waiting", "_watchdog")

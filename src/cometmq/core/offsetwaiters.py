@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Token = TypeVar("Token")
 
 
-class Watermark(Generic[Token]):
+class OffsetWaiters(Generic[Token]):
     """Tokens parked until ``position`` reaches their offset or their deadline passes.
 
     ``parked`` has them by key.

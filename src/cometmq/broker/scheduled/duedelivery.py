@@ -39,7 +39,7 @@ _RECORDS_A_LOOK: Final = 16
 _NOWHERE: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
-class Redelivery:
+class DueDelivery:
     """Appends records; :meth:`stored` waits for those of the current turn."""
 
     def __init__(self, store: MessageStore, appender: Appender, clock: Clock) -> None:

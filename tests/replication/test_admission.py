@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cometmq.replication.places import Places
+from cometmq.replication.admission import SlaveAdmission
 
 
 @dataclass(eq=False)
@@ -11,15 +11,15 @@ class Connection:
     has_copied: bool = False
 
 
-def places() -> Places[Connection]:
-    return Places(silent_max=3, slaves_max=3)
+def places() -> SlaveAdmission[Connection]:
+    return SlaveAdmission(silent_max=3, slaves_max=3)
 
 
 def hosts(connections: dict[Connection, None]) -> list[str]:
     return [connection.host for connection in connections]
 
 
-def slave_of(made: Places[Connection], host: str, *, copied: bool = False) -> Connection:
+def slave_of(made: SlaveAdmission[Connection], host: str, *, copied: bool = False) -> Connection:
     """A connection that has reported an offset, and perhaps more."""
     connection = Connection(host)
     made.connected(connection)

@@ -7,8 +7,8 @@
 
 The result is a store as after a crash of the machine: the next start (opening.py) takes queues and
 index back to the log's end, as usual. A crash at any step leaves the log unchanged, or with an end
-after the cut. Nothing may be appended before :func:`cut_log` has returned once; after that, no
-removed byte comes back.
+after the cut. Nothing may be appended before :func:`cut_diverged_log` has returned once; after
+that, no removed byte comes back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Cut:
     kept: tuple[str, ...]
 
 
-def cut_log(config: StoreConfig, clock: Clock, files: Files, offset: int, reason: str) -> Cut:
+def cut_diverged_log(
+    config: StoreConfig, clock: Clock, files: Files, offset: int, reason: str
+) -> Cut:
     """Truncate the log before the record that contains the physical ``offset``.
 
     Raises StoreLocked while a broker runs on it, StoreCorrupt if files of the log are missing,

@@ -13,7 +13,7 @@ from cometmq.core.errors import StoreFull, StoreLocked
 from cometmq.message.record import BLANK_BYTES, Record
 from cometmq.store.files import Buffer, Files, PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.truncation import Cut, border_before, cut_log
+from cometmq.store.recovery.divergence import Cut, border_before, cut_diverged_log
 from tests.store.faults import FailingFiles, LossyFiles
 from tests.store.stores import (
     OtherBoot,
@@ -31,7 +31,7 @@ REASON = "the logs differ"
 
 
 def cut(root: Path, offset: int, files: Files | None = None) -> Cut:
-    return cut_log(config(root), VirtualClock(), files or PosixFiles(), offset, REASON)
+    return cut_diverged_log(config(root), VirtualClock(), files or PosixFiles(), offset, REASON)
 
 
 def filled(root: Path, count: int = 300) -> list[Record]:

@@ -34,7 +34,7 @@ _TAKEN_SHIFT: Final = 2
 _FOUND_SHIFT: Final = 1
 
 
-class Lookout:
+class BusyPoll:
     """Busy polling of one event loop, for ``look_us`` after the last request.
 
     While ``waits`` is not empty the loop sleeps as usual: a thread is at work for the items in it,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.core.watermark import Watermark
+from cometmq.core.offsetwaiters import OffsetWaiters
 
 small = st.integers(0, 50)
 
@@ -14,7 +14,7 @@ class WatermarkMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watermark: Watermark[int] = Watermark()
+        self.watermark: OffsetWaiters[int] = OffsetWaiters()
         self.parked: dict[int, tuple[int, int]] = {}
         self.position = 0
         self.next_token = 0
@@ -67,7 +67,7 @@ TestWatermark = WatermarkMachine.TestCase
 
 
 def test_a_reached_offset_is_released_by_the_next_advance() -> None:
-    watermark: Watermark[str] = Watermark(10)
+    watermark: OffsetWaiters[str] = OffsetWaiters(10)
     watermark.park(5, 1_000, "token")
     assert watermark.advance(0) == ["token"]
     assert watermark.position == 10
@@ -75,7 +75,7 @@ def test_a_reached_offset_is_released_by_the_next_advance() -> None:
 
 @given(st.booleans())
 def test_released_tokens_leave_no_garbage(by_offset: bool) -> None:
-    watermark: Watermark[int] = Watermark()
+    watermark: OffsetWaiters[int] = OffsetWaiters()
     for number in range(10_000):
         watermark.park(number, number, number)
         released = watermark.advance(number) if by_offset else watermark.expire(number)
