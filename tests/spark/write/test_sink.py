@@ -163,7 +163,7 @@ def test_what_spark_adds_to_the_options_disturbs_no_sink(
         ("'x' body, 1 other", {"topic": "T"}, "no column 'other'"),
         ("1 body", {"topic": "T"}, "column 'body' is int, not binary or string"),
         ("'x' tags", {"topic": "T"}, "needs a column 'body'"),
-        ("'x' body", {}, "where to?"),
+        ("'x' body", {}, "no topic is given"),
         ("'x' body", {"topic": "T", "tpoic": "U"}, "tpoic"),
     ],
 )
