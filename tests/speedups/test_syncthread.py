@@ -102,6 +102,7 @@ def test_a_thread_that_never_ran_can_be_closed() -> None:
         thread.wait()
         thread.close()
         thread.close()
+        assert thread.event == -1
         del thread
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -255,8 +255,10 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     core = store.flusher._core
     assert core is not None
     os.eventfd_write(core.event, 1)
+    poll = select.poll()
+    poll.register(core.event, select.POLLIN)
     async with asyncio.timeout(10):
-        while select.select([core.event], [], [], 0)[0]:
+        while poll.poll(0):
             await asyncio.sleep(0)
     store.close()
     assert (tmp_path / "abort").exists()

@@ -125,7 +125,7 @@ def test_an_entry_that_stands_twice(tmp_path: Path) -> None:
     other.mkdir()
     (other / path.name).write_bytes(path.read_bytes())
     _, findings = checked(tmp_path)
-    twice = [each for each in findings if "it occurs twice" in each.text]
+    twice = [each for each in findings if "it is there twice" in each.text]
     wrong = [each for each in findings if "queue 1 not 0" in each.text]
     assert (len(twice), len(wrong), len(findings)) == (6, 6, 12)
 

@@ -127,7 +127,7 @@ cdef extern from *:
     }
     static void take_from_syncer(Syncer *s, long long *target, long long *count, int *problem) {
         uint64_t events;
-        if (read(s->event, &events, sizeof events) < 0) { /* Nothing new happened. */ }
+        if (s->event >= 0 && read(s->event, &events, sizeof events) < 0) { /* Nothing is new. */ }
         pthread_mutex_lock(&s->lock);
         *target = s->target;
         *count = s->count;
@@ -143,10 +143,11 @@ cdef extern from *:
         s->is_started = 0;
         if (s->next) drop_handles(s->next, s->next_count);
         s->next = NULL;
+        if (s->event >= 0) close(s->event);
+        s->event = -1;
     }
     static void free_syncer(Syncer *s) {
         stop_syncer(s);
-        close(s->event);
         pthread_mutex_destroy(&s->lock);
         pthread_cond_destroy(&s->asked);
         pthread_cond_destroy(&s->settled);
@@ -197,7 +198,7 @@ cdef class SyncThread:
 
     @property
     def event(self):
-        """Descriptor that is readable once a sync has ended."""
+        """Descriptor that is readable once a sync has ended; -1 after `close`."""
         return self.syncer.event
 
     def begin(self, list handles not None, long long target):

@@ -20,7 +20,7 @@ class SyncThread:
 
     @property
     def event(self) -> int:
-        """Descriptor that is readable once a sync has ended."""
+        """Descriptor that is readable once a sync has ended; -1 after :meth:`close`."""
         raise NotImplementedError
 
     def begin(self, handles: list[int], target: int) -> None:
@@ -42,6 +42,8 @@ class SyncThread:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Wait for the sync that runs, and end the thread. A request that has not begun is dropped;
-        :meth:`take` still returns the outcome."""
+        """Wait for the sync that runs, end the thread, and close ``event``.
+
+        A request that has not begun is dropped; :meth:`take` still returns the outcome.
+        """
         raise NotImplementedError

@@ -256,10 +256,10 @@ class Flusher:
         """
         core, self._core = self._core, None
         if core is not None:
-            core.close()
-            self._asked = 0
             if self._core_loop is not None and not self._core_loop.is_closed():
                 self._core_loop.remove_reader(core.event)
+            core.close()
+            self._asked = 0
             _, self.threaded_count, problem = core.take()
             if problem and self._log.failure is None:
                 self._on_failed(OSError(problem, os.strerror(problem)))
