@@ -71,7 +71,7 @@ def log_parts(
 ) -> list[LogPart]:
     """Split the log from ``start`` to ``stop`` into parts of at most ``bytes_max`` within one file.
 
-    Borders may be at any byte: a task begins with the first record after its border.
+    Borders may be at any byte: a task begins with the first record at or after its border.
     """
     found: list[LogPart] = []
     for file in files:

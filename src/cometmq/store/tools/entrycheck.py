@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
 
-#: A record takes more than 2^6 bytes, so two of them never begin in the same granule.
+#: A granule has 2^6 bytes. A record is longer, so two records never begin in the same granule.
 _GRANULE_SHIFT = 6
 _EXAMINED = 256
 _EXPLAINED = 1_000

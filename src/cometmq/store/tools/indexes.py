@@ -139,7 +139,8 @@ def _find_slots(
 ) -> int:
     """Return a file's number of slots, from the position of its first entry; -1 if not found.
 
-    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's.
+    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's
+    number of entries plus one.
     """
     # Entry 0 is unused. In entry 1, zero seconds and no previous entry follow the hash and the
     # offset.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class LateRecords:
     """Finds the offset from which on every record was stored after a given moment.
 
-    ``start`` is that offset, -1 if the last record is older. Records are taken in log order.
+    ``start`` is that offset, -1 if the last record was not stored after the moment. Records are
+    taken in log order.
     """
 
     __slots__ = ("_moment_ms", "start")
