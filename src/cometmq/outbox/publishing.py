@@ -13,7 +13,7 @@ Rows may be sent as transactional messages instead: a message is visible if and 
 published.
 
     send the half message, with the id of this attempt -> mark the row with it -> commit
-                            -> no commit arrives, the broker asks: look the row up
+                            -> no commit or rollback arrives, the broker asks: look the row up
 
 A row that was sent twice, because a relay died or a response was lost, is delivered once: only one
 of its half messages has the attempt id that marks the row. Each attempt sends only once, because a

@@ -191,7 +191,7 @@ class PushConsumer:
     def rebalance_soon(self) -> None:
         self._rebalancer.soon()
 
-    # ------------------------------------------------------------------ inquiries.Operated
+    # ------------------------------------------------------------------ adminrequests.Operated
 
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         return {

@@ -78,7 +78,8 @@ class QueueCheck:
         self._below = below
         self._exact = exact
         self._torn = torn
-        #: Offset up to which the files of valid queues have any entries; empty with ``torn``.
+        #: Offset up to which the files of each queue whose entries were checked have any; empty
+        #: with ``torn``.
         self.filled: dict[tuple[str, int], int] = {}
 
     def fault(self, queue: ConsumeQueue) -> QueueFault | None:

@@ -38,7 +38,7 @@ _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
 _NEVER = (1 << 63) - 1
 
-#: Is called with the physical offset that was reached and the expected end of the log.
+#: Called with the physical offset that was reached and the expected end of the log.
 Progress = Callable[[int, int], None]
 Shape = Callable[["Record"], Dispatched | None]
 
