@@ -1,9 +1,9 @@
 """Runs a node (name server and broker in one) as a child process.
 
 Standard output carries only the ready line; standard error goes to a file, so that no pipe fills
-up. Standard input is a pipe without a writer's data: it closes when this process ends for any
-reason, and the node then stops. All waits are bounded. The calls block: run them in a thread when
-there is an event loop.
+up. Standard input is a pipe that nothing is written to: it closes when this process ends, for
+whatever reason, and the node then stops. All waits are bounded. The calls block: run them in a
+thread when there is an event loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def lasting_port(distance: int = 0) -> int:
 
 
 class NodeFailed(CometError):
-    """A node ended, or was not ready in time; ``exit_code`` is None if it was still running."""
+    """A node ended too early, or did not start or stop in time.
+
+    ``exit_code`` is None if it was still running.
+    """
 
     def __init__(self, problem: str, exit_code: int | None, log_tail: str) -> None:
         self.exit_code = exit_code

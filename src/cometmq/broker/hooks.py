@@ -1,8 +1,9 @@
 """Hooks around sends and pulls, for permissions, traces and statistics (upstream:
 SendMessageHook.java, ConsumeMessageHook.java).
 
-A ``before`` may raise a CometError, which refuses the request. An ``after`` runs once for every
-request whose ``before`` ran, also if the call between them raised. An exception in it is logged.
+A ``before`` may raise a CometError, which refuses the request. Every ``after`` runs once for each
+answered request that no ``before`` refused, even if serving it raised a CometError. Its exceptions
+are logged.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ app.command("bench")(bench.bench)
 for _words, _command in BROKER_COMMANDS.items():
     app.command(_words)(_command)
 
-# Servers parse their own arguments; these entries only list them in the help.
+# Servers parse their own arguments. Usually cli/main.py starts them without this module; these
+# entries are for the help, and for a server after an option such as --log-level.
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 

@@ -80,8 +80,8 @@ class OffsetWaiters(Generic[Token]):
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
-        # A released token's entry stays in its other heap. Without this, a busy SYNC_FLUSH broker
-        # would keep five seconds of dead deadlines.
+        # A released token leaves a dead entry in the other heap. If these were not removed, a busy
+        # SYNC_FLUSH broker would keep those of five seconds (syncFlushTimeout).
         bound = 2 * len(self.parked) + 1024
         if len(self._by_deadline) > bound:
             self._by_deadline = [pair for pair in self._by_deadline if pair[1] in self.parked]

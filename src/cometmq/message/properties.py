@@ -7,7 +7,7 @@ The order has no meaning. A pair whose name or value is empty is dropped, and th
 names wins (upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
 
 This module reads single texts. speedups/plain/match.py, which finds the properties that a filter
-needs, and spark/decode/properties.py, which makes columns of many texts, must read them the same
+needs, and speedups/plain/columns.py, which makes columns of many texts, must read them the same
 way.
 """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 YOUNG_OBJECTS: Final = 10_000
 #: New objects after which a full collection runs in the next turn of the loop.
 OBJECTS_BOUND: Final = 50_000
-#: Surviving objects from which on the next collection would take 1 ms, so they are frozen.
+#: Once this many objects have survived, they are frozen: the next collection would take 1 ms.
 FREEZE_OBJECTS: Final = 5_000
 #: Intervals of collections in an idle and in a busy loop.
 IDLE_INTERVAL_MS: Final = 1_000

@@ -49,8 +49,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def direct_handle(transport: asyncio.BaseTransport) -> int:
     """Return the file descriptor of a transport that may be bypassed while its buffer is empty.
 
-    Returns -1 for any other transport: TLS, and those of loops other than uvloop, which send at
-    once anyway.
+    Returns -1 for any other transport: for TLS, because its bytes must be encrypted, and for loops
+    other than uvloop, because they send at once anyway.
     """
     kind = type(transport)
     if (kind.__module__, kind.__name__) != ("uvloop.loop", "TCPTransport"):

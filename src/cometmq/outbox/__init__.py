@@ -4,12 +4,12 @@
     relay         take a page -> send it -> settle: delete or mark the rows that a broker stored
 
 The invariant: **a row is settled only after its message is stored, and a row of an order key is
-sent only after the previous one is stored.** After a crash rows may be sent again, but none is
-lost. A row that is sent again has the same message id. The first copies of one key's messages are
-in the order of its transactions.
+sent only after the previous one is stored, or in one batch with it.** After a crash rows may be
+sent again, but none is lost. A row that is sent again has the same message id. The first copies of
+one key's messages are in the order of its transactions.
 
     row.py         a row as a message, its stable message id, the page a relay works on
-    table.py       what the tables of all databases share
+    table.py       the common part of the tables of all databases
     sqlite.py      the table in SQLite        postgres.py   the table in PostgreSQL
     publishing.py  sends a page, plainly or as half messages with a checker that looks rows up
     relay.py       takes page after page

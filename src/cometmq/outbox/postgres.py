@@ -53,8 +53,8 @@ _BEGIN: Final = (
 class PostgresOutbox(Outbox):
     """Outbox ``table`` (or ``schema.table``) of the database that ``conninfo`` names.
 
-    ``conninfo`` is a ``postgresql://`` address or ``host=... dbname=...``. Raises SettingsError for
-    a table name that is not a plain one, or when psycopg is not installed.
+    ``conninfo`` is a ``postgresql://`` address or ``host=... dbname=...``. Raises SettingsError if
+    ``table`` is not a plain identifier, with or without a schema, or if psycopg is not installed.
     """
 
     def __init__(

@@ -7,17 +7,17 @@ of a batch:
     stored, SEND_OK              published
     stored less safely           sent again later; it may be stored twice
     a broker or network failed   sent again later, before any later row of the queue
-    it breaks a limit            refused; later rows of its key are held back
+    a message breaks a limit     refused; later rows of its key are held back
 
 Rows may be sent as transactional messages instead: a message is visible if and only if its row is
 published.
 
     send the half message, with the id of this attempt -> mark the row with it -> commit
-                            -> no end arrives, the broker asks: look the row up
+                            -> no commit or rollback arrives, the broker asks: look the row up
 
 A row that was sent twice, because a relay died or a response was lost, is delivered once: only one
-of its half messages has the attempt id that marks the row. An attempt makes a single send attempt,
-because a retry could store two half messages with the same attempt id.
+of its half messages has the attempt id that marks the row. Each attempt sends only once, because a
+retry could store two half messages with the same attempt id.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ _CONCURRENCY: Final = 64
 def may_be_half(row: Row) -> bool:
     """Return whether a row can be sent as a transactional message.
 
-    Commits are not ordered, so it must have no order key. A transactional message has no delay and
-    no birth time of its own.
+    Commits are not ordered, so the row must have no order key. A transactional message has no delay
+    and no birth time of its own.
     """
     try:
         message = row.message()
@@ -235,8 +235,8 @@ def may_be_half(row: Row) -> bool:
 class Halves:
     """Half messages of one page.
 
-    Leaving commits them, unless :meth:`leave_open` was called; an error in the block rolls them
-    back.
+    The end of the ``async with`` block commits them, unless :meth:`leave_open` was called; an error
+    in the block rolls them back.
     """
 
     def __init__(self, client: Client, group: str) -> None:

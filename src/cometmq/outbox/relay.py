@@ -57,11 +57,11 @@ _DAY_MS: Final = 24 * 60 * 60_000
 class RelaySettings:
     """Settings of a relay.
 
-    A page has at most ``page_rows`` rows, and ``page_bytes`` bytes plus one row. Published rows are
-    kept for ``keep_ms``, for inspection; 0 deletes them at once. ``hold_keys`` holds back the rows
-    after a refused row of their key, until an operator retries or discards it. ``transactional``
-    sends rows without an order key as transactional messages of the producer ``group``; published
-    rows are then kept for a day, unless ``keep_ms`` is set.
+    A page has at most ``page_rows`` rows; their bodies exceed ``page_bytes`` by at most one body.
+    Published rows are kept for ``keep_ms``, for inspection; 0 deletes them at once. ``hold_keys``
+    holds back the rows after a refused row of their key, until an operator retries or discards it.
+    ``transactional`` sends rows without an order key as transactional messages of the producer
+    ``group``; published rows are then kept for a day, unless ``keep_ms`` is set.
     """
 
     page_rows: int = 512

@@ -1,6 +1,6 @@
 """Rows of the outbox: their messages, and the pages that a relay takes and settles.
 
-Applications write these columns, with :meth:`add` or any SQL:
+Applications write these columns, with :meth:`Outbox.add` or any SQL:
 
     topic      order_key (null: no order)      headers (JSON: tag, keys, properties, ...)      body
 
@@ -79,7 +79,8 @@ def headers_of(message: Message) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Limits of a page: at most ``rows`` rows, and ``page_bytes`` bytes plus one row.
+    """Limits of a page: at most ``rows`` rows, whose bodies exceed ``page_bytes`` by at most one
+    body.
 
     Topics in ``resting`` are left out. Bodies over ``largest_bytes`` are not read. ``hold_keys``
     leaves out rows after a refused row of their key.
@@ -104,9 +105,9 @@ class Page:
 class Settled:
     """Results of a page.
 
-    ``published`` maps ids of stored messages to the attempt that sent the half message (empty
-    without transactions); ``refused`` maps ids to reasons. Published rows are kept for ``keep_ms``;
-    ``now_ms`` is wall time.
+    ``published`` maps ids of rows whose message is stored to the attempt that sent the half message
+    (empty without transactions); ``refused`` maps ids to reasons. Published rows are kept for
+    ``keep_ms``; ``now_ms`` is wall time.
     """
 
     published: Mapping[int, str]

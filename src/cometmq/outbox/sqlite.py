@@ -41,7 +41,7 @@ _BUSY_TIMEOUT_S: Final = 30.0
 class SqliteOutbox(Outbox):
     """Outbox ``table`` of the database at ``path``.
 
-    Raises SettingsError for a table name that is not a plain one.
+    Raises SettingsError if ``table`` is not a plain identifier, or names a schema.
     """
 
     errors = (sqlite3.Error,)

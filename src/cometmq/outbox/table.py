@@ -205,13 +205,13 @@ class Outbox(ABC):
         return [Refusal(*row) for row in rows]
 
     def retry(self, row_id: int) -> bool:
-        """Have a refused row and the rows held back by it sent again; False if it is not
+        """Have a refused row and the rows held back by it sent again; return False if it is not
         refused.
         """
         return self._query(self.statements.retry(row_id))[1] == 1
 
     def discard(self, row_id: int) -> bool:
-        """Delete a refused row, so that the rows held back by it are sent; False if it is not
-        refused.
+        """Delete a refused row, so that the rows held back by it are sent; return False if it is
+        not refused.
         """
         return self._query(self.statements.discard(row_id))[1] == 1

@@ -3,7 +3,7 @@
 One turn of the loop forgets the queues and moves their files aside; a topic of the same name that
 is created right after starts empty. Then the topic table records the deletion durably, with the end
 of the log at that moment: earlier records of the topic belong to the deleted one. Only then is the
-deletion settled, and the files are removed from the disk (removal.py).
+deletion settled, and the files are removed from the disk (queue/queuefiles.py).
 
     crash before the record    the start finds pending files, dispatches the whole log again,
                                and the topic is complete again

@@ -87,7 +87,7 @@ BATCH_BYTES_MAX = 64 << 20
 #: A batch packed in a thread is split into parts of at most this many messages. Each part is
 #: dispatched in its own turn of the loop, which takes a few ms.
 PART_ROWS = 16_384
-#: Bytes of a turn with such a batch that are written early in one turn of the loop.
+#: Bytes after which one call of :meth:`MessageStore.write_early` stops.
 EARLY_BYTES = 4 << 20
 
 #: Plain sends and transactions of one connection, or the messages of a batch: their write batch,
@@ -566,9 +566,10 @@ class MessageStore:
     async def query_index(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> IndexQuery:
-        """Return records with a key, oldest first, limited to the newest ``max_msgs_num_batch``.
+        """Return the newest ``max_count`` records with a key in a time range, oldest first.
 
-        Records with another key of the same hash may be among them.
+        There are at most ``max_msgs_num_batch``. Records with another key of the same hash may be
+        among them.
         """
         self.dispatcher.write_index(self.clock.wall_ms())
         count = min(max_count, self.config.max_msgs_num_batch)

@@ -1,5 +1,6 @@
 """Requests of administrators that the broker passes on to consumers (upstream:
-AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus).
+AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus). Request codes of the
+administrator and of the broker, and the answer:
 
     223 -> 221 to one or all consumers of a group    offsets of each, joined into one answer
     307 -> 307 to one consumer                       its running info, passed on unchanged
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Administrators wait 5 s for the joined answer.
+#: Time that consumers have to answer; administrators wait 5 s for the joined answer.
 STATUS_TIMEOUT_MS: Final = 4_000
-#: Administrators wait 15 s for this answer.
+#: Time that a consumer has to answer requests 307 and 309; administrators wait 15 s.
 RELAY_TIMEOUT_MS: Final = 10_000
 #: Limit of messages sent to consumers and of answers waiting for other consumers' answers, summed
 #: over all administrators.
 MAX_WAITING_BYTES: Final = 16 << 20
-#: Messages read from the store at the same time.
+#: Maximum number of messages read from the store at the same time.
 MAX_READS: Final = 2
 
 

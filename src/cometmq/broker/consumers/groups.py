@@ -36,8 +36,11 @@ _AT_START: Final = (
 
 
 class GroupTable:
-    """All subscription groups. ``get`` is the plain lookup by name; ``on_change`` callbacks run
-    after each change, in the turn that made it."""
+    """All subscription groups. ``get`` looks a group up by name and never creates it.
+
+    ``on_change`` callbacks run in the same turn of the event loop, after each ``put`` that changed
+    something, each ``replace`` and each ``delete``.
+    """
 
     def __init__(
         self,

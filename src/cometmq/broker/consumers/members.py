@@ -1,8 +1,8 @@
 """Online producers and consumers, known by their heartbeats (upstream: ConsumerManager.java,
 ProducerManager.java, ClientManageProcessor.java).
 
-membertable.py decides. This module serves the requests, and notifies a group's consumers when the
-group changed.
+membertable.py makes the decisions. This module serves the requests, and notifies a group's
+consumers when the group changed.
 """
 
 from __future__ import annotations
@@ -314,10 +314,10 @@ class Members:
         self._notify(group)
 
     def _report(self, name: str) -> None:
-        """Log once that members of a group have different subscriptions, and once that they agree
-        again.
+        """Log when the members of a group begin to have different subscriptions, when these change,
+        and when the members agree again.
 
-        While they differ, each takes messages that another one wants.
+        While subscriptions differ, each member takes messages that another one wants.
         """
         group = self.table.consumers.get(name)
         variants = frozenset() if group is None else frozenset(group.variants)

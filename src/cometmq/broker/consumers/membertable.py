@@ -89,7 +89,7 @@ def wants_of(data: ConsumerData) -> Wants:
 
 class MemberTable(Generic[Channel]):
     """Groups and their members by channel. No I/O; return values report changes. ``on_change``
-    callbacks run after what the members of a group want of a topic changed."""
+    callbacks run after the subscriptions of a group changed or its last member left."""
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
@@ -107,8 +107,8 @@ class MemberTable(Generic[Channel]):
         return self._producers_by_id.get(client_id)
 
     def add_consumer(self, channel: Channel, data: ConsumerData, member: Member) -> bool:
-        """Apply a consumer's heartbeat; return True if members or subscriptions of its group
-        changed."""
+        """Apply a consumer's heartbeat; return True if the members or the subscribed topics of its
+        group changed."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = OnlineGroup(data.group_name)
@@ -185,7 +185,7 @@ class MemberTable(Generic[Channel]):
         return left
 
     def expire(self, now_ms: int) -> tuple[list[str], set[Channel]]:
-        """Remove members that were silent too long.
+        """Remove members that were silent for too long.
 
         Return the consumer groups that lost a member, and the silent channels, which the caller
         closes.
@@ -229,7 +229,10 @@ class MemberTable(Generic[Channel]):
 
 
 def _replace_subscriptions(group: OnlineGroup[Any], wanted: Iterable[SubscriptionData]) -> bool:
-    """Make ``wanted`` the group's subscriptions; return True if its set of topics changed."""
+    """Make ``wanted`` the group's subscriptions; return True if its set of topics changed.
+
+    The subscription to a known topic is replaced only by one with a higher version.
+    """
     topics: set[str] = set()
     changed = False
     for subscription in wanted:

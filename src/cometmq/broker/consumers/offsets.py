@@ -63,7 +63,7 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
         self._stale: dict[str, None] = {}
-        #: The store, while groups may still commit offsets of messages that a crash lost.
+        #: The store, if groups may commit offsets of messages that a crash lost.
         self._shrunk: MessageStore | None = None
         self._notified_by_ms = 0
         self._file = TableFile(
@@ -87,7 +87,7 @@ class ConsumerOffsets:
 
         A crash may have lost messages that a group had read, and new messages get their offsets.
         Call this once after the store is open; it does nothing if recovery found nothing missing.
-        Offsets that groups commit for a while afterwards are reduced likewise. A slave stores such
+        Offsets that groups commit later in this run are reduced likewise. A slave stores such
         commits unchanged, because its queues may only lag.
         """
         if store.report is not None and not store.report.shrunk:
@@ -136,7 +136,7 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the group's next offset.
 
-        While messages may have been lost in a crash, the offset is limited to the queue's end.
+        If a crash may have lost messages, the offset is limited to the queue's end.
         """
         if self._shrunk is not None:
             offset = min(offset, bounds(self._shrunk, topic, queue_id)[1])
@@ -155,7 +155,8 @@ class ConsumerOffsets:
             self._stale[key] = None
 
     def replace(self, text: bytes) -> None:
-        """Take over the offsets of a master, from its answer 43.
+        """Take over the offsets of a master, from its answer to request 43
+        (GET_ALL_CONSUMER_OFFSET).
 
         Raise BadRequest or ValueError if the answer is malformed.
         """
@@ -196,7 +197,7 @@ class ConsumerOffsets:
         self._drop([key for key in self._table if key.endswith(SEPARATOR + group)])
 
     async def text(self) -> bytes:
-        """Return the whole table in one line, as answer 43 carries it."""
+        """Return the whole table in one line, as the answer to request 43 carries it."""
         return await join_in_slices(self._compact(), self._clock)
 
     def _compact(self) -> Iterator[bytes]:

@@ -3,13 +3,15 @@
 A lease belongs to one client of a group, and ends 60 s after its last renewal. Clients renew every
 20 s, and continue for 30 s without an answer. A broker that forgot its leases in a restart would
 lock a queue for a second client while the first one still consumes it. So leases are kept in
-config/queueLocks.json, CometMQ's own file, which Java brokers ignore; a new lease is answered once
-it is saved. After a start the saved leases hold as long as their clients may rely on them:
+config/queueLocks.json, CometMQ's own file, which Java brokers ignore; a request for a new lease is
+answered once the lease is saved:
 
     {"groups":{group:[{"clientId","topic","brokerName","queueId"},...]},"stoppedMs":0,"boot":""}
 
-The time since a clean stop counts. It is measured by the monotonic clock, because the wall clock
-may be set, and so only while the machine was not restarted.
+After a start the saved leases hold for 40 s, as long as their clients may rely on them. The 40 s
+begin at the stop if that was clean, otherwise at the start. The time of the stop is taken from the
+monotonic clock, because the wall clock may be set. After a restart of the machine it is therefore
+unknown, and the 40 s begin at the start.
 """
 
 from __future__ import annotations

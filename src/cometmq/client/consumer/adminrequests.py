@@ -132,7 +132,7 @@ class DirectConsumption:
         self._open: dict[InFlight, _DirectSettler] = {}
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are any such messages."""
         return bool(self._open)
 
     def __contains__(self, inflight: InFlight) -> bool:
@@ -145,8 +145,7 @@ class DirectConsumption:
     async def consume(self, message: StoredMessage) -> DirectResult:
         """Have a message processed and return the result.
 
-        Raises BadRequest (CONSUME_MSG_TIMEOUT) if the consumer did not take it, or not finish it,
-        in time.
+        Raises BadRequest (CONSUME_MSG_TIMEOUT) if the consumer did not take or finish it in time.
         """
         inflight = InFlight(message.queue, message.queue_offset)
         inflight.add(MessageList((message,)), message.queue_offset + 1)

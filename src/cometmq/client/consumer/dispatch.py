@@ -1,8 +1,9 @@
 """Hands out messages of all assigned queues, in turn.
 
-At most ``concurrency`` messages are out at a time, and of one queue at most ``per_queue``. This is
-1 for ordered consumers: the next message of the queue waits even if the queue was reset and read
-again in the meantime. ``may_give`` can hold a queue back, for example while its lock is not held.
+At most ``concurrency`` messages are out at a time, and of one queue at most ``per_queue``.
+``per_queue`` is 1 for ordered consumers: the next message of the queue waits even if the queue was
+reset and read again in the meantime. ``may_give`` can hold a queue back, for example while its lock
+is not held.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Dispatch:
     def is_out(self, inflight: InFlight) -> bool:
         """Return whether a queue with ``per_queue`` 1 has its message out.
 
-        It counts until :meth:`release`, even if the queue has forgotten it.
+        The message counts until :meth:`release`, even if the queue has forgotten it.
         """
         return inflight in self._busy
 

@@ -5,10 +5,10 @@ The exception of a handler is not raised to the caller, because the message is r
 assertions in a handler would therefore pass whether or not they hold, so test fixtures record the
 failures.
 
-Concurrent consumers send them back to the broker, which stores them in the group's retry topic,
-delayed, or makes them dead letters. If the broker cannot be reached, the message stays with this
-consumer and is delivered again after a pause. A send-back names the message by its physical offset;
-a broker that does not have the message there receives the whole message (upstream:
+Concurrent consumers send failed messages back to the broker, which stores them in the group's retry
+topic, delayed, or makes them dead letters. If the broker cannot be reached, the message stays with
+this consumer and is delivered again after a pause. A send-back names the message by its physical
+offset; a broker that does not have the message there receives the whole message (upstream:
 ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.sendMessageBack).
 
 Ordered consumers deliver a message again in place, after a pause, until it succeeds or becomes a

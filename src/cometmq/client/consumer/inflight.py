@@ -29,7 +29,8 @@ Batch: TypeAlias = "Records[StoredMessage] | MessageList"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the messages of one queue in flight; at any of them its pulls pause."""
+    """Limits of the messages of one queue in flight; at any of them its pulls pause. ``span``
+    limits the difference of their offsets."""
 
     messages: int
     size_bytes: int
@@ -59,8 +60,7 @@ class InFlight:
         self.queue = queue
         #: Offset at which the next pull begins.
         self.next_offset = next_offset
-        #: True once the queue belongs to another member: its messages are neither handed out nor
-        #: committed.
+        #: True once the queue is given up or reset: its messages are not handed out any more.
         self.dropped = False
         self.size_bytes = 0
         #: Time of the last response to a pull, and of the last message handed out; 0 for never.

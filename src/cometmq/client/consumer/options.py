@@ -56,9 +56,9 @@ def parse_filter(wanted: str | Sql) -> Filter:
 
 
 #: Position at which a group begins in a queue that it has never read. "last" is the first message
-#: stored after it joined, "first" the oldest message. An int (milliseconds since the epoch) or a
-#: datetime is the time of the first message to read. Java brokers of the 4.x line always begin at 0
-#: on a queue that still has all its messages.
+#: stored after this consumer joined, "first" the oldest message. An int (milliseconds since the
+#: epoch) or a datetime is the time of the first message to read. Java brokers of the 4.x line begin
+#: at 0, whatever is set here, on a queue that still has all its messages.
 Start = Literal["last", "first"] | int | datetime
 Mode = Literal["clustering", "broadcasting"]
 #: Strategy by which the members of a group share queues; see allocate.py.
@@ -82,7 +82,7 @@ class SubscribeOptions:
     ordered: bool = False
     broadcasting: bool = False
     start: Start = "last"
-    #: -1 means the default of the mode: 16, and unlimited for ordered consumers.
+    #: -1 means the default: 16, or unlimited for ordered consumers.
     max_reconsume_times: int = -1
     allocation: Strategy = average
     polls: bool = False
@@ -155,9 +155,9 @@ def make_options(
     """Check the options that a caller passed.
 
     ``topics`` is one topic, filtered by ``expression``, or a mapping of topics to filters; a
-    consumer that ``polls`` needs none. Arguments have user names in ``namespace``; the options hold
-    broker names. Raises MessageIllegal for an invalid topic or group name and SettingsError for the
-    rest.
+    consumer that ``polls`` needs none. Topics and groups are passed without the prefix of
+    ``namespace``; the options hold them with it, as brokers know them. Raises MessageIllegal for an
+    invalid topic or group name and SettingsError for the rest.
     """
     namespace = namespace or Namespace()
     group = namespace.wrap(group)

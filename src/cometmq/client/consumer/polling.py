@@ -376,7 +376,7 @@ class PullConsumer:
     def rebalance_soon(self) -> None:
         self._rebalancer.soon()
 
-    # ------------------------------------------------------------------ inquiries.Inspected
+    # ------------------------------------------------------------------ adminrequests.Inspected
 
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         read = [each for each in self._reader.inflights() if each.queue.topic == topic]

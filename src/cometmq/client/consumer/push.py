@@ -43,8 +43,8 @@ _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
 _RENEW_AGAIN_MS: Final = 3_000
-#: No offset: of a queue that is given up, or whose lock was lost. The latter is read from the
-#: broker's offset once the lock is held again.
+#: Stands for no offset: the queue is being given up, or its lock was lost. After a lost lock,
+#: reading continues at the broker's offset once the lock is held again.
 _NOWHERE: Final = -1
 
 
@@ -191,7 +191,7 @@ class PushConsumer:
     def rebalance_soon(self) -> None:
         self._rebalancer.soon()
 
-    # ------------------------------------------------------------------ inquiries.Operated
+    # ------------------------------------------------------------------ adminrequests.Operated
 
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         return {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_MS: Final = 100
-#: The broker does not know this member's current subscription; a heartbeat updates it.
+#: Codes of a broker that does not know this member's current subscription; a heartbeat updates it.
 _SUBSCRIPTION_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -124,7 +124,7 @@ class QueueReader:
         self._reading[queue] = _Reading(inflight, loop)
 
     def stop(self, queue: MessageQueue) -> InFlight:
-        """Stop reading a queue, which belongs to another member now; return its InFlight."""
+        """Stop reading a queue that is given up or reset; return its InFlight."""
         reading = self._reading.pop(queue)
         reading.loop.cancel()
         reading.inflight.dropped = True

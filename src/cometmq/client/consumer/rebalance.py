@@ -47,8 +47,8 @@ def plan(current: Iterable[MessageQueue], goal: Iterable[MessageQueue]) -> Plan:
     return Plan(tuple(sorted(have - wanted)), tuple(sorted(wanted - have)))
 
 
-#: Called with the queues that were added and the queues that were given up; the offsets of the
-#: latter are stored by then.
+#: Called with the queues that were added and the queues that were given up; with automatic commits,
+#: the offsets of the latter are persisted before the call.
 AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
 
 

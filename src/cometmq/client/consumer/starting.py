@@ -1,12 +1,12 @@
-"""Start of a consumer: whether brokers accept its filters (upstream:
-MQClientInstance.checkClientInBroker), and finds the start offset of its group in a queue: its
-committed offset, otherwise the position of its options.
+"""Start of a consumer: has brokers check its filters (upstream:
+MQClientInstance.checkClientInBroker), and finds the start offset of its group in a queue: the
+committed offset, otherwise the position in its options.
 
-``last`` means the time at which this member joined. In a queue that existed then, it is the queue's
-end. In a queue that appears later, because its topic grew or its broker was away, it is the first
-message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a queue that
-still has its first message, whatever the group requested; other brokers are asked not to (upstream:
-RebalancePushImpl.computePullFromWhere).
+``last`` means the time at which this member joined. In a queue that existed then, the start is the
+queue's end. In a queue that appears later, because its topic grew or its broker was away, the start
+is the first message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a
+queue that still has its first message, whatever the group requested; other brokers are asked not to
+(upstream: RebalancePushImpl.computePullFromWhere).
 """
 
 from __future__ import annotations

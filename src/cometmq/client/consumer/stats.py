@@ -15,7 +15,8 @@ from cometmq.protocol.bodies import TopicRates
 #: Age of the oldest samples kept: one minute for rates, one hour for failures.
 RATE_WINDOW_MS: Final = 60_000
 FAILURE_WINDOW_MS: Final = 3_600_000
-#: One message in this many is measured.
+#: Of the messages that are settled one by one, one in this many is measured. Runs are measured as a
+#: whole.
 MEASURED: Final = 16
 
 

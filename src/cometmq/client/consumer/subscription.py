@@ -103,8 +103,8 @@ class Subscription:
     async def run(self, handler: Handler, *, reraise: bool = False) -> None:
         """Call ``handler`` with every message until the subscription is closed.
 
-        Up to ``concurrency`` handlers run at a time. A handler that returns acknowledges its
-        message; for one that raises, the message is retried. With ``reraise`` its exception also
+        Up to ``concurrency`` handlers run at a time. If a handler returns, its message is
+        acknowledged. If it raises, the message is retried, and with ``reraise`` the exception also
         ends the run.
         """
         name = f"handler {self.options.group}"

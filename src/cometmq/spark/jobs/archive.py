@@ -1,9 +1,9 @@
 """Copies topics into an archive, each message once, so that they outlive the brokers' retention.
 
 A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
-batches, so a run that is killed continues where it was. Store directories are read in one batch,
-which leaves out what the archive has of each queue. Files get about the requested size and are
-ordered by queue and offset. ``compact`` joins the small files of many small runs.
+batches, so the run after a killed one continues where that one stopped. Store directories are read
+in one batch, which leaves out what the archive has of each queue. Files get about the requested
+size and are ordered by queue and offset. ``compact`` joins the small files of many small runs.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 QUEUE: Final = ("topic", "broker_name", "queue_id")
 ORDER: Final = (*QUEUE, "queue_offset")
 _HOUR_MS: Final = 3_600_000
-#: A search by id then reads only the parts of files that may contain it. A filter that is not
-#: adaptive takes a megabyte, however few the rows are.
+#: Bloom filters of message ids. A search by id then reads only the parts of files that may contain
+#: it. A filter that is not adaptive takes a megabyte, however few the rows are.
 SEARCHABLE: Final = {
     "parquet.bloom.filter.enabled#msg_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
@@ -46,7 +46,7 @@ class ArchiveTable(Protocol):
         """Append a batch once."""
 
     def last(self, spark: SparkSession, query: str) -> int:
-        """Return the highest batch of a query."""
+        """Return the highest batch of a query, NO_BATCH before its first."""
 
 
 def partitions(*, hours: bool) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Checks whole stores: every record, queue entry and index entry, against each other.
 
-The work is that of ``cometmq store verify``, split into one piece per log file and one per some
-hundred queues. Spark distributes the pieces, so that a cluster that can read the directory can
-check large stores. The store must not change: use a stopped broker's, or a snapshot of a running
-one's.
+The work is that of ``cometmq store verify``, split into one piece per log file, one per index file,
+and one per some hundred queues. Spark distributes the pieces, so that a cluster that can read the
+directory can check large stores. The store must not change: use the store of a stopped broker, or a
+snapshot of a running broker's store.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def lines(series: Mapping[str, Mapping[int, int]], step_ms: int) -> str:
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
     """Return a chart of named groups of bars. A row's values are drawn over one another, with the
-    smallest in front, as suits percentiles. The scale is logarithmic above a factor of 1 000."""
+    smallest in front, as suits percentiles. The scale is logarithmic if the largest value is more
+    than 1 000 times the smallest."""
     values = [value for _, found in rows for value in found.values()]
     if not values:
         return "<p>Nothing to show.</p>"

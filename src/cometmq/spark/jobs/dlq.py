@@ -172,7 +172,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class DlqReport:
-    """Result of a run. ``chosen`` of all ``dead`` letters are in ``origins`` and ``letters``.
+    """Result of a run. ``chosen`` of all ``dead`` letters are counted in ``origins``; ``letters``
+    lists the newest of them.
 
     Of the chosen ones, ``before`` had been sent again earlier, ``sent`` were in this run, and
     ``lost`` cannot be because their topic was not recorded. ``missing`` were sent and are not in

@@ -1,4 +1,4 @@
-"""What a job is: its options, its progress, its result, and the list of all jobs.
+"""The form of a job: its options, its progress and its result; and the list of all jobs.
 
 A job NAME is a module of this package with three names:
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """What a job's module has: the classes of its options and its result, and the function that
+    """Contents of a job's module: the classes of its options and its result, and the function that
     runs it.
 
     ``run(spark, options, progress=silent)`` raises CometError, and Spark's errors.
@@ -186,7 +186,7 @@ def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, i
 
 def offsets_in(offset: Any) -> dict[str, int]:
     """Return the offset of every queue in the source's offset, which Spark passes as text or as an
-    object. Return none if it passes neither."""
+    object. Returns an empty dict if it passes neither."""
     found = msgspec.json.decode(offset) if isinstance(offset, str) else offset
     queues = found.get("q") if isinstance(found, Mapping) else None
     return {str(queue): int(at) for queue, at in (queues or {}).items()}

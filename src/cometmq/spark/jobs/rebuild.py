@@ -2,9 +2,9 @@
 the broker wrote, and index files with the same content.
 
 ``cometmq store repair`` repairs a store in place with one process. This job is for a log without
-queues, or a large one. The target must be empty at first and gets ``consumequeue`` and ``index``,
-to be moved into the store's directory while no broker runs on it. The driver and all executors must
-see both directories.
+queues, or a large one. The target must not contain ``consumequeue``, ``index`` or ``aside``. It
+gets the first two, to be moved into the store's directory while no broker runs on it. The driver
+and all executors must see both directories.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ QUEUES_A_TASK: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """The directories of the log and of the new files. Sizes of files are taken from the store's
-    existing files if it has some, else from these options; 0 is the broker's default."""
+    """The directories of the log and of the new files. A number of 0 is replaced by that of the
+    store's existing files if it has some, else by the broker's default."""
 
     store: Annotated[str, JobOption("The store directory; only its commitlog is needed.")] = ""
     target: Annotated[str, JobOption("A new directory for consumequeue and index.")] = ""

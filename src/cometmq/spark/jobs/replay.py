@@ -53,7 +53,7 @@ class ReplayOptions(Places):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The messages of one topic that are sent."""
+    """The messages of one topic that are sent. ``bytes`` is the size of their bodies."""
 
     topic: str
     messages: int
@@ -64,7 +64,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """Result of a run. ``sent`` is 0 in a dry run. ``chosen`` counts each message once."""
+    """Result of a run. ``sent`` is 0 in a dry run, ``sources`` is empty in any other. ``chosen``
+    counts each message once."""
 
     sources: tuple[Source, ...]
     chosen: int

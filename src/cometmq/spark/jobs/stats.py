@@ -1,8 +1,8 @@
 """Measures topics: rates, delays until storing, sizes, balance of queues, hot keys, and lag of
 groups.
 
-Messages are read once, only their headers and tags. A second pass reads only keys. The result is
-written as one HTML file that needs no network, and one of JSON.
+One pass reads only the headers and tags of the messages, a second one only their keys. The result
+is written as an HTML file that needs no network, and as a JSON file.
 """
 
 from __future__ import annotations
@@ -309,7 +309,11 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """All measurements. ``rates`` are a topic's messages by bucket (ms since the epoch)."""
+    """All measurements.
+
+    ``rates`` maps each topic to its message counts by bucket (its start, ms since the epoch).
+    ``html`` is the path of report.html.
+    """
 
     topics: tuple[Measured, ...]
     queues: tuple[Measured, ...]

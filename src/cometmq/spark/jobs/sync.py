@@ -1,6 +1,6 @@
 """Keeps a copy of tables in step with a topic of their changes, and reports on the changes.
 
-    DIRECTORY/checkpoint          Spark's
+    DIRECTORY/checkpoint          Spark's checkpoint of the stream
     DIRECTORY/changes/batch=N/    every message of micro-batch N, as Parquet
     DIRECTORY/table/              the newest change of every row (see snapshots.py)
     DIRECTORY/report/             report.json, and changes by group and hour as Parquet
@@ -46,8 +46,10 @@ _PERCENTILES: Final = (50, 95, 99)
 
 
 class ChangeReport(msgspec.Struct, frozen=True):
-    """``busiest`` are (group, hour, changes), the most changes first. Lags are from birth to
-    storing.
+    """Figures about all changes so far.
+
+    ``busiest`` are (group, hour, changes), the most changes first. Lags are from birth to storing,
+    in ms.
 
     ``per_s`` is the number of changes per second between the first and the last one stored.
     """
@@ -163,7 +165,7 @@ class Copies:
 
 
 def typed(rows: DataFrame, ddl: str) -> DataFrame:
-    """Return the rows of one table with the columns of ``ddl``, all null for a deleted one."""
+    """Return the rows of one table with the columns of ``ddl``, which are null in deleted rows."""
     found = rows.select(
         f.col("key").alias("_key"),
         f.col("change").alias("_change"),

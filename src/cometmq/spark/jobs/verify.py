@@ -32,8 +32,8 @@ _QUEUE: Final = ("broker", "topic", "queue_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(Places):
-    """The two sides: the options of other jobs for the one, and further options for the other. If
-    each side has one broker, the brokers' names may differ."""
+    """The two sides: the inputs of all jobs for the one, and further options for the other. If each
+    side has one broker, the brokers' names may differ."""
 
     other_nameservers: Annotated[str, JobOption("Name servers of the other side.")] = ""
     other_stores: Annotated[tuple[str, ...], JobOption("Store directories of the other side.")] = ()
@@ -73,7 +73,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of a run: the messages on both sides, and the first of all ``differing``."""
+    """Result of a run: the numbers of messages on both sides, and the first of the ``differing``
+    ones. The one side lacks ``missing`` of these, the other ``other_missing``."""
 
     LINES: ClassVar[str] = "differences"
 

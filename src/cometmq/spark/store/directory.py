@@ -110,9 +110,9 @@ def _names(path: str) -> list[str]:
 
 
 def noted_complete(root: str) -> int | None:
-    """Return the physical offset up to which queue files are complete by CometMQ's own record.
+    """Return the physical offset up to which queue files are complete according to CometMQ.
 
-    Return None if CometMQ never ran here. An outdated record is lower than the true offset.
+    Returns None if CometMQ never ran here. An outdated position file has an offset that is too low.
     """
     found: list[_Positions] = []
     for name in _POSITIONS:
@@ -145,7 +145,8 @@ def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
     """Follow the chain of sizes from ``start`` to where no further record begins within
     ``further_bytes``.
 
-    The limit matters because most of a new file is zeros, and reading them would dominate.
+    The limit matters because most of a new file is zeros, and reading them would take most of the
+    time.
     """
     position = start
     with opened(file.path) as handle:
@@ -156,7 +157,7 @@ def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
             )
             if further < 0:
                 return position
-            # Damage in between: it is handled when the records are read.
+            # The damage in between is handled when the records are read.
             position = further
 
 

@@ -1,7 +1,7 @@
 """The options of a read from store directories, parsed and checked once. An error names the option.
 
-They mean the same as in a read over the network. Options for connecting to a cluster or for the
-progress of a stream are unknown here.
+The options mean the same as in a read over the network. Options for connecting to a cluster or for
+the progress of a stream are unknown here.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cometmq.spark.store.planning import LogPart
 
 PIECE_BYTES: Final = 2 << 20
-"""Large compared with the cost of a call, small compared with a processor's caches, and few batches
-(read/dirty.py): Spark processes those while the next piece is decoded."""
+"""Bytes read at a time: much compared with the cost of a call, little compared with a processor's
+caches. A piece makes few batches (read/dirty.py); Spark processes these while the next piece is
+decoded."""
 
 RECORD_BYTES_MAX: Final = 1 << 27
 

@@ -1,4 +1,4 @@
-"""Parts that tasks read of store directories: parts of the log, or ranges of queues."""
+"""The parts of store directories that tasks read: parts of the log, or ranges of queues."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Random reads cost more than sequential ones, but much less than reading the whol
 class LogPart:
     """The records of a log file that begin at ``start <= physical offset < stop``.
 
-    Below ``dispatched`` a record counts only if it is in its queue. After it, the queues may not
-    have it yet.
+    Records before the first entry of their queue belong to a deleted topic of the same name and are
+    left out. If the queue is empty, those before the physical offset ``dispatched`` are left out.
+    If ``dispatched`` is -1, the queues are not consulted.
     """
 
     root: StoreRoot
@@ -70,7 +71,7 @@ def log_parts(
 ) -> list[LogPart]:
     """Split the log from ``start`` to ``stop`` into parts of at most ``bytes_max`` within one file.
 
-    Borders may be at any byte: a task begins with the first record after its border.
+    Borders may be at any byte: a task begins with the first record at or after its border.
     """
     found: list[LogPart] = []
     for file in files:

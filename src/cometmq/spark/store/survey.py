@@ -52,8 +52,11 @@ _HEAD_BYTES: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """``newest`` is the end of a record at or before the end of the log, -1 if none is known. Below
-    ``dispatched`` all queues are complete."""
+    """Physical offsets near the end of a log.
+
+    ``newest`` is the end of a record at or before the end of the log, -1 if none is known. Below
+    ``dispatched`` all queues are complete.
+    """
 
     newest: int
     dispatched: int
@@ -178,8 +181,8 @@ class _Survey:
     def _within_queues(self, windows: Windows, ends: Ends, end: int) -> Windows:
         """Return the windows limited to the ends of their queues.
 
-        Raises BadOption for a window that an option ends after its queue, unless losses are
-        ignored, or starts after its end.
+        Raises BadOption if an option ends a window after the end of its queue, unless losses are
+        ignored, or starts a window after its end.
         """
         named = {key: self._end_named(window) for key, window in windows.by_queue.items()}
         beyond = [key for key, offset in named.items() if offset > self._bounds(key)[1]]

@@ -55,7 +55,7 @@ class Windows:
 
 
 Bounds = Callable[[Key], tuple[int, int]]
-"""Returns the first and the next offset of a queue."""
+"""Returns the offset of a queue's first message and the offset after its last one."""
 
 
 def resolve(

@@ -44,8 +44,8 @@ COLUMNS: Final = (
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 PLACE: Final = ("broker_name", "queue_id", "queue_offset")
-"""Identifies the row's original message. With these columns and the source's topic, ids stay the
-same if the job changes."""
+"""The place of the message that a row was read from. If a row has these columns and the source's
+topic, its message id is derived from them and its content, and not from the job that writes it."""
 
 
 def check(frame: StructType, topic: str | None) -> None:

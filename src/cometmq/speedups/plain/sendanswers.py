@@ -45,13 +45,13 @@ C = TypeVar("C", bound=HasOutlet)
 def send_answers(
     rows: Sequence[tuple[C, WriteBatch, int, int]], pieces: tuple[bytes, ...]
 ) -> list[tuple[C, bytes]]:
-    """Send the answers of rows that were stored.
+    """Send the answers of stored rows, as far as their sockets accept them at once.
 
-    Each item of ``rows`` holds a connection, its batch, the first row and the end of the rows
-    (exclusive). ``pieces`` are the pieces of :meth:`WriteBatch.answers`.
+    Each item of ``rows`` holds a connection, its write batch, the first row, and the row after the
+    last. ``pieces`` are the pieces of :meth:`WriteBatch.answers`.
 
-    Returns the bytes that the caller has to write, at most one item for each connection. The bytes
-    sent before them are not included.
+    Returns the bytes that the caller still has to write, at most one item for each connection. This
+    implementation sends nothing and returns all bytes.
     """
     found: dict[C, bytes] = {}
     # The answers of a connection are joined, so that it is written to once.

@@ -1,4 +1,4 @@
-"""The scrub: compares sealed log files with their seals, one after another, as the broker runs.
+"""The scrub: compares sealed log files with their seals, one by one, while the broker runs.
 
 Reads do not check seals. Flipped bits in full files are found by a pass over all sealed files,
 which begins every ``scrubIntervalHours``. A child process (tools/blocksums.py) reads a file at

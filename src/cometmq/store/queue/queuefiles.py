@@ -376,7 +376,7 @@ class QueueFiles:
         self.unsynced.discard(path)
 
     def set_aside(self, topic: str) -> str:
-        """Move all queues of a topic aside, as pending (removal.py), and return their new path.
+        """Move all queues of a topic aside, as pending (see Removals), and return their new path.
 
         Raises OSError; then nothing has changed.
         """

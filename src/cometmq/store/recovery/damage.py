@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A Java broker reads each record into memory as a whole when it recovers.
+#: Largest filler. A Java broker reads each record into memory as a whole when it recovers.
 FILLER_BYTES = 4 << 20
 _SECTOR_BYTES = 512
 FILLER_TOPIC = "-"
@@ -71,10 +71,10 @@ class Proof:
 class LogRepair:
     """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
-    It only decides where the log ends: opening.py cuts what follows. ``punch`` replaces the queue
-    entries for a range of the log by holes. Before the damage policy gives up bytes that had been
-    synced, ``note_cut`` is called with their offset, which ``cut`` then holds. With
-    ``looks_behind`` records may follow zeros: the machine may have lost power.
+    opening.py cuts what follows the end. ``punch`` replaces the queue entries for a range of the
+    log by holes. Before the damage policy gives up bytes that had been synced, ``note_cut`` is
+    called with their offset, which ``cut`` then holds. With ``looks_behind``, records may follow
+    zeros: the machine may have lost power.
     """
 
     __slots__ = (
@@ -204,7 +204,7 @@ def lost_tail(record: Record, position: int) -> bool:
     """Return whether a power cut took the end of a record at ``position`` of its file.
 
     The CRC covers only the body. A later sector that was never written is all zeros, and properties
-    never are.
+    never contain such a sector.
     """
     end = position + record.size_bytes
     start = end - len(record.properties)
@@ -216,7 +216,7 @@ def lost_tail(record: Record, position: int) -> bool:
 
 
 def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:
-    """Write fillers between two offsets of a log file, durably; a blank up to the file's end."""
+    """Write fillers between two offsets of a log file, durably; a blank if ``stop`` is its end."""
     if stop == file.end:
         file.write(start, BLANK.pack(stop - start, MAGIC_BLANK))
     else:
@@ -226,7 +226,7 @@ def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:
 
 
 def filler_sizes(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield offsets and sizes of the fillers between two offsets; each is at least a record."""
+    """Yield offsets and sizes of the fillers between two offsets; each has room for a record."""
     least = FIXED_BYTES + len(FILLER_TOPIC)
     while start < stop:
         rest = stop - start

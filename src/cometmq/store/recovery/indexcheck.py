@@ -1,6 +1,6 @@
 """Checks of index files against the log from which they are derived.
 
-As with queues (queuecheck.py), a bad file is set aside and its entries are rebuilt. The checks
+As with queues (queuevalidation.py), a bad file is set aside and its entries are rebuilt. The checks
 cover names, sizes, headers, and the first and the last entry.
 """
 

@@ -68,7 +68,8 @@ def _plain(text: str) -> str:
 
 
 def mount_of(mounts: list[Mount], path: str) -> Mount | None:
-    """Return the mount of a path without links: the deepest one, and the last of equal ones."""
+    """Return the mount of a path without symbolic links: the deepest one, the last of equal
+    ones."""
     best: Mount | None = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")

@@ -1,7 +1,7 @@
 """Opening of a store directory: takes the lock, loads files, runs recovery, returns the store.
 
 Loading repairs missing and short log files and creates the first one. Before the store is returned,
-all that consumers may see is synced, and what is left behind the log's end is cleared.
+all that consumers may see is synced, and bytes after the log's end are cleared.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def cut_and_sync_log_end(
     for file in segments.files:
         if file.end > proven:
             file.sync()
-    # The names too: the run that created the last file may have ended before it synced its name.
+    # The names are synced too: the run that created the last file may have ended before it synced
+    # its name.
     store.files.sync_directory(segments.directory)
 
 
@@ -479,7 +480,8 @@ class _Opening:
         index.load(offset, clean=False)
 
     def _forget_keys(self, mender: LogRepair, passes: CatchUp, index_from: int, end: int) -> None:
-        """Rebuild the index from the first skipped damage on, if it may have the lost records."""
+        """Rebuild the index from the first skipped damage on, if it may have entries for lost
+        records."""
         first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
         if first < min(index_from, end) and self._config.message_index_enable:
             self._note(rebuild=first)

@@ -40,8 +40,8 @@ _HEAD_ENTRIES = 200
 class QueueFault:
     """A fault in a queue's files, from byte position ``base`` on.
 
-    ``end`` is the offset up to which they seem to have reached. ``is_size`` says that a length is
-    wrong, ``is_begin`` that files before them seem to be missing.
+    ``end`` is the queue offset up to which the files seem to have reached. ``is_size`` says that a
+    length is wrong, ``is_begin`` that earlier files seem to be missing.
     """
 
     base: int
@@ -78,7 +78,8 @@ class QueueCheck:
         self._below = below
         self._exact = exact
         self._torn = torn
-        #: Offset up to which the files of valid queues have any entries; empty with ``torn``.
+        #: Offset up to which the files of each queue whose entries were checked have any; empty
+        #: with ``torn``.
         self.filled: dict[tuple[str, int], int] = {}
 
     def fault(self, queue: ConsumeQueue) -> QueueFault | None:

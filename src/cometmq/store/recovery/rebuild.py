@@ -38,7 +38,7 @@ _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
 _NEVER = (1 << 63) - 1
 
-#: Is called with the physical offset that was reached and the expected end of the log.
+#: Called with the physical offset that was reached and the expected end of the log.
 Progress = Callable[[int, int], None]
 Shape = Callable[["Record"], Dispatched | None]
 
@@ -46,11 +46,10 @@ Shape = Callable[["Record"], Dispatched | None]
 class _Pass(NamedTuple):
     """The task of one pass over the log.
 
-    ``shape`` returns the row of a record, None if nothing lacks it. ``lacks_from`` takes a queue
-    and the offset of one of its records, and returns the offset from which the queue may lack
-    entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from`` may
-    change. With
-    ``in_order``, a queue that would get a gap is examined record by record.
+    ``shape`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
+    takes a queue and the offset of one of its records, and returns the offset from which the queue
+    may lack entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from``
+    may change. With ``in_order``, a queue that would get a gap is examined record by record.
     """
 
     shape: Shape

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from cometmq.store.checkpoint import Checkpoint, Positions
     from cometmq.store.log.segments import Segments
 
-#: A Java broker records times of messages; messages from shortly before may have come after its
-#: flush.
+#: Margin of 3 s. A Java broker records times of messages; messages from shortly before such a time
+#: may have been stored after the flush.
 _LOG_MARGIN_MS = 3_000
-#: A Java broker's time for the queues may be up to one flush interval, a minute, ahead of their
-#: flush.
+#: Margin of 10 min. A Java broker's time for the queues may be up to one flush interval, a minute,
+#: ahead of their flush.
 _QUEUES_MARGIN_MS = 600_000
 
 

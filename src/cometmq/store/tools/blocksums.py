@@ -2,8 +2,9 @@
 
     python -m cometmq.store.tools.blocksums PATH SIZE BYTES_PER_S
 
-writes them in the format of seals (checksums.py). A broker starts it (scrub.py) and gives it the
-lowest priority. It keeps to the rate, and leaves the page cache as it was.
+writes the CRCs to standard output, in the format of seals (checksums.py). A broker starts it
+(scrub.py) and gives it the lowest priority. The process reads at most BYTES_PER_S and leaves the
+page cache as it was.
 """
 
 from __future__ import annotations

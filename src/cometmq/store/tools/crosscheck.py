@@ -1,8 +1,8 @@
-"""Checks of a store as a whole, from what the checks of its single files found, and of its tables.
+"""Checks of a store as a whole, based on the results for its single files; checks of its tables.
 
 After a clean stop everything must match. After a crash the end of the log may be torn, and queues
-and index may lag; the next start repairs that. The broker's table files beside the store are read
-with the types by which a broker reads them.
+and index may lag; the next start repairs that. The broker's table files beside the store are
+decoded with the same types as in a broker.
 """
 
 from __future__ import annotations

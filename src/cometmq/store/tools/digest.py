@@ -46,7 +46,7 @@ def of(mixed: Ints) -> Digest:
 
 
 def add_parts(digests: dict[int, Digest], mixed: Ints, starts: Ints, owners: list[int]) -> None:
-    """Add consecutive parts of entries to the digests of their owners; each begins at a start."""
+    """Add the parts of ``mixed`` that begin at ``starts`` to the digests of their ``owners``."""
     sums = np.add.reduceat(mixed, starts).view(np.uint64).tolist()
     sizes = np.diff(np.append(starts, len(mixed))).tolist()
     for owner, size, total in zip(owners, sizes, sums, strict=True):

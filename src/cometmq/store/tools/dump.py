@@ -67,8 +67,9 @@ def dump(
 ) -> Iterator[Record]:
     """Yield the selected records in log order.
 
-    ``on_gap`` is called with each range of bytes that are not a record. Raises NoStore; StoreInUse,
-    unless ``while_running`` accepts what a running broker has written so far; OSError.
+    ``on_gap`` is called with each range of bytes that are not a record. Raises NoStore, OSError,
+    and StoreInUse if a broker uses the store. With ``while_running`` the store may be in use; the
+    dump then has what the broker has written so far.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)

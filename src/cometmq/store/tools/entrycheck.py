@@ -1,8 +1,8 @@
 """Checks of queue entries against the records of one log file, in both directions.
 
-An entry and its record are compared by one number (digest.py): that of the entry, and that of the
-entry that dispatch would make from the record. Only pairs that differ are examined in detail, to
-describe the difference.
+Each entry is reduced to one number (digest.py) and compared with the number of the entry that
+dispatch would make from the record. Only pairs that differ are examined in detail, to describe the
+difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
 
-#: A record takes more than 2^6 bytes, so two of them never begin in the same granule.
+#: A granule has 2^6 bytes. A record is longer, so two records never begin in the same granule.
 _GRANULE_SHIFT = 6
 _EXAMINED = 256
 _EXPLAINED = 1_000
@@ -156,7 +156,7 @@ class EntryCheck:
         return Why.NO_ENTRY if found.sizes[0] in (0, HOLE_SIZE) else Why.OTHER
 
     def _begin(self, queue: QueueFact) -> tuple[int, int]:
-        """Return the offset of the first entry for a record in a queue, and its physical offset."""
+        """Return queue offset and physical offset of a queue's first entry with a record."""
         known = self._begins.get(queue.directory)
         if known is None:
             known = (1 << 62, -1)

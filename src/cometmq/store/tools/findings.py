@@ -70,7 +70,10 @@ class Findings:
             self.add(finding)
 
     def all(self) -> list[Finding]:
-        """Return all findings by file and offset; those only counted become one finding."""
+        """Return all findings: damage before notes, then by file and offset.
+
+        Findings of one kind in one file that were only counted become one finding.
+        """
         result: list[Finding] = []
         for place, known in self._found.items():
             result += known

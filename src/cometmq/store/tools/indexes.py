@@ -1,7 +1,8 @@
 """Index files read as columns: their entries grouped by log file, and checks of their chains.
 
-A file does not record its number of slots. It is derived from the position of the first entry: the
-only place where the physical offset of the header's first record follows 20 zeros and a hash.
+A file does not record its number of slots. The position of its first entry shows it: only there
+does the first record's physical offset, as the header has it, follow 20 zeros (the unused entry 0)
+and a hash, and precede 8 zeros.
 """
 
 from __future__ import annotations
@@ -85,7 +86,11 @@ class IndexEntries:
 
 
 class IndexRun(NamedTuple):
-    """Consecutive entries of one index file whose records are in one log file."""
+    """Consecutive entries of one index file whose records are in one log file.
+
+    ``number`` is the index file's position in the list of all index files, ``file`` the number of
+    the log file, ``first`` the number of the first entry.
+    """
 
     number: int
     file: int
@@ -134,7 +139,8 @@ def _find_slots(
 ) -> int:
     """Return a file's number of slots, from the position of its first entry; -1 if not found.
 
-    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's.
+    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's
+    number of entries plus one.
     """
     # Entry 0 is unused. In entry 1, zero seconds and no previous entry follow the hash and the
     # offset.

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class LogRow(msgspec.Struct, frozen=True):
     """One log file. Times are ms, -1 if unknown.
 
-    ``records`` is -1 for a full file without a seal, since counting them would mean reading it.
-    ``seal`` is yes, no, doubted, or unreadable.
+    ``records`` is -1 for a full file without a valid seal, since counting them would mean reading
+    it; ``last_stored_ms`` is then the first store time of the next file. ``seal`` is yes, no,
+    doubted, or unreadable.
     """
 
     file: str
@@ -65,7 +66,8 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
-    """A store. ``log_end`` is the end as known without reading the whole log, -1 if unknown.
+    """The overview of a store. ``log_end`` is found without reading the whole log; it is
+    ``log_start`` if the log is empty.
 
     ``warnings`` are sentences for a person.
     """
@@ -91,8 +93,8 @@ def look_at(
 ) -> StoreInfo:
     """Collect the overview of the store that ``config`` names.
 
-    Raises NoStore; StoreInUse, unless ``while_running`` accepts the latest state of a running
-    broker; OSError.
+    Raises NoStore, OSError, and StoreInUse if a broker uses the store. With ``while_running`` the
+    store may be in use; the overview then shows what the broker has written so far.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
@@ -180,7 +182,7 @@ def _seal(seals: BlockChecksums, file: FileFact, warnings: list[str]) -> tuple[S
 
 
 def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
-    """Return the end of the last file's records, the last store time, and their number."""
+    """Return the end of a file's records, the last store time (ms), and the number of records."""
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
     last_ms, records = -1, 0
     for chunk in walk:
@@ -226,7 +228,10 @@ def queue_bounds(
 
 
 def _search(low: int, high: int, keep: Callable[[int], bool]) -> int:
-    """Return the first number for which ``keep`` is false; it must turn false once."""
+    """Return the first number from ``low`` on for which ``keep`` is false, at most ``high``.
+
+    ``keep`` must also be false for all later numbers.
+    """
     while low < high:
         middle = (low + high) // 2
         if keep(middle):

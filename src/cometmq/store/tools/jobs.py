@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
-#: Below this much work, starting other processes does not pay.
+#: Bytes to read below which starting other processes does not pay.
 ALONE_BYTES = 256 << 20
 _POLL_S = 0.1
 

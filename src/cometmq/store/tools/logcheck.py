@@ -1,8 +1,9 @@
 """Checks of one log file: its records against its seal, its queue entries and its index entries.
 
 A sealed file whose blocks all match their seals is not decoded. Digests of index entries leave out
-only their times, which count from the first record of the index file; so the store time of each
-indexed record is read from the bytes and compared.
+their times, which count from the first record of the index file; so the store time of each indexed
+record is read from the bytes and compared. They also leave out the links between entries, which
+indexes.py checks.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class KeyTimes:
     def below(self, stop: int) -> Iterator[tuple[Ints, Ints, int]]:
         """Yield the remaining entries for records below a physical offset.
 
-        Each item has the offsets, the seconds, and the time that the seconds count from.
+        Each item has the offsets, the seconds, and the time (ms) that the seconds count from.
         ``is_ordered`` becomes false if offsets decrease.
         """
         while len(self._phys):
@@ -225,7 +226,7 @@ class SealedRead:
     def is_right(self, progress: Callable[[int], None]) -> bool:
         """Return whether every block matches its seal and every index entry its record's time.
 
-        ``progress`` is called with the bytes read once that is certain. Raises OSError.
+        If so, ``progress`` is called once, with the size of the file. Raises OSError.
         """
         size = self._file.size_bytes
         buffer = bytearray(_HEAD_BYTES + _PIECE_BYTES)
@@ -401,7 +402,8 @@ class FileCheck:
 class _SealCheck:
     """Checks a log file against its seal, and bodies against their CRC if no seal covers them.
 
-    A seal made before another broker ran on the store may describe bytes that this broker cut away.
+    A seal made before another broker ran on the store may describe bytes that the other broker cut
+    away.
     """
 
     def __init__(

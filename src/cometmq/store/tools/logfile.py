@@ -109,8 +109,8 @@ class LogWalk:
 
     ``delays_ms`` are the delays of the delay levels, because the tag codes of delayed messages are
     times. After the walk, ``end`` is the end of the last record. ``closed`` says that the file is
-    full: a blank or its end follows. ``gaps`` has all other bytes. ``sums`` has the CRC of each
-    block, if ``wants_sums``.
+    full: a blank or the end of the file follows the last record. ``gaps`` has all other bytes.
+    ``sums`` has the CRC of each block, if ``wants_sums``.
     """
 
     files: Files
@@ -225,7 +225,7 @@ class LogWalk:
         return self.closed
 
     def _problem_at(self, start: int, filled: int, place: int) -> str:
-        """Return why no record begins at a position; empty if one may that is still incomplete."""
+        """Return why no record begins at a position; empty if an incomplete one may begin there."""
         if filled - place < FIXED_BYTES:
             return ""
         view = memoryview(self._buffer)[:filled]

@@ -30,7 +30,7 @@ _STEP_BYTES: Final = 8
 
 @lru_cache(maxsize=4096)
 def text_code(text: str) -> int:
-    """Return a signed 64-bit number: the same for equal texts, nearly always another for others."""
+    """Return a signed 64-bit hash of a text; different texts nearly always have different ones."""
     raw = text.encode()
     value = len(raw)
     for at in range(0, len(raw), _STEP_BYTES):
@@ -54,7 +54,11 @@ class Entries(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive entries of one queue that point to one log file."""
+    """Consecutive entries of one queue that point to one log file.
+
+    ``queue`` is the queue's index in the list of all queues, ``file`` the number of the log file,
+    ``first`` a queue offset.
+    """
 
     queue: int
     file: int

@@ -1,9 +1,8 @@
 """Repair of a stopped store: rebuilds bad queues and index, and removes damage from the log.
 
-The repair is a start (opening.py) with additional instructions: the queues to rebuild and whether
-to rebuild the index although they look valid at their ends, to read the whole log, and what to do
-about damage in it. So everything that is removed is set aside first, and an interrupted repair does
-no harm.
+The repair is a start (opening.py) with additional instructions: to read the whole log, to rebuild
+queues or the index although they look valid at their ends, and what to do about damage in the log.
+So everything that is removed is set aside first, and an interrupted repair does no harm.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def plan_repair(
 
 
 def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
-    """Return the queue whose directory or file a path is; None if it is no queue's."""
+    """Return the queue to which a directory or file belongs; None if it belongs to no queue."""
     top = os.path.join(directory.root, "consumequeue") + os.sep
     if not path.startswith(top):
         return None
@@ -160,8 +159,8 @@ def repair(
 ) -> RecoveryReport:
     """Execute a plan; ``config`` has the policy for damage in the log.
 
-    ``progress`` is called with the position of the scan. Raises StoreLocked, StoreCorrupt (for
-    damage that the policy refuses), StoreFull, OSError.
+    ``progress`` is called with the position of the scan and the expected end of the log. Raises
+    StoreLocked, StoreCorrupt (for damage that the policy refuses), StoreFull, OSError.
     """
     rebuild = Rebuild(plan.queues, plan.index, 0)
     store = open_store(config, clock, files or PosixFiles(), rebuild, progress)

@@ -2,9 +2,10 @@
 
     python -m cometmq.store.tools.sums PATH BASE SIZE MOMENT_MS DELAY_LEVELS
 
-prints one JSON object, a ``FileSums`` (checksums.py). A broker starts it (checksumming.py), because
-a thread that runs Python code would delay the event loop. The broker gives it the lowest priority.
-It writes nothing.
+prints one JSON object, a ``FileSums`` (checksums.py). BASE is the physical offset of the file,
+MOMENT_MS the time that ``late_from`` refers to, DELAY_LEVELS the setting messageDelayLevel. A
+broker starts it (checksumming.py), because a thread that runs Python code would delay the event
+loop. The broker gives it the lowest priority. It changes no files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class LateRecords:
     """Finds the offset from which on every record was stored after a given moment.
 
-    ``start`` is that offset, -1 if the last record is older. Records are taken in log order.
+    ``start`` is that offset, -1 if the last record was not stored after the moment. Records are
+    taken in log order.
     """
 
     __slots__ = ("_moment_ms", "start")

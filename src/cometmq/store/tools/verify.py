@@ -1,6 +1,6 @@
 """Verification of a whole store: every record, queue entry and index entry, in both directions.
 
-Three steps; processes share the work of the first two:
+There are three steps; processes share the work of the first two:
 
 1. Read all queues and index files once, and group their entries by the log files that they point to
    (queues.py, indexes.py).
@@ -88,8 +88,9 @@ def verify(
     """Verify the store that ``config`` names.
 
     ``full`` decodes every record, even in sealed files whose digests match. ``began`` is called
-    with the number of bytes to read, ``progress`` with the bytes of each read. ``pool`` does the
-    work. Raises NoStore, StoreInUse (also if a broker started in the meantime), OSError.
+    with the number of bytes to read, ``progress`` with the number of bytes of each read. ``pool``
+    makes the pool that does the work. Raises NoStore, StoreInUse (also if a broker started in the
+    meantime), OSError.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
