@@ -155,7 +155,7 @@ def test_a_batch_remembers_whom_batches_before_it_saw(two: Two, spark: SparkSess
 
     assert count() == 4 * EACH
     two.stop_second()
-    with pytest.raises(Exception, match=r"broker 'broker-b'.*held queues of 'OutRemembered'"):
+    with pytest.raises(Exception, match=r"broker 'broker-b'.*had queues of 'OutRemembered'"):
         count()
     assert count(missingBroker="warn") == 2 * EACH
     assert count(brokers="broker-a") == 2 * EACH
