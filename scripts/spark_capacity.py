@@ -24,7 +24,7 @@ GIGABIT: Final = 125_000_000
 TB: Final = 10**12
 DAY_S: Final = 86_400
 
-#: WriteCoalescer of New York's flights in 2013 by hour of the day, with a mean of 1: a typical day of
+#: Departures of New York's flights in 2013 by hour of the day, with a mean of 1: a typical day of
 #: human activity. The hours from 6 to 20 are busy, the nights are empty.
 DAY_SHAPE: Final = (
     *(0.06, 0.02, 0.0, 0.0, 0.02, 0.52, 1.65, 1.55, 1.91, 1.37, 1.17, 1.22),

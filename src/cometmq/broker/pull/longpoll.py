@@ -144,10 +144,10 @@ class LongPoll:
             return False
         if pulls is not None and len(pulls) >= MAX_HELD_BY_PEER:
             return False
-        watermark = self._held.get(pull.queue)
-        if watermark is None:
-            watermark = self._held[pull.queue] = OffsetWaiters()
-        pull.key = watermark.park(pull.offset + 1, pull.deadline_ms, pull)
+        waiters = self._held.get(pull.queue)
+        if waiters is None:
+            waiters = self._held[pull.queue] = OffsetWaiters()
+        pull.key = waiters.park(pull.offset + 1, pull.deadline_ms, pull)
         if not self.count:
             self._listeners.append(self._dispatched)
         self.count += 1
@@ -170,9 +170,9 @@ class LongPoll:
     def wake(self, grown: Iterable[tuple[QueueKey, int]]) -> None:
         """Release the pulls that wait for offsets below the new maximum offsets of queues."""
         for queue, max_offset in grown:
-            watermark = self._held.get(queue)
-            if watermark is not None:
-                self._release(queue, watermark.advance(max_offset), final=False)
+            waiters = self._held.get(queue)
+            if waiters is not None:
+                self._release(queue, waiters.advance(max_offset), final=False)
 
     def look_on(self, pull: HeldPull) -> None:
         """Serve a pull in a later turn; it must be answered then if its deadline has passed."""
@@ -195,9 +195,9 @@ class LongPoll:
         """Release the pulls whose deadline is at or before ``now_ms``."""
         while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
             for queue in self._due.pop(heappop(self._ticks)):
-                watermark = self._held.get(queue)
-                if watermark is not None:
-                    self._release(queue, watermark.expire(now_ms), final=True)
+                waiters = self._held.get(queue)
+                if waiters is not None:
+                    self._release(queue, waiters.expire(now_ms), final=True)
 
     def _schedule(self, pull: HeldPull) -> None:
         # Round up, so that a tick comes after the deadlines in it.
@@ -252,7 +252,7 @@ class LongPoll:
 
     def _forget(self, peer: Peer) -> None:
         for pull in self._of_peer.pop(peer, ()):
-            watermark = self._held[pull.queue]
-            watermark.cancel(pull.key)
+            waiters = self._held[pull.queue]
+            waiters.cancel(pull.key)
             self._no_more(1)
             self._drop_if_empty(pull.queue)
