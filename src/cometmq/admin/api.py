@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from cometmq.protocol.bodies import ProcessQueueInfo, QueueTimeSpan
     from cometmq.protocol.frame import Response
 
+log = logging.getLogger(__name__)
+
+
 #: Timestamp that stands for the end of every queue.
 END: Final = -1
 #: Brokers wait 10 s for a consumer.
@@ -216,8 +219,6 @@ def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:
     """Return the prefetch state of each queue that a consumer reads."""
     return dict(sorted(by_queue(info.mq_table).items()))
 
-
-log = logging.getLogger(__name__)
 
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20

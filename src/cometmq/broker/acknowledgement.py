@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from cometmq.speedups import Half, TransactionBatch, WriteBatch
     from cometmq.store.messagestore import MessageStore, SentRows
 
+log = logging.getLogger(__name__)
+
 
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
     """A record that the broker itself stores, for example a retry or a delayed message that is due.
@@ -178,8 +180,6 @@ class Turn(msgspec.Struct, eq=False):
                 done.set_exception(error)
 
 
-log = logging.getLogger(__name__)
-
 EXPIRE_INTERVAL_MS: Final = 100
 _NEVER_MS: Final = 1 << 62
 
@@ -199,6 +199,10 @@ class Replicated(Protocol):
     def has_enough(self) -> bool:
         """True while enough slaves are connected to wait for."""
         ...
+
+
+#: Answers a request that was not stored with its error.
+Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
 class Answers(Protocol):

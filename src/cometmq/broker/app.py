@@ -434,7 +434,7 @@ class Broker:
             ),
             PromotionAdmin(
                 config=self.config,
-                part=lambda: self.part,
+                part=self.part,
                 promote=lambda: self.promote,
                 remoting=self.remoting,
                 clock=self.clock,

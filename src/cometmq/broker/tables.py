@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
 
+log = logging.getLogger(__name__)
+
+
 #: Entries whose text is encoded and cached together.
 _BLOCK_ENTRIES: Final = 16
 _PLAIN: Final = (str, int, float)
@@ -158,8 +161,6 @@ def _entry(key: str, value: object) -> bytes:
         value = dict(sorted(msgspec.to_builtins(value).items()))
     return b"\n\t\t" + msgspec.json.encode(key) + b":" + pretty(value, 2)
 
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

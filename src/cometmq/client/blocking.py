@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cometmq.client.results import SendResult
     from cometmq.message.model import MessageQueue, StoredMessage
 
+__all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
+
+
 T = TypeVar("T")
 
 
@@ -299,7 +302,6 @@ async def _closing(parts: Any) -> None:
     await parts.aclose()
 
 
-__all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
 M = TypeVar("M")
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue
 
+log = logging.getLogger(__name__)
+
+
 #: Latency that a failed send counts as.
 FAILURE_LATENCY_MS: Final = 30_000
 
@@ -101,9 +104,6 @@ class FaultScores:
             scores,
             key=lambda name: (scores[name].unreachable is not None, scores[name].until_ms),
         )
-
-
-log = logging.getLogger(__name__)
 
 
 class Prober:

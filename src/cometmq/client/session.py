@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Request, Response
     from cometmq.protocol.headers import Header
 
+log = logging.getLogger(__name__)
+
 
 def own_ip(name_server: str) -> str:
     """Return this machine's address on the route to a name server. No packet is sent.
@@ -151,8 +153,6 @@ class Replicas:
     def _has_other(self, broker_name: str, address: str) -> bool:
         return any(at != address for at in self._reachable(broker_name).values())
 
-
-log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT_MS: Final = 1_000
 #: With no broker registered every topic is unknown: limits the requests for the default topic's

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cometmq.client.hooks import ConsumeAttempt, SendAttempt, TransactionEnd
     from cometmq.client.session import Session
 
+log = logging.getLogger(__name__)
+
+
 _FIELD: Final = "\x01"
 _RECORD: Final = "\x02"
 _UNKNOWN: Final = "null"
@@ -223,8 +226,6 @@ def gather(
 def _message(texts: Sequence[str], keys: Iterable[str]) -> TraceMessage:
     return TraceMessage("".join(texts).encode(), tuple(keys))
 
-
-log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 2_048
 #: Time limit of the last flush when the client closes.

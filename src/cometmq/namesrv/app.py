@@ -22,6 +22,8 @@ from cometmq.speedups import DESCRIPTION
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class NamesrvConfig:
@@ -40,9 +42,6 @@ class NamesrvConfig:
     remote_admin_enable: bool = False
     broker_expiry_ms: int = 120_000
     expiry_scan_ms: int = 5_000
-
-
-log = logging.getLogger(__name__)
 
 
 class NameServer:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cometmq.client.client import Client
     from cometmq.outbox.row import Source, Sources
 
+log = logging.getLogger(__name__)
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -47,8 +50,6 @@ class Worker:
         """Wait for the calls made so far and end the thread."""
         self._pool.shutdown()
 
-
-log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 24 * 60 * 60_000
 

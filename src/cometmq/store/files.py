@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import shutil
@@ -602,14 +603,23 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
 
 def _exchange(source: str, target: str) -> bool:
     """Swap two names at once; return False if one is missing or the system cannot do it."""
+    swap = _renameat2()
+    if swap is None:
+        return False
+    return not swap(_HERE, os.fsencode(source), _HERE, os.fsencode(target), _RENAME_EXCHANGE)
+
+
+@functools.cache
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    """Return the system's function of this name; None if it has none."""
     # Imported late: a first start replaces nothing.
     import ctypes
 
     try:
-        swap = ctypes.CDLL(None).renameat2
+        found: Callable[[int, bytes, int, bytes, int], int] = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError):
-        return False
-    return not swap(_HERE, os.fsencode(source), _HERE, os.fsencode(target), _RENAME_EXCHANGE)
+        return None
+    return found
 
 
 def write_again(files: Files, handle: int) -> None:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.queue.consumequeue import Dispatched
 
+logger = logging.getLogger(__name__)
+
+
 HEADER = Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
 SLOT_BYTES = 4
@@ -350,8 +353,6 @@ def _right_entries(raw: bytes, below: int) -> int:
         last = phys
     return len(raw) // ENTRY_BYTES
 
-
-logger = logging.getLogger(__name__)
 
 BATCH_KEYS = 256
 

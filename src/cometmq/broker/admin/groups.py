@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import GroupName, ProducerGroup
 
+log = logging.getLogger(__name__)
+
 
 class ClientAdmin:
     """Serves GET_PRODUCER_CONNECTION_LIST and GET_ALL_PRODUCER_INFO."""
@@ -80,9 +82,6 @@ class ClientAdmin:
             ]
             await slices.pause()
         return Reply(body=encode_json(ProducerTable(data)))
-
-
-log = logging.getLogger(__name__)
 
 
 class GroupAdmin:

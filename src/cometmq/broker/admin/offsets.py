@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Request
     from cometmq.store.messagestore import MessageStore
 
+log = logging.getLogger(__name__)
+
+
 #: Correction that leaves the offset of a queue unchanged.
 _NO_CORRECTION = 2**63 - 1
 
@@ -225,8 +228,6 @@ class ProgressAdmin:
 def _stats(tps: float, answer: LongAnswer) -> ConsumeStats:
     return ConsumeStats(tps, msgspec.Raw(b"{" + answer.take() + b"}"))
 
-
-log = logging.getLogger(__name__)
 
 #: Timestamp that means the end of each queue.
 NOW: Final = -1

@@ -36,7 +36,7 @@ from cometmq.store.log.scan import Scan, resumption
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cometmq.broker.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender, Fail
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
@@ -293,9 +293,8 @@ def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
 #: Limit of messages in a batch, because the lookup of each id takes some microseconds.
 MESSAGES_MAX: Final = 1_024
 
-#: Again serves a request once more; Fail answers it with an error.
+#: Serves a request once more.
 Again = Callable[["Peer", "Request[Any]"], None]
-Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
 class GuardedSends:

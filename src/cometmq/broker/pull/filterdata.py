@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from cometmq.protocol.bodies import ConsumerData, SubscriptionData
     from cometmq.store.files import Files
 
+log = logging.getLogger(__name__)
+
+
 _MASK: Final = 2**64 - 1
 _C1: Final = 0x87C37B91114253D5
 _C2: Final = 0x4CF5AD432745937F
@@ -108,8 +111,6 @@ def _rotated(word: int, bits: int) -> int:
 def _int32(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
-
-log = logging.getLogger(__name__)
 
 TAG: Final = "TAG"
 CLEAN_INTERVAL_MS: Final = 60_000

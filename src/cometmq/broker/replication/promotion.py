@@ -207,7 +207,7 @@ class PromotionAdmin:
         self,
         *,
         config: BrokerConfig,
-        part: Callable[[], MasterPart | SlavePart],
+        part: MasterPart | SlavePart,
         promote: Callable[[], Callable[[BrokerRole], None] | None],
         remoting: Remoting,
         clock: Clock,
@@ -226,7 +226,7 @@ class PromotionAdmin:
         """Judge the promotion, and restart as the master, unless a finding refuses or only a
         check was requested."""
         wanted = parse_json(request.body, Promote)
-        part, restart = self._part(), self._promote()
+        part, restart = self._part, self._promote()
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,

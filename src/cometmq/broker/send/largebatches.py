@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest, CometError
@@ -17,7 +16,7 @@ from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
+    from cometmq.broker.acknowledgement import Appender, Fail
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
@@ -28,9 +27,6 @@ log = logging.getLogger(__name__)
 
 #: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
 LARGE_BYTES: Final = 512 << 10
-
-#: Answers a request that was not stored with its error.
-Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
 class LargeBatches:

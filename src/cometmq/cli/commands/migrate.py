@@ -184,6 +184,10 @@ def promote(
 
     stopping: list[subprocess.Popen[bytes]] = []
 
+    def stop_old() -> None:
+        if stop_with:
+            stopping.append(_begin(stop_with))
+
     async def main() -> Move:
         async with client(namesrv) as opened:
             say = (lambda text: None) if as_json else typer.echo
@@ -193,7 +197,7 @@ def promote(
                 int(wait * 1_000),
                 take_address=address,
                 address_wait_ms=int(address_wait * 1_000),
-                stop_old=lambda: stopping.extend(map(_begin, filter(None, [stop_with]))),
+                stop_old=stop_old,
             )
 
     try:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData, RunningInfo
 
+log = logging.getLogger(__name__)
+
 
 class Progress:
     """Progress in all queues of one consumer."""
@@ -66,8 +68,6 @@ class Progress:
         """Return the next offset that a poll returns of each of these queues."""
         return {inflight.queue: inflight.committable for inflight in inflights}
 
-
-log = logging.getLogger(__name__)
 
 DEFAULT_MAX_MESSAGES: Final = 32
 DEFAULT_TIMEOUT_MS: Final = 5_000

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
 
+log = logging.getLogger(__name__)
+
 
 async def check_filters(session: Session, options: SubscribeOptions) -> None:
     """Have one broker of each topic check its SQL92 filter; skip topics that do not exist yet.
@@ -53,9 +55,6 @@ async def check_filters(session: Session, options: SubscribeOptions) -> None:
                 encode_json(body),
                 timeout_ms=session.config.request_timeout_ms,
             )
-
-
-log = logging.getLogger(__name__)
 
 
 class StartPositions:

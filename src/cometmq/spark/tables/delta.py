@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+log = logging.getLogger(__name__)
+
+
 _TEXT_MAX: Final = 64
 _MS: Final = datetime.timedelta(milliseconds=1)
 
@@ -83,8 +86,6 @@ def _bound(value: Any, *, up: bool) -> Any:
         return value
     return None
 
-
-log = logging.getLogger(__name__)
 
 _COMMIT_TRIES: Final = 10
 #: Delta writes partition values as text. The text of other types depends on a time zone or a

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+log = logging.getLogger(__name__)
+
+
 _PLAIN: Final = {
     "boolean": "boolean",
     "tinyint": "smallint",
@@ -341,8 +344,6 @@ def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
     )
     return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
 
-
-log = logging.getLogger(__name__)
 
 BATCHES: Final = "cometmq_batches"
 STAGING: Final = "cometmq_staging"

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from cometmq.store.log.scan import Scan
     from cometmq.store.log.segments import FileFault
 
+logger = logging.getLogger(__name__)
+
+
 _COPY_BYTES = 1 << 20
 
 
@@ -111,9 +114,6 @@ def _write_again(segments: Segments, at: int, end: int) -> None:
         file.read_into(chunk, at)
         file.write(at, chunk)
         at += len(chunk)
-
-
-logger = logging.getLogger(__name__)
 
 
 class LogLoading:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from cometmq.store.queue.queuefiles import QueueFiles
     from cometmq.store.recovery.quarantine import SetAside
 
+logger = logging.getLogger(__name__)
+
+
 _HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
@@ -282,8 +285,6 @@ def reach(pool: QueueFiles, directory: str) -> int:
     )
     return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
 
-
-logger = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.messagestore import MessageStore
 
+log = logging.getLogger(__name__)
+
+
 STATE_FILE = "state.json"
 
 
@@ -93,8 +96,6 @@ def read_snapshot(files: Files, directory: str) -> Snapshot | None:
     plain = msgspec.structs.replace(found, crc=0)
     return found if crc32(msgspec.json.encode(plain)) == found.crc else None
 
-
-log = logging.getLogger(__name__)
 
 SAVE_INTERVAL_MS: Final = 2_000
 KNOW_INTERVAL_MS: Final = 500
