@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
+    from cometmq.store.parts import RecoveryReport
     from cometmq.store.queue.consumequeue import ConsumeQueue, RecordGroup
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.recoveryreport import RecoveryReport
     from cometmq.store.write.batching import Shared
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from cometmq.store.config import DamagePolicy
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.scan import Resumption, resumption
-from cometmq.store.recoveryreport import Damage
+from cometmq.store.parts import Damage
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig

@@ -30,6 +30,7 @@ from cometmq.store.log.commitlog import NO_ROOM, CommitLog
 from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
+from cometmq.store.parts import RecoveryReport
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.recovery.damage import LogRepair, Proof, mend_file, ways_out
@@ -43,7 +44,6 @@ from cometmq.store.recovery.startingpoint import (
     by_checkpoint,
     starting_point,
 )
-from cometmq.store.recoveryreport import RecoveryReport
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
-    from cometmq.store.recoveryreport import RecoveryReport
+    from cometmq.store.parts import RecoveryReport
     from cometmq.store.tools.directory import StoreDirectory
 
 Progress = Callable[[int, int], None]
