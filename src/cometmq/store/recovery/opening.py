@@ -38,8 +38,9 @@ from cometmq.store.recovery.indexcheck import check_index
 from cometmq.store.recovery.mounts import warn_of_mounts
 from cometmq.store.recovery.quarantine import SetAside
 from cometmq.store.recovery.queuevalidation import Queues
-from cometmq.store.recovery.rebuild import CatchUp, Progress
-from cometmq.store.recovery.startingpoint import (
+from cometmq.store.recovery.rebuild import (
+    CatchUp,
+    Progress,
     StartingPoint,
     by_checkpoint,
     starting_point,
