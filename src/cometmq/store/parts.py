@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cometmq.store.read.coldreads import ColdReads
     from cometmq.store.write.dispatch import Backlog, Dispatcher
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,7 +11,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from cometmq.store.index import HEADER, HEADER_BYTES
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.indexcheck import check_index
+from cometmq.store.recovery.filechecks import check_index
 from tests.store.stores import fill, opened
 
 

@@ -11,7 +11,7 @@ from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.table import QueueTable
-from cometmq.store.recovery.queuevalidation import (
+from cometmq.store.recovery.filechecks import (
     QueueCheck,
     QueueFault,
     filled_end,

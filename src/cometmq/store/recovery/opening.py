@@ -34,10 +34,9 @@ from cometmq.store.parts import RecoveryReport
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.recovery.damage import LogRepair, Proof, mend_file, ways_out
-from cometmq.store.recovery.indexcheck import check_index
+from cometmq.store.recovery.filechecks import Queues, check_index
 from cometmq.store.recovery.mounts import warn_of_mounts
 from cometmq.store.recovery.quarantine import SetAside
-from cometmq.store.recovery.queuevalidation import Queues
 from cometmq.store.recovery.rebuild import (
     CatchUp,
     Progress,

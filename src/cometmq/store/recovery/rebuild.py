@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.recovery.damage import LogRepair
-    from cometmq.store.recovery.queuevalidation import QueueKey, Queues
-
+    from cometmq.store.recovery.filechecks import QueueKey, Queues
 
 logger = logging.getLogger(__name__)
 
