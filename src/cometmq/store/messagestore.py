@@ -32,9 +32,9 @@ from cometmq.message.record import (
 )
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
-from cometmq.store.deletion import Deletions
 from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.flush import Flusher
+from cometmq.store.maintenance.retention import Deletions
 from cometmq.store.maintenance.tasks import MaintenanceTasks
 from cometmq.store.parts import StoreParts, WriteState
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal

@@ -1,6 +1,6 @@
 """The parts of an open store, whether it accepts writes, and what its start found.
 
-Background work, the transient pool and deletions work on these parts; only MessageStore knows all.
+Background work and the transient pool work on these parts; only MessageStore knows all.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
-    from cometmq.store.deletion import Deletion
+    from cometmq.store.maintenance.retention import Deletion
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
