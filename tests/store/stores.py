@@ -15,6 +15,7 @@ from cometmq.message.batch import SharedFields
 from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, iter_decode
 from cometmq.store.config import StoreConfig
+from cometmq.store.dispatch import row_of
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.log.scan import Scan
@@ -22,7 +23,6 @@ from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.reader import ReadStatus
 from cometmq.store.recovery.opening import open_store
-from cometmq.store.write.dispatch import row_of
 
 #: How a hole is compared, wherever it says that its record was.
 HOLE_ENTRY = (0, HOLE_SIZE, 0)

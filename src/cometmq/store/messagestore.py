@@ -32,6 +32,7 @@ from cometmq.message.record import (
 )
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
+from cometmq.store.dispatch import Backlog, Dispatcher, Listener, take_back
 from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.flush import Flusher
 from cometmq.store.maintenance.retention import Deletions
@@ -59,7 +60,6 @@ from cometmq.store.read.reader import (
 )
 from cometmq.store.read.validation import EntryRepairs
 from cometmq.store.transientpool import TransientPool
-from cometmq.store.write.dispatch import Backlog, Dispatcher, Listener, take_back
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.core.errors import StoreError
     from cometmq.store.config import StoreConfig
+    from cometmq.store.dispatch import Backlog, Dispatcher
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.checksums import BlockChecksums
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cometmq.store.queue.queuefiles import QueueFiles
     from cometmq.store.queue.table import QueueTable
     from cometmq.store.read.coldreads import ColdReads
-    from cometmq.store.write.dispatch import Backlog, Dispatcher
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from cometmq.core.errors import MessageIllegal
 from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import WriteBatch
+from cometmq.store.dispatch import row_of
 from cometmq.store.log.scan import Scan, first_record
 from cometmq.store.queue.consumequeue import Dispatched
 from cometmq.store.recovery.damage import Proof, lost_tail
-from cometmq.store.write.dispatch import row_of
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record

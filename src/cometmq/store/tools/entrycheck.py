@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cometmq.message.flags import takes_queue_slot
+from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE
 from cometmq.store.tools.digest import mix_entries
 from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.queues import Run, read_entries, text_code, written_entries
-from cometmq.store.write.dispatch import code_and_keys
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints

@@ -9,9 +9,9 @@ import pytest
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
+from cometmq.store.dispatch import delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
-from cometmq.store.write.dispatch import delay_of, row_of
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
     BORN,
