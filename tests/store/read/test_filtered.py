@@ -11,8 +11,7 @@ from cometmq.filter.sql92 import SqlFilter
 from cometmq.message.properties import decode
 from cometmq.message.record import Record, iter_decode
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.read import coldreads
-from cometmq.store.read import reader
+from cometmq.store.read import coldreads, reader
 from cometmq.store.read.reader import (
     MAX_SCANNED_ENTRIES,
     Query,

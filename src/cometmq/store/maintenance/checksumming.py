@@ -30,7 +30,7 @@ from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal, sums_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import LogFile
     from cometmq.store.parts import StoreParts
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import DiskSpace, Files
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import LogFile
     from cometmq.store.parts import StoreParts
     from cometmq.store.queue.consumequeue import ConsumeQueue
 

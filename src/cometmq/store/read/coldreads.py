@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cometmq.core.clock import Clock
     from cometmq.store.log.commitlog import CommitLog
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import LogFile
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from cometmq.message.record import (
 )
 from cometmq.store.config import DamagePolicy
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
-from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.scan import Resumption, resumption
+from cometmq.store.log.segments import LogFile
 from cometmq.store.parts import Damage
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from cometmq.store.log.segments import remove_file
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.files import Files
-    from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.segments import Segments
+    from cometmq.store.log.segments import LogFile, Segments
 
 logger = logging.getLogger(__name__)
 

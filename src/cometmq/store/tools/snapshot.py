@@ -2,7 +2,7 @@
 
 Full log files never change, so they are hard-linked; everything else is small and copied. An
 operation that changes a linked file after all (a recovery that cuts the log) copies it first
-(log/logfile.py).
+(log/segments.py).
 """
 
 from __future__ import annotations
