@@ -17,7 +17,7 @@ from cometmq.store.tools.entrycheck import EntryCheck, Lonely, Why, joined
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.logfile import Gap, LogWalk
 from cometmq.store.tools.queues import survey
-from cometmq.store.tools.sums import mixed_of
+from cometmq.store.tools.sums import hashes_of
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import opened, put
 
@@ -56,7 +56,7 @@ def checked(
     check = EntryCheck(FILES, file, queues, directory.queue_file_bytes, runs, DELAYS_MS)
     walk = LogWalk(FILES, file.path, file.base, file.size_bytes, DELAYS_MS)
     for chunk in walk:
-        check.take(chunk, mixed_of(chunk)[0])
+        check.take(chunk, hashes_of(chunk)[0])
     limit = walk.end if end is None else end
     check.finish(limit, walk.gaps if gaps is None else gaps, findings, is_clean=is_clean)
     return list(check.lonely.values()), findings.all()

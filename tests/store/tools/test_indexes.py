@@ -11,10 +11,10 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, IndexFile
 from cometmq.store.tools import indexes
-from cometmq.store.tools.digest import mix_keys, of
 from cometmq.store.tools.directory import StoreDirectory, look_into
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import IndexFact, read_fact, read_index, survey_index
+from cometmq.store.tools.sums import digest_of, hash_keys
 from tests.store.tools.verifying import flip_byte
 
 FILES = ReadOnlyFiles()
@@ -125,7 +125,7 @@ def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: in
         (4, 2, 1 + first + second, 300 - first - second),
     ]
     hashes, places = (np.array(column) for column in zip(*rows, strict=True))
-    assert found.digests[0] == of(mix_keys(places[:first], hashes[:first]))
+    assert found.digests[0] == digest_of(hash_keys(places[:first], hashes[:first]))
     assert sum(digest.amount for digest in found.digests.values()) == 300
 
 

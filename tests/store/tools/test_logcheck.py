@@ -6,12 +6,12 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.digest import Digest, join
 from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import read_fact, survey_index
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
 from cometmq.store.tools.queues import survey
+from cometmq.store.tools.sums import Digest, join_digests
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import flip_byte, written
 
@@ -40,9 +40,9 @@ class Prepared:
             for number, fact in enumerate(facts)
         ]
         for each in surveys:
-            join(self.entries, each.digests)
+            join_digests(self.entries, each.digests)
         for index in indexes:
-            join(self.keys, index.digests)
+            join_digests(self.keys, index.digests)
         self.runs = [run for each in surveys for run in each.runs]
         self.index_runs = [run for index in indexes for run in index.runs]
 

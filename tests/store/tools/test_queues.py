@@ -8,10 +8,10 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.tools import queues
-from cometmq.store.tools.digest import mix_entries, of
 from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.queues import QueueSpan, read_entries, survey, text_code, written_entries
+from cometmq.store.tools.queues import QueueSpan, read_entries, survey, written_entries
+from cometmq.store.tools.sums import digest_of, hash_entries, text_hash
 
 FILES = ReadOnlyFiles()
 PER_FILE = 1_000
@@ -74,11 +74,15 @@ def test_runs_and_digests_by_log_file(tmp_path: Path) -> None:
     assert found.span == QueueSpan(0, 6)
     assert [tuple(run) for run in found.runs] == [(3, 0, 0, 3), (3, 1, 3, 2), (3, 3, 5, 1)]
     assert findings.all() == []
-    mixed = mix_entries(
+    mixed = hash_entries(
         np.array(places), np.full(6, 100), np.full(6, 7), np.arange(6),
-        np.full(6, text_code("t")), np.full(6, 5),
+        np.full(6, text_hash("t")), np.full(6, 5),
     )  # fmt: skip
-    assert found.digests == {0: of(mixed[:3]), 1: of(mixed[3:5]), 3: of(mixed[5:])}
+    assert found.digests == {
+        0: digest_of(mixed[:3]),
+        1: digest_of(mixed[3:5]),
+        3: digest_of(mixed[5:]),
+    }
 
 
 def test_runs_go_on_from_piece_to_piece(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 from cometmq.message.flags import takes_queue_slot
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE
-from cometmq.store.tools.digest import mix_entries
 from cometmq.store.tools.logfile import read_record
-from cometmq.store.tools.queues import Run, read_entries, text_code, written_entries
+from cometmq.store.tools.queues import Run, read_entries, written_entries
+from cometmq.store.tools.sums import hash_entries, text_hash
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -86,7 +86,7 @@ class EntryCheck:
     def _load(self) -> None:
         total = sum(run.length for run in self._runs)
         self._phys = np.empty(total, np.int64)
-        self._mixed = np.empty(total, np.int64)
+        self._hashes = np.empty(total, np.int64)
         self._claimed = np.zeros(total, np.bool_)
         self._granules = np.zeros((self._file.size_bytes >> _GRANULE_SHIFT) + 1, np.int32)
         at = 0
@@ -96,22 +96,22 @@ class EntryCheck:
             stop = at + run.length
             offsets = np.arange(run.first, run.first + run.length)
             self._phys[at:stop] = found.phys
-            topic = np.full(1, text_code(queue.topic))
+            topic = np.full(1, text_hash(queue.topic))
             number = np.full(1, queue.queue_id)
-            self._mixed[at:stop] = mix_entries(
+            self._hashes[at:stop] = hash_entries(
                 found.phys, found.sizes, found.codes, offsets, topic, number
             )
             at = stop
         places = (self._phys - self._file.base) >> _GRANULE_SHIFT
         self._granules[places] = np.arange(1, total + 1)
 
-    def take(self, chunk: Chunk, mixed: Ints) -> None:
-        """Match records with entries; ``mixed`` has the number (digest.py) of each one's entry."""
+    def take(self, chunk: Chunk, hashes: Ints) -> None:
+        """Match records with entries; ``hashes`` has the hash (sums.py) of each one's entry."""
         places, takes = chunk.places, chunk.takes_place
         entries = self._granules[(places - self._file.base) >> _GRANULE_SHIFT].astype(np.int64) - 1
         fits = takes & (entries >= 0)
-        if len(self._mixed):
-            fits &= self._mixed[entries] == mixed
+        if len(self._hashes):
+            fits &= self._hashes[entries] == hashes
         self._claimed[entries if fits.all() else entries[fits]] = True
         alone = np.flatnonzero(takes & ~fits)
         if len(alone):

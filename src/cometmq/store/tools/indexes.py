@@ -21,7 +21,7 @@ from cometmq.store.index import (
     SLOT_BYTES,
     file_bytes,
 )
-from cometmq.store.tools.digest import Digest, add_parts, mix_keys
+from cometmq.store.tools.sums import Digest, add_digests, hash_keys
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -247,8 +247,8 @@ def _add_runs(
     ends = np.flatnonzero((np.diff(log_files) != 0) | (np.diff(live) != 1)) + 1
     starts = np.concatenate(([0], ends))
     stops = np.concatenate((ends, [len(live)]))
-    mixed = mix_keys(phys[live], entries.hashes[live])
-    add_parts(digests, mixed, starts, log_files[starts].tolist())
+    hashes = hash_keys(phys[live], entries.hashes[live])
+    add_digests(digests, hashes, starts, log_files[starts].tolist())
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         first = entries.first + int(live[start])
         run = IndexRun(number, int(log_files[start]), first, stop - start)

@@ -30,13 +30,13 @@ from cometmq.store.tools.entrycheck import EntryCheck, Lonely
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.indexes import PIECE_ENTRIES, IndexFact, IndexRun, read_index
 from cometmq.store.tools.logfile import Chunk, Gap, LogWalk
-from cometmq.store.tools.sums import LateRecords, mixed_of
+from cometmq.store.tools.sums import LateRecords, hashes_of
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
-    from cometmq.store.tools.digest import Digest
     from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
     from cometmq.store.tools.queues import Run
+    from cometmq.store.tools.sums import Digest
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _TOLD = 20
@@ -380,8 +380,8 @@ class FileCheck:
         )
         records = told = 0
         for chunk in walk:
-            mixed, _ = mixed_of(chunk)
-            entries.take(chunk, mixed)
+            entry_hashes, _ = hashes_of(chunk)
+            entries.take(chunk, entry_hashes)
             keys.take(chunk)
             seal.take(chunk, walk.sums)
             records += len(chunk)

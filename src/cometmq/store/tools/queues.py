@@ -9,36 +9,18 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
-from cometmq.store.tools.digest import Digest, add_parts, mix_entries
+from cometmq.store.tools.sums import Digest, add_digests, hash_entries, text_hash
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.directory import QueueFact, StoreDirectory
     from cometmq.store.tools.findings import Findings
-
-_ALL: Final = (1 << 64) - 1
-_FACTOR: Final = 0x9E37_79B9_7F4A_7C15
-_STEP_BYTES: Final = 8
-
-
-@lru_cache(maxsize=4096)
-def text_code(text: str) -> int:
-    """Return a signed 64-bit hash of a text; different texts nearly always have different ones."""
-    raw = text.encode()
-    value = len(raw)
-    for at in range(0, len(raw), _STEP_BYTES):
-        value ^= int.from_bytes(raw[at : at + _STEP_BYTES], "little")
-        value = value * _FACTOR & _ALL
-        value ^= value >> 32
-    return value - (value >> 63 << 64)
-
 
 _ENTRY = np.dtype(QUEUE_ENTRY_COLUMNS)
 _PIECE_ENTRIES = 8_192
@@ -166,7 +148,7 @@ class _Survey:
         self._queue = queue
         self._findings = findings
         self._first = self._end = -1
-        self._topic_code = np.full(1, text_code(queue.topic))
+        self._topic_hash = np.full(1, text_hash(queue.topic))
         self._queue_id = np.full(1, queue.queue_id)
         self.runs: list[Run] = []
         self.digests: dict[int, Digest] = {}
@@ -206,8 +188,8 @@ class _Survey:
             phys, sizes, codes, offsets = (
                 column[right] for column in (phys, sizes, codes, offsets)
             )
-        mixed = mix_entries(phys, sizes, codes, offsets, self._topic_code, self._queue_id)
-        self._add_runs(offsets, phys, mixed)
+        hashes = hash_entries(phys, sizes, codes, offsets, self._topic_hash, self._queue_id)
+        self._add_runs(offsets, phys, hashes)
 
     def _find_missing(self, offsets: Ints) -> None:
         before = np.concatenate(([self._end], offsets[:-1] + 1))
@@ -220,14 +202,14 @@ class _Survey:
                 f"entries {before[at]} to {offsets[at] - 1} are zeros, but others follow", count,
             )  # fmt: skip
 
-    def _add_runs(self, offsets: Ints, phys: Ints, mixed: Ints) -> None:
+    def _add_runs(self, offsets: Ints, phys: Ints, hashes: Ints) -> None:
         if not len(offsets):
             return
         files = (phys - self._start) // self._file_bytes
         ends = np.flatnonzero((np.diff(files) != 0) | (np.diff(offsets) != 1)) + 1
         starts = np.concatenate(([0], ends))
         stops = np.concatenate((ends, [len(offsets)]))
-        add_parts(self.digests, mixed, starts, files[starts].tolist())
+        add_digests(self.digests, hashes, starts, files[starts].tolist())
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             run = Run(self._number, int(files[start]), int(offsets[start]), stop - start)
             last = self.runs[-1] if self.runs else None

@@ -21,13 +21,13 @@ import numpy as np
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.tools.crosscheck import judge
-from cometmq.store.tools.digest import Digest, join
 from cometmq.store.tools.directory import StoreDirectory, StoreInUse, find_queues, look_into
 from cometmq.store.tools.findings import Finding, Findings, Severity
 from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
 from cometmq.store.tools.jobs import Jobs, Pool, PoolMaker, process_count
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
 from cometmq.store.tools.queues import QueueSpan, Run, survey
+from cometmq.store.tools.sums import Digest, join_digests
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -162,7 +162,7 @@ def _survey_queues(
     for first, own_spans, table, own_digests, found in jobs.run(_read_queues, pieces):
         spans[first : first + len(own_spans)] = own_spans
         tables.append(table)
-        join(digests, own_digests)
+        join_digests(digests, own_digests)
         findings.extend(found)
     return spans, np.concatenate(tables), digests
 
@@ -174,7 +174,7 @@ def _survey_indexes(
     tables: list[tuple[int, Ints]] = []
     for number, table, own_digests, found in jobs.run(_read_index, range(len(around.indexes))):
         tables.append((number, table))
-        join(digests, own_digests)
+        join_digests(digests, own_digests)
         findings.extend(found)
     # Entries must be in the order of the index files.
     ordered = [table for _, table in sorted(tables, key=lambda pair: pair[0])]
@@ -215,7 +215,7 @@ def _read_queues(
         found = survey(shared.files, around.directory, number, queue, findings)
         spans.append(found.span)
         runs += found.runs
-        join(digests, found.digests)
+        join_digests(digests, found.digests)
     return first, spans, _table(runs), digests, findings.all()
 
 
