@@ -110,7 +110,7 @@ def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [7, 1 << 15])
 def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", piece)
     path, rows = made(tmp_path, 300)
     fact = fact_of(path)
     assert fact is not None
@@ -144,7 +144,7 @@ def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: in
 def test_a_damaged_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, field: int, bits: int, kind: str
 ) -> None:
-    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", piece)
     path, _ = made(tmp_path, 300)
     flip_byte(path, ENTRIES_AT + 200 * ENTRY_BYTES + field, bits)
     assert kind in problems(tmp_path, path)

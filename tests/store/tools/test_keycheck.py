@@ -12,8 +12,7 @@ from cometmq.store.index import IndexFile
 from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.tools.directory import look_into
 from cometmq.store.tools.findings import Finding, Findings
-from cometmq.store.tools.indexes import read_fact, survey_index
-from cometmq.store.tools.logcheck import KeyCheck
+from cometmq.store.tools.indexes import KeyCheck, read_fact, survey_index
 from cometmq.store.tools.logfile import LogWalk
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import log_of, opened, put

@@ -77,8 +77,8 @@ def test_both_ways_come_to_the_same(root: Path) -> None:
         assert sum(told) == FILE_BYTES
         assert quick is not None
         assert quick.sealed
-        assert (quick.records, quick.keys, quick.closed, quick.findings, quick.lonely) == (
-            slow.records, slow.keys, slow.closed, slow.findings, slow.lonely,
+        assert (quick.records, quick.keys, quick.closed, quick.findings, quick.missing) == (
+            slow.records, slow.keys, slow.closed, slow.findings, slow.missing,
         )  # fmt: skip
         assert quick.findings == []
 

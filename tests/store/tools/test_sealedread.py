@@ -8,11 +8,11 @@ import pytest
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.log.checksums import BlockChecksums, Seal
-from cometmq.store.tools import logcheck
+from cometmq.store.tools import indexes, logcheck
 from cometmq.store.tools.directory import StoreDirectory, look_into
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
-from cometmq.store.tools.logcheck import KeyTimes, SealedRead
+from cometmq.store.tools.indexes import IndexFact, IndexRun, KeyTimes, read_fact, survey_index
+from cometmq.store.tools.logcheck import SealedRead
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import flip_byte, written
 
@@ -52,7 +52,7 @@ def sealed(tmp_path: Path) -> Sealed:
 @pytest.mark.parametrize("piece_blocks", [1, 3, 64])
 def test_a_right_file(sealed: Sealed, monkeypatch: pytest.MonkeyPatch, piece_blocks: int) -> None:
     monkeypatch.setattr(logcheck, "_PIECE_BYTES", piece_blocks * 65_536)
-    monkeypatch.setattr(logcheck, "PIECE_ENTRIES", 100)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", 100)
     for file in (0, 1):
         assert sealed.read(file) == (True, FILE_BYTES)
 

@@ -22,8 +22,8 @@ from cometmq.store.files import read_file
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.tools.directory import size_of
-from cometmq.store.tools.entrycheck import Lonely, Why, joined
 from cometmq.store.tools.logfile import read_record
+from cometmq.store.tools.queues import MissingEntries, MissingReason, join_missing
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -51,7 +51,7 @@ def judge(
         (queue.topic, queue.queue_id): span
         for queue, span in zip(around.queues, spans, strict=True)
     }
-    _judge_lonely(directory, outcomes, bounds, topics, findings)
+    _judge_missing(directory, outcomes, bounds, topics, findings)
     _judge_index(config, files, around, outcomes, findings)
 
 
@@ -140,56 +140,58 @@ def _judge_end(directory: StoreDirectory, end: int, findings: Findings) -> None:
         )  # fmt: skip
 
 
-def _judge_lonely(
+def _judge_missing(
     directory: StoreDirectory,
     outcomes: list[LogOutcome],
     bounds: dict[tuple[str, int], QueueSpan],
     topics: Topics,
     findings: Findings,
 ) -> None:
-    groups: dict[tuple[str, int], dict[Why, Lonely]] = {}
+    groups: dict[tuple[str, int], dict[MissingReason, MissingEntries]] = {}
     for outcome in outcomes:
-        for each in outcome.lonely:
+        for each in outcome.missing:
             reasons = groups.setdefault((each.topic, each.queue_id), {})
-            known = reasons.get(each.why)
-            reasons[each.why] = each if known is None else joined(known, each)
+            known = reasons.get(each.reason)
+            reasons[each.reason] = each if known is None else join_missing(known, each)
     for place, reasons in groups.items():
-        rest = reasons.pop(Why.UNKNOWN, None)
+        rest = reasons.pop(MissingReason.UNKNOWN, None)
         if rest is not None:
             # The unexamined rest is added to the most frequent reason of those examined.
             main = max(reasons.values(), key=lambda each: each.amount)
-            reasons[main.why] = joined(main, rest)
+            reasons[main.reason] = join_missing(main, rest)
         for each in reasons.values():
-            _tell_lonely(directory, each, bounds.get(place), topics, findings)
+            _report_missing(directory, each, bounds.get(place), topics, findings)
 
 
-def _tell_lonely(
+def _report_missing(
     directory: StoreDirectory,
-    lonely: Lonely,
+    missing: MissingEntries,
     span: QueueSpan | None,
     topics: Topics,
     findings: Findings,
 ) -> None:
-    path = os.path.join(directory.root, "consumequeue", lonely.topic, str(lonely.queue_id))
-    which = f"{lonely.amount} records (queue offsets {lonely.first_offset} to {lonely.last_offset})"
-    behind = span is None or lonely.first_offset >= span.end
-    is_gone = lonely.why is Why.NO_QUEUE and lonely.topic not in topics.names
+    path = os.path.join(directory.root, "consumequeue", missing.topic, str(missing.queue_id))
+    which = (
+        f"{missing.amount} records (queue offsets {missing.first_offset} to {missing.last_offset})"
+    )
+    behind = span is None or missing.first_offset >= span.end
+    is_gone = missing.reason is MissingReason.NO_QUEUE and missing.topic not in topics.names
     # The topic was created again, and this queue has got no messages since.
-    is_former = lonely.last_physical_offset < topics.deleted.get(lonely.topic, 0)
-    if lonely.why is Why.NEWER or is_gone or is_former:
+    is_former = missing.last_physical_offset < topics.deleted.get(missing.topic, 0)
+    if missing.reason is MissingReason.NEWER or is_gone or is_former:
         findings.note(
-            "deleted-topic", path, lonely.physical_offset,
-            f"{which} belong to a deleted topic", lonely.amount,
+            "deleted-topic", path, missing.physical_offset,
+            f"{which} belong to a deleted topic", missing.amount,
         )  # fmt: skip
     elif behind and not directory.is_clean:
         findings.note(
-            "queue-behind", path, lonely.physical_offset,
-            f"{which} have no entry yet; the next start adds them", lonely.amount,
+            "queue-behind", path, missing.physical_offset,
+            f"{which} have no entry yet; the next start adds them", missing.amount,
         )  # fmt: skip
     else:
         findings.damage(
-            "record-without-entry", path, lonely.physical_offset,
-            f"{which} have no entry: {lonely.why.value}", lonely.amount,
+            "record-without-entry", path, missing.physical_offset,
+            f"{which} have no entry: {missing.reason.value}", missing.amount,
         )  # fmt: skip
 
 
