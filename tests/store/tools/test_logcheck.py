@@ -9,7 +9,7 @@ from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import read_fact, survey_index
-from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
+from cometmq.store.tools.logcheck import FileCheck, LogOutcome, StoreContents
 from cometmq.store.tools.queues import survey
 from cometmq.store.tools.sums import Digest, join_digests
 from tests.store.sealed import FILE_BYTES
@@ -28,7 +28,7 @@ class Prepared:
         found = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
         facts = [fact for fact in found if fact is not None]
         bounds = (facts[0].begin_phys, facts[-1].end_phys) if facts else (0, -1)
-        self.around = Surroundings(self.directory, queues, facts, bounds, ())
+        self.contents = StoreContents(self.directory, queues, facts, bounds, ())
         self.entries: dict[int, Digest] = {}
         self.keys: dict[int, Digest] = {}
         surveys = [
@@ -48,7 +48,7 @@ class Prepared:
 
     def check(self, number: int) -> FileCheck:
         return FileCheck(
-            FILES, self.around, number,
+            FILES, self.contents, number,
             [run for run in self.runs if run.file == number],
             [run for run in self.index_runs if run.file == number],
         )  # fmt: skip

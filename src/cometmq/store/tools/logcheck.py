@@ -113,7 +113,7 @@ class SealedRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StoreContents:
     """The data that every log file of a store is compared with.
 
     ``index_bounds`` are the physical offsets of the first and the last indexed record.
@@ -153,19 +153,19 @@ class FileCheck:
     def __init__(
         self,
         files: ReadOnlyFiles,
-        around: Surroundings,
+        contents: StoreContents,
         number: int,
         runs: list[Run],
         index_runs: list[IndexRun],
     ) -> None:
         self._files = files
-        self._around = around
+        self._contents = contents
         self._number = number
-        self._file = around.directory.by_number[number]
+        self._file = contents.directory.by_number[number]
         self._runs = runs
         self._index_runs = index_runs
         self._findings = Findings()
-        self._seal = _SealCheck(files, around.directory, number, self._findings)
+        self._seal = _SealCheck(files, contents.directory, number, self._findings)
 
     def by_seal(
         self, entries: Digest, keys: Digest, progress: Callable[[int], None]
@@ -175,15 +175,15 @@ class FileCheck:
         Returns None if that is not sufficient: something differs, or there is no valid seal.
         """
         seal = self._seal.sure
-        if seal is None or seal.size_bytes != self._around.directory.log_file_bytes:
+        if seal is None or seal.size_bytes != self._contents.directory.log_file_bytes:
             return None
         summary = seal.summary
         if entries != (summary.entries, summary.entry_digest):
             return None
-        has_index = self._around.index_bounds[1] >= 0
+        has_index = self._contents.index_bounds[1] >= 0
         if has_index and keys != (summary.keys, summary.key_digest):
             return None
-        times = KeyTimes(self._files, self._around.indexes, self._index_runs)
+        times = KeyTimes(self._files, self._contents.indexes, self._index_runs)
         read = SealedRead(self._files, self._file, seal, times)
         if not read.is_right(progress):
             return None
@@ -197,30 +197,35 @@ class FileCheck:
 
         ``progress`` is called with the number of bytes of each read.
         """
-        around, file, findings, seal = self._around, self._file, self._findings, self._seal
+        contents, file, findings, seal = self._contents, self._file, self._findings, self._seal
         walk = LogWalk(
-            self._files, file.path, file.base, file.size_bytes, around.delays_ms,
+            self._files, file.path, file.base, file.size_bytes, contents.delays_ms,
             wants_sums=seal.seal is not None,
         )  # fmt: skip
         entries = EntryCheck(
-            self._files, file, around.queues, around.directory.queue_file_bytes, self._runs,
-            around.delays_ms,
+            self._files, file, contents.queues, contents.directory.queue_file_bytes, self._runs,
+            contents.delays_ms,
         )  # fmt: skip
         keys = KeyCheck(
-            self._files, around.indexes, self._index_runs, around.index_bounds, file.path, findings
+            self._files,
+            contents.indexes,
+            self._index_runs,
+            contents.index_bounds,
+            file.path,
+            findings,
         )
-        records = told = 0
+        records = reported_bytes = 0
         for chunk in walk:
             entry_hashes, _ = hashes_of(chunk)
             entries.take(chunk, entry_hashes)
             keys.take(chunk)
             seal.take(chunk, walk.sums)
             records += len(chunk)
-            told += (done := int(chunk.sizes.sum()))
+            reported_bytes += (done := int(chunk.sizes.sum()))
             progress(done)
-        progress(file.size_bytes - told)
+        progress(file.size_bytes - reported_bytes)
         seal.finish(walk)
-        is_clean = around.directory.is_clean
+        is_clean = contents.directory.is_clean
         entries.finish(walk.end, walk.gaps, findings, is_clean=is_clean)
         keys.finish(is_clean=is_clean)
         return LogOutcome(

@@ -8,12 +8,12 @@ import pytest
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.crosscheck import judge
 from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.logcheck import LogOutcome, Surroundings
+from cometmq.store.tools.logcheck import LogOutcome, StoreContents
 from cometmq.store.tools.logfile import Gap
 from cometmq.store.tools.queues import MissingEntries, MissingReason, QueueSpan
+from cometmq.store.tools.verify import check_together
 
 NOTED = Positions("boot", True, 150, 150, 1, Checkpoint(), 150)
 WHOLE = LogOutcome(0, 5, 0, 100, True, [], False, [], [], 0, -1, 0)
@@ -33,9 +33,9 @@ def judged(
 ) -> list[tuple[str, str]]:
     queues = [QueueFact("t", number, "q", (0,)) for number in range(len(spans))]
     findings = Findings()
-    around = Surroundings(directory, queues, [], (0, -1), ())
+    contents = StoreContents(directory, queues, [], (0, -1), ())
     config = StoreConfig(store_path_root_dir=directory.root)
-    judge(config, ReadOnlyFiles(), around, list(spans), list(outcomes), findings)
+    check_together(config, ReadOnlyFiles(), contents, list(spans), list(outcomes), findings)
     return [(each.severity.value, each.kind) for each in findings.all()]
 
 
@@ -135,10 +135,10 @@ def test_what_was_not_looked_at_is_taken_for_the_most(directory: StoreDirectory)
         MissingEntries("t", 0, MissingReason.UNKNOWN, 5_000, 0, 99, 60),
     ]
     findings = Findings()
-    around = Surroundings(directory, [QueueFact("t", 0, "q", (0,))], [], (0, -1), ())
+    contents = StoreContents(directory, [QueueFact("t", 0, "q", (0,))], [], (0, -1), ())
     outcomes = [replace(WHOLE, missing=groups), replace(LAST, missing=groups[:1])]
     config = StoreConfig(store_path_root_dir=directory.root)
-    judge(config, ReadOnlyFiles(), around, [QueueSpan(0, 50)], outcomes, findings)
+    check_together(config, ReadOnlyFiles(), contents, [QueueSpan(0, 50)], outcomes, findings)
     assert {each.kind: each.count for each in findings.all()} == {
         "deleted-topic": 5_400,
         "record-without-entry": 2,
