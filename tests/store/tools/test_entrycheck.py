@@ -12,7 +12,7 @@ from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools import queues
-from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.logfile import Gap, LogWalk
 from cometmq.store.tools.queues import (
@@ -20,7 +20,7 @@ from cometmq.store.tools.queues import (
     MissingEntries,
     MissingReason,
     join_missing,
-    survey,
+    survey_queue,
 )
 from cometmq.store.tools.sums import hashes_of
 from tests.store.sealed import FILE_BYTES
@@ -48,13 +48,13 @@ def some(store: MessageStore) -> None:
 def checked(
     root: Path, gaps: list[Gap] | None = None, end: int | None = None, *, is_clean: bool = True
 ) -> tuple[list[MissingEntries], list[Finding]]:
-    directory = look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
+    directory = read_directory(StoreConfig(store_path_root_dir=str(root)), FILES)
     found = find_queues(FILES, directory)
     findings = Findings()
     runs = [
         run
         for number, queue in enumerate(found)
-        for run in survey(FILES, directory, number, queue, Findings()).runs
+        for run in survey_queue(FILES, directory, number, queue, Findings()).runs
         if run.file == 0
     ]
     file = directory.log_files[0]

@@ -6,11 +6,11 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.indexes import read_fact, survey_index
+from cometmq.store.tools.indexes import read_index_header, survey_index
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, StoreContents
-from cometmq.store.tools.queues import survey
+from cometmq.store.tools.queues import survey_queue
 from cometmq.store.tools.sums import Digest, join_digests
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import flip_byte, written
@@ -23,21 +23,24 @@ class Prepared:
 
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root))
-        self.directory = look_into(config, FILES)
+        self.directory = read_directory(config, FILES)
         queues = find_queues(FILES, self.directory)
-        found = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
-        facts = [fact for fact in found if fact is not None]
-        bounds = (facts[0].begin_phys, facts[-1].end_phys) if facts else (0, -1)
-        self.contents = StoreContents(self.directory, queues, facts, bounds, ())
+        found = [
+            read_index_header(FILES, path, config, Findings())
+            for path in self.directory.index_files
+        ]
+        headers = [header for header in found if header is not None]
+        bounds = (headers[0].begin_phys, headers[-1].end_phys) if headers else (0, -1)
+        self.contents = StoreContents(self.directory, queues, headers, bounds, ())
         self.entries: dict[int, Digest] = {}
         self.keys: dict[int, Digest] = {}
         surveys = [
-            survey(FILES, self.directory, number, queue, Findings())
+            survey_queue(FILES, self.directory, number, queue, Findings())
             for number, queue in enumerate(queues)
         ]
         indexes = [
-            survey_index(FILES, self.directory, number, fact, Findings())
-            for number, fact in enumerate(facts)
+            survey_index(FILES, self.directory, number, header, Findings())
+            for number, header in enumerate(headers)
         ]
         for each in surveys:
             join_digests(self.entries, each.digests)

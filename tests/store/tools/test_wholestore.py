@@ -8,7 +8,7 @@ import pytest
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
+from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.logcheck import LogOutcome, StoreContents
 from cometmq.store.tools.logfile import Gap
@@ -24,14 +24,14 @@ LAST = replace(WHOLE, number=1, end=150, closed=False)
 def directory(tmp_path: Path) -> StoreDirectory:
     """Two log files of 100 bytes, stopped cleanly by a broker of ours."""
     (tmp_path / "checkpoint").write_bytes(bytes(4_096))
-    log = tuple(FileFact(base, f"log/{base:020d}", 100) for base in (0, 100))
+    log = tuple(FileInfo(base, f"log/{base:020d}", 100) for base in (0, 100))
     return StoreDirectory(str(tmp_path), "log", 0, False, Checkpoint(), NOTED, log, 100, 800, ())
 
 
 def judged(
     directory: StoreDirectory, *outcomes: LogOutcome, spans: tuple[QueueSpan, ...] = ()
 ) -> list[tuple[str, str]]:
-    queues = [QueueFact("t", number, "q", (0,)) for number in range(len(spans))]
+    queues = [QueueInfo("t", number, "q", (0,)) for number in range(len(spans))]
     findings = Findings()
     contents = StoreContents(directory, queues, [], (0, -1), ())
     config = StoreConfig(store_path_root_dir=directory.root)
@@ -135,7 +135,7 @@ def test_what_was_not_looked_at_is_taken_for_the_most(directory: StoreDirectory)
         MissingEntries("t", 0, MissingReason.UNKNOWN, 5_000, 0, 99, 60),
     ]
     findings = Findings()
-    contents = StoreContents(directory, [QueueFact("t", 0, "q", (0,))], [], (0, -1), ())
+    contents = StoreContents(directory, [QueueInfo("t", 0, "q", (0,))], [], (0, -1), ())
     outcomes = [replace(WHOLE, missing=groups), replace(LAST, missing=groups[:1])]
     config = StoreConfig(store_path_root_dir=directory.root)
     check_together(config, ReadOnlyFiles(), contents, [QueueSpan(0, 50)], outcomes, findings)

@@ -26,14 +26,14 @@ from cometmq.message.walk import numbers, window
 from cometmq.store.log.checksums import BLOCK_BYTES, BlockChecksums, Seal, sums_of
 from cometmq.store.maintenance.checksumming import is_stale
 from cometmq.store.tools.findings import Finding, Findings
-from cometmq.store.tools.indexes import SECONDS_MAX, IndexFact, IndexRun, KeyCheck, KeyTimes
+from cometmq.store.tools.indexes import SECONDS_MAX, IndexHeader, IndexRun, KeyCheck, KeyTimes
 from cometmq.store.tools.logfile import Chunk, Gap, LogWalk
 from cometmq.store.tools.queues import EntryCheck, MissingEntries
 from cometmq.store.tools.sums import LateRecords, hashes_of
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
-    from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
+    from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
     from cometmq.store.tools.queues import Run
     from cometmq.store.tools.sums import Digest
 
@@ -47,7 +47,7 @@ _HEAD_BYTES = STORE_MS_BYTES
 class SealedRead:
     """Reads one sealed file and compares it with its seal."""
 
-    def __init__(self, files: ReadOnlyFiles, file: FileFact, seal: Seal, times: KeyTimes) -> None:
+    def __init__(self, files: ReadOnlyFiles, file: FileInfo, seal: Seal, times: KeyTimes) -> None:
         self._files = files
         self._file = file
         self._seal = seal
@@ -120,8 +120,8 @@ class StoreContents:
     """
 
     directory: StoreDirectory
-    queues: list[QueueFact]
-    indexes: list[IndexFact]
+    queues: list[QueueInfo]
+    indexes: list[IndexHeader]
     index_bounds: tuple[int, int]
     delays_ms: tuple[int, ...]
 

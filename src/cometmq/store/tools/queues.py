@@ -24,9 +24,8 @@ from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.sums import Digest, add_digests, hash_entries, text_hash
 
 if TYPE_CHECKING:
-    from cometmq.message.walk import Ints
     from cometmq.store.files import ReadOnlyFiles
-    from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
+    from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
 
@@ -84,7 +83,7 @@ class QueueSurvey:
 
 
 def read_entries(
-    files: ReadOnlyFiles, queue: QueueFact, file_bytes: int, first: int, count: int
+    files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int, first: int, count: int
 ) -> Entries:
     """Return entries from ``first`` on, with zeros for missing ones. Raises OSError."""
     raw = bytearray()
@@ -109,7 +108,7 @@ def _columns(first: int, raw: bytes | bytearray) -> Entries:
     )
 
 
-def written_entries(files: ReadOnlyFiles, queue: QueueFact, file_bytes: int) -> Iterator[Entries]:
+def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Iterator[Entries]:
     """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError."""
     per_file = file_bytes // QUEUE_ENTRY_BYTES
     for base in queue.bases:
@@ -131,11 +130,11 @@ def written_entries(files: ReadOnlyFiles, queue: QueueFact, file_bytes: int) -> 
             files.close(handle)
 
 
-def survey(
+def survey_queue(
     files: ReadOnlyFiles,
     directory: StoreDirectory,
     number: int,
-    queue: QueueFact,
+    queue: QueueInfo,
     findings: Findings,
 ) -> QueueSurvey:
     """Read one queue. Raises OSError.
@@ -145,7 +144,7 @@ def survey(
     """
     _check_files(files, directory.queue_file_bytes, queue, findings)
     reading = _Survey(directory, number, queue, findings)
-    for entries in written_entries(files, queue, directory.queue_file_bytes):
+    for entries in iter_entries(files, queue, directory.queue_file_bytes):
         reading.take(entries)
     return QueueSurvey(reading.span(), reading.runs, reading.digests)
 
@@ -154,7 +153,7 @@ class _Survey:
     """The state of a survey of one queue."""
 
     def __init__(
-        self, directory: StoreDirectory, number: int, queue: QueueFact, findings: Findings
+        self, directory: StoreDirectory, number: int, queue: QueueInfo, findings: Findings
     ) -> None:
         self._start, self._stop = directory.log_start, directory.log_stop
         self._file_bytes = directory.log_file_bytes
@@ -239,7 +238,7 @@ class _Survey:
 
 
 def _check_files(
-    files: ReadOnlyFiles, file_bytes: int, queue: QueueFact, findings: Findings
+    files: ReadOnlyFiles, file_bytes: int, queue: QueueInfo, findings: Findings
 ) -> None:
     expected = queue.bases[0]
     for base in queue.bases:
@@ -305,8 +304,8 @@ class EntryCheck:
     def __init__(
         self,
         files: ReadOnlyFiles,
-        file: FileFact,
-        queues: list[QueueFact],
+        file: FileInfo,
+        queues: list[QueueInfo],
         queue_file_bytes: int,
         runs: list[Run],
         delays_ms: tuple[int, ...],
@@ -318,7 +317,7 @@ class EntryCheck:
         self._runs = runs
         self._delays_ms = delays_ms
         self._ends = np.cumsum([run.length for run in runs])
-        self._by_name: dict[tuple[str, int], QueueFact] = {}
+        self._by_name: dict[tuple[str, int], QueueInfo] = {}
         self._begins: dict[str, tuple[int, int]] = {}
         self.missing: dict[tuple[str, int, MissingReason], MissingEntries] = {}
         self._load()
@@ -384,7 +383,7 @@ class EntryCheck:
                 if chosen.any():
                     self._add_missing(topic, queue_id, each, offsets[chosen], places[chosen])
 
-    def _reason(self, queue: QueueFact, offset: int, place: int) -> MissingReason:
+    def _reason(self, queue: QueueInfo, offset: int, place: int) -> MissingReason:
         if offset < 0:
             return MissingReason.NO_ENTRY
         # If a queue begins with younger records at smaller offsets, this record is of a deleted
@@ -395,12 +394,12 @@ class EntryCheck:
         found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
         return MissingReason.NO_ENTRY if found.sizes[0] in (0, HOLE_SIZE) else MissingReason.OTHER
 
-    def _begin(self, queue: QueueFact) -> tuple[int, int]:
+    def _begin(self, queue: QueueInfo) -> tuple[int, int]:
         """Return queue offset and physical offset of a queue's first entry with a record."""
         known = self._begins.get(queue.directory)
         if known is None:
             known = (1 << 62, -1)
-            for entries in written_entries(self._files, queue, self._queue_file_bytes):
+            for entries in iter_entries(self._files, queue, self._queue_file_bytes):
                 filled = np.flatnonzero((entries.sizes != 0) & (entries.sizes != HOLE_SIZE))
                 if len(filled):
                     first = int(filled[0])
@@ -409,7 +408,7 @@ class EntryCheck:
             self._begins[queue.directory] = known
         return known
 
-    def _queue(self, topic: str, queue_id: int) -> QueueFact | None:
+    def _queue(self, topic: str, queue_id: int) -> QueueInfo | None:
         if not self._by_name:
             self._by_name = {(each.topic, each.queue_id): each for each in self._queues}
         return self._by_name.get((topic, queue_id))

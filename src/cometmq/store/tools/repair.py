@@ -18,7 +18,7 @@ from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from cometmq.store.recovery.opening import Rebuild, open_store
 from cometmq.store.tools.directory import find_queues, size_of
 from cometmq.store.tools.findings import Finding, Findings, Severity
-from cometmq.store.tools.indexes import read_fact
+from cometmq.store.tools.indexes import read_index_header
 from cometmq.store.tools.verify import Verified, verify
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFile
         mapped_file_size_consume_queue=directory.queue_file_bytes,
     )
     for path in directory.index_files:
-        fact = read_fact(files, path, config, Findings())
-        if fact is not None and fact.slots:
-            room = size_of(files, path) - HEADER_BYTES - fact.slots * SLOT_BYTES
-            return replace(found, max_hash_slot_num=fact.slots, max_index_num=room // ENTRY_BYTES)
+        header = read_index_header(files, path, config, Findings())
+        if header is not None and header.slots:
+            room = size_of(files, path) - HEADER_BYTES - header.slots * SLOT_BYTES
+            return replace(found, max_hash_slot_num=header.slots, max_index_num=room // ENTRY_BYTES)
     return found
 
 

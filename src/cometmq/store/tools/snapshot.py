@@ -25,7 +25,7 @@ from cometmq.store.checkpoint import (
 from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import DIRECTORY as SEALS
-from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
+from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, read_directory
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -192,7 +192,7 @@ def snapshot(
     store, OSError.
     """
     files = files or SnapshotFiles()
-    directory = look_into(config, ReadOnlyFiles())
+    directory = read_directory(config, ReadOnlyFiles())
     _refuse_target(files, directory, target)
     if directory.holder > 0:
         raise StoreInUse(directory.root, directory.holder)
@@ -300,17 +300,17 @@ class _Taking:
             start = file.base if start < 0 else start
         return max(start, 0)
 
-    def _is_used(self, file: FileFact) -> bool:
+    def _is_used(self, file: FileInfo) -> bool:
         handle = self._files.open_existing(file.path)
         try:
             return any(self._files.pread(handle, 8, 0))
         finally:
             self._files.close(handle)
 
-    def _log_name(self, file: FileFact) -> str:
+    def _log_name(self, file: FileInfo) -> str:
         return os.path.join(_LOG, file_name(file.base))
 
-    def _take_full(self, file: FileFact) -> None:
+    def _take_full(self, file: FileInfo) -> None:
         if self._copy:
             self._copies.copy(file.path, self._log_name(file), full=True)
             return

@@ -37,11 +37,11 @@ from cometmq.store.tools.directory import (
     StoreDirectory,
     StoreInUse,
     find_queues,
-    look_into,
+    read_directory,
     size_of,
 )
 from cometmq.store.tools.findings import Finding, Findings, Severity
-from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
+from cometmq.store.tools.indexes import IndexHeader, IndexRun, read_index_header, survey_index
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, StoreContents
 from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.queues import (
@@ -50,15 +50,13 @@ from cometmq.store.tools.queues import (
     QueueSpan,
     Run,
     join_missing,
-    survey,
+    survey_queue,
 )
 from cometmq.store.tools.sums import Digest, join_digests
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.store.config import StoreConfig
-    from cometmq.store.tools.directory import StoreDirectory
-    from cometmq.store.tools.logcheck import LogOutcome
 
 _QUEUES_A_PIECE = 256
 _NO_RUNS = np.empty((0, 4), np.int64)
@@ -226,20 +224,20 @@ def verify(
     meantime), OSError.
     """
     files = files or ReadOnlyFiles()
-    directory = look_into(config, files)
+    directory = read_directory(config, files)
     if directory.holder:
         raise StoreInUse(directory.root, directory.holder)
     findings = Findings()
-    facts = [
-        fact
+    headers = [
+        header
         for path in directory.index_files
-        if (fact := read_fact(files, path, config, findings)) is not None
+        if (header := read_index_header(files, path, config, findings)) is not None
     ]
     contents = StoreContents(
         directory,
         find_queues(files, directory),
-        facts,
-        _bounds(facts),
+        headers,
+        _bounds(headers),
         delay_levels_ms(config.message_delay_level),
     )
     began(directory.log_bytes)
@@ -271,18 +269,18 @@ def verify(
         sum(outcome.records for outcome in outcomes),
         len(contents.queues),
         int(runs[:, 3].sum()),
-        sum(fact.entries for fact in facts),
+        sum(header.entries for header in headers),
         sum(outcome.sealed for outcome in outcomes),
         findings.all(),
     )
 
 
-def _bounds(facts: list[IndexFact]) -> tuple[int, int]:
+def _bounds(headers: list[IndexHeader]) -> tuple[int, int]:
     """Return the physical offsets of the first and the last indexed record."""
-    filled = [fact for fact in facts if fact.entries]
+    filled = [header for header in headers if header.entries]
     if not filled:
         return 0, -1
-    return min(fact.begin_phys for fact in filled), max(fact.end_phys for fact in filled)
+    return min(header.begin_phys for header in filled), max(header.end_phys for header in filled)
 
 
 def _survey_queues(
@@ -345,7 +343,7 @@ def _read_queues(
     spans: list[QueueSpan] = []
     runs: list[Run] = []
     for number, queue in enumerate(contents.queues[first : first + _QUEUES_A_PIECE], first):
-        found = survey(shared.files, contents.directory, number, queue, findings)
+        found = survey_queue(shared.files, contents.directory, number, queue, findings)
         spans.append(found.span)
         runs += found.runs
         join_digests(digests, found.digests)
@@ -357,8 +355,8 @@ def _read_index(
 ) -> tuple[int, Ints, dict[int, Digest], list[Finding]]:
     findings = Findings()
     contents = shared.contents
-    fact = contents.indexes[number]
-    found = survey_index(shared.files, contents.directory, number, fact, findings)
+    header = contents.indexes[number]
+    found = survey_index(shared.files, contents.directory, number, header, findings)
     return number, _table(found.runs), found.digests, findings.all()
 
 
@@ -556,7 +554,7 @@ def _check_index(
     path = os.path.join(directory.root, "index")
     late = sum(outcome.late_keys for outcome in outcomes)
     early = sum(outcome.early_keys for outcome in outcomes)
-    if not any(fact.entries for fact in contents.indexes):
+    if not any(header.entries for header in contents.indexes):
         if late and config.message_index_enable:
             findings.note("no-index", path, -1, f"{late} keys of messages are not indexed", late)
         return
@@ -569,14 +567,17 @@ def _check_index(
         first = min(outcome.late_from for outcome in outcomes if outcome.late_keys)
         add = findings.damage if directory.is_clean else findings.note
         add("index-behind", path, first, f"{late} keys from here on are not indexed", late)
-    for fact in contents.indexes:
-        ends = ((fact.begin_phys, fact.begin_ms, "first"), (fact.end_phys, fact.end_ms, "last"))
-        for place, noted_ms, which in ends if fact.entries else ():
+    for header in contents.indexes:
+        ends = (
+            (header.begin_phys, header.begin_ms, "first"),
+            (header.end_phys, header.end_ms, "last"),
+        )
+        for place, noted_ms, which in ends if header.entries else ():
             store_ms = _store_ms(files, directory, place)
             # After a crash, a start knows the last time only to the second.
             if store_ms >= 0 and not 0 <= noted_ms - store_ms < (1000 if which == "last" else 1):
                 findings.damage(
-                    "index-header", fact.path, place,
+                    "index-header", header.path, place,
                     f"its header says that the {which} record was stored at {noted_ms}, the record "
                     f"says {store_ms}",
                 )  # fmt: skip
