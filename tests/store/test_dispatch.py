@@ -84,7 +84,7 @@ def test_a_log_that_begins_anew_is_seen_from_its_first_record_on(tmp_path: Path)
     store = opened(tmp_path / "s")
     queue = store.queue("t", 0)
     queue.expect(19)
-    queue.settle()
+    queue.finish_recovery()
     rows: list[Dispatched] = [
         (queue, number, number * 100, 100, 0, 1_000, ()) for number in range(3)
     ]

@@ -14,7 +14,7 @@ from cometmq.message.record import Record
 from cometmq.store.files import PosixFiles
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, read_directory
-from cometmq.store.tools.snapshot import Snapshot, TargetTaken, restore, snapshot
+from cometmq.store.tools.snapshot import Snapshot, TargetNotEmpty, restore, snapshot
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES, seal_all
 from tests.store.stores import assert_consistent, config, fill, log_of, opened
@@ -203,9 +203,9 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=False)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         taken(root, tmp_path / "taken")
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         taken(root, tmp_path / "taken" / "file")
     for inside in (root / "snap", root / "commitlog" / "snap"):
         with pytest.raises(StoreError, match="inside the store"):
@@ -260,6 +260,6 @@ def test_restoring(tmp_path: Path) -> None:
     assert verified(tmp_path / "back").findings == []
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "back" / "commitlog").iterdir())
     assert records_of(tmp_path / "back") == before
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         restore(str(tmp_path / "snap"), str(tmp_path / "back"))
     assert verified(tmp_path / "snap").findings == []

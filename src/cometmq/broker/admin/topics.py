@@ -143,7 +143,7 @@ class TopicAdmin:
         store = self._store
         deletion = store.deletions.delete(topic)
         self._topics.delete(topic)
-        if deletion.aside:
+        if deletion.pending:
             log_start = store.log.segments.start
             self._topics.remember_deletion(topic, end=deletion.end, log_start=log_start)
         self._offsets.delete_topic(topic)

@@ -450,12 +450,12 @@ def repair(
     Replaced files are first moved to cometmq-set-aside in the store. Exit code 0: nothing to
     repair, or repaired. 1: something is left to repair. 2: the repair is not possible as requested.
     """
-    from cometmq.store.tools.repair import examine, told
     from cometmq.store.tools.repair import repair as carry_out
+    from cometmq.store.tools.repair import report_lines, verify_and_plan
 
     policy = DamagePolicy[damage.name.upper()]
     with refusing(), Bar("verifying") as bar:
-        found, plan, sizes = examine(
+        found, plan, sizes = verify_and_plan(
             settings(directory, config), processes=processes, topics=topic or (),
             all_queues=queues, index=index, began=bar.began, progress=bar.advance,
         )  # fmt: skip
@@ -471,7 +471,7 @@ def repair(
             report = carry_out(
                 replace(sizes, damage_policy=policy), plan, SystemClock(), progress=_Steps(bar).to
             )
-        for line in told(report):
+        for line in report_lines(report):
             typer.echo(line)
     else:
         typer.echo("Nothing was changed: add --yes to repair.", err=True)

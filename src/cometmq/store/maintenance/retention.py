@@ -226,12 +226,12 @@ def _free_file(files: Files, path: str, held: list[object]) -> None:
 class Deletion:
     """A deleted topic.
 
-    ``aside`` is the directory with its queues, empty if it had none. Its records before the
+    ``pending`` is the directory with its queues, empty if it had none. Its records before the
     physical offset ``end`` belong to the deleted topic.
     """
 
     end: int
-    aside: str
+    pending: str
 
 
 class Deletions:
@@ -275,10 +275,10 @@ class Deletions:
         """
         parts = self._parts
         self._write_out()
-        aside = ""
+        pending = ""
         if topic in parts.queues.known:
             try:
-                aside = parts.pool.set_aside(topic)
+                pending = parts.pool.set_aside(topic)
             except OSError as error:
                 raise StoreError(
                     f"the queues of topic {topic} cannot be moved aside: {error.strerror}; the "
@@ -286,18 +286,18 @@ class Deletions:
                 ) from error
             self._forget(topic, list(parts.queues.known[topic]))
         # A write that failed may have left whole records, which the next start takes for written.
-        return Deletion(max(parts.log.written, parts.log.left_end), aside)
+        return Deletion(max(parts.log.written, parts.log.left_end), pending)
 
     async def settle(self, deletion: Deletion) -> None:
         """Settle a durably recorded deletion: the topic cannot come back. Raises StoreError."""
-        if not deletion.aside:
+        if not deletion.pending:
             return
         parts = self._parts
         try:
-            parts.pool.removals.settle(deletion.aside)
+            parts.pool.removals.settle(deletion.pending)
             await self._note_soon()
         except OSError as error:
-            raise StoreError(f"deleted queues are still at {deletion.aside}: {error}") from error
+            raise StoreError(f"deleted queues are still at {deletion.pending}: {error}") from error
 
     def drop_former(self, topic: str, end: int) -> None:
         """Forget the queues of a topic that hold only records before ``end``.

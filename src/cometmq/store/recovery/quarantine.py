@@ -31,7 +31,7 @@ _COPY_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 
 
-class SetAside:
+class Quarantine:
     """The set-aside directory of one store, created on first use.
 
     ``kept`` are the paths that were added.

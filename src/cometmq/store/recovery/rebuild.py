@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.recovery.damage import LogRepair
-    from cometmq.store.recovery.filechecks import QueueKey, Queues
+    from cometmq.store.recovery.filechecks import QueueKey, QueueRecovery
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _NEVER = (1 << 63) - 1
 
 #: Called with the physical offset that was reached and the expected end of the log.
 Progress = Callable[[int, int], None]
-Shape = Callable[["Record"], Dispatched | None]
+RowMaker = Callable[["Record"], Dispatched | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,13 @@ def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
 class _Pass(NamedTuple):
     """The task of one pass over the log.
 
-    ``shape`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
+    ``make_row`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
     takes a queue and the offset of one of its records, and returns the offset from which the queue
     may lack entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from``
     may change. With ``in_order``, a queue that would get a gap is examined record by record.
     """
 
-    shape: Shape
+    make_row: RowMaker
     lacks_from: Callable[[QueueKey, int], int]
     index_from: int = _NEVER
     borders: tuple[int, ...] = ()
@@ -177,26 +177,29 @@ class _Lacking(NamedTuple):
     begins: list[int]
 
 
-class CatchUp:
-    """The passes over the log. The index lacks entries from ``index_from`` on."""
+class LogReplay:
+    """Passes over the log that bring queues and index up to its end.
+
+    The index lacks entries from ``index_from`` on.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         start: StartingPoint,
-        queues: Queues,
+        queues: QueueRecovery,
         index_from: int,
-        mender: LogRepair,
+        repair: LogRepair,
         progress: Progress = lambda position, end: None,
     ) -> None:
         self._store = store
         self._start = start
         self._queues = queues
         self._index_from = index_from
-        self._mender = mender
+        self._repair = repair
         self._progress = progress
         self._late: dict[QueueKey, int] = {}
-        self._held: dict[QueueKey, int] = {}
+        self._record_ends: dict[QueueKey, int] = {}
         self._times_ms = (0, 0)
         self._rows: list[Dispatched] = []
         self._known: _Lacking | None = None
@@ -215,7 +218,10 @@ class CatchUp:
         start = self._start
         borders = (start.offset, start.dispatch_from, self._index_from)
         scan = self._pass(
-            _Pass(self._shape, self._lacks_from, self._index_from, borders, in_order=True), first
+            _Pass(
+                self._row_in_first_pass, self._lacks_from, self._index_from, borders, in_order=True
+            ),
+            first,
         )
         self._find_short()
         if self._late:
@@ -227,13 +233,13 @@ class CatchUp:
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
             dispatcher.begin(begin)
-            self._pass(_Pass(self._shape_late, self._late_from), begin, scan.position)
+            self._pass(_Pass(self._row_in_second_pass, self._late_from), begin, scan.position)
         return scan
 
     def index_again(self, start: int, end: int) -> None:
         """Dispatch the records of a part of the log to the index only."""
-        shape = partial(self._row, in_queue=False, in_index=True)
-        self._pass(_Pass(shape, lambda _key, _place: _NEVER, index_from=0), start, end)
+        make_row = partial(self._row, in_queue=False, in_index=True)
+        self._pass(_Pass(make_row, lambda _key, _place: _NEVER, index_from=0), start, end)
 
     @property
     def remade(self) -> list[QueueKey]:
@@ -248,9 +254,9 @@ class CatchUp:
             take=lambda walked, base, row: self._take(each, scan, begin, (walked, base, row)),
             delays_ms=store.delays_ms,
         )  # fmt: skip
-        for record in self._mender.read(scan):
+        for record in self._repair.read(scan):
             try:
-                row = each.shape(record)
+                row = each.make_row(record)
             except MessageIllegal:
                 # The topic name is too long for this version; only a 5.x broker allows it.
                 row = None
@@ -258,7 +264,7 @@ class CatchUp:
                 self._rows.append(row)
             if len(self._rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
                 self._dispatch_rows(scan.position)
-                self._show(begin, scan.position, scan.records)
+                self._report_progress(begin, scan.position, scan.records)
         self._dispatch_rows(scan.position)
         self._known = None
         return scan
@@ -291,7 +297,7 @@ class CatchUp:
                     queue.next_offset = queue.max_offset
             before_ms = walked.store_ms(stop - 2) if stop - row > 1 else self._times_ms[1]
             self._times_ms = (before_ms, walked.store_ms(stop - 1))
-        self._show(begin, end, scan.records + stop - row)
+        self._report_progress(begin, end, scan.records + stop - row)
         return stop
 
     def _lacking(self, each: _Pass, walked: Walked, place: int) -> _Lacking:
@@ -325,7 +331,7 @@ class CatchUp:
             return None, _NEVER
         return store.queues.get(key), begin
 
-    def _show(self, begin: int, position: int, records: int) -> None:
+    def _report_progress(self, begin: int, position: int, records: int) -> None:
         end = max(self._start.likely_end, position)
         self._progress(position, end)
         now_ms = self._store.clock.monotonic_ms()
@@ -366,7 +372,7 @@ class CatchUp:
         file = self._store.log.segments.find(record.physical_offset)
         return file is not None and lost_tail(record, record.physical_offset - file.base)
 
-    def _shape(self, record: Record) -> Dispatched | None:
+    def _row_in_first_pass(self, record: Record) -> Dispatched | None:
         """Return the row of a record in the first pass; None if nothing lacks it."""
         key = (record.topic, record.queue_id)
         phys = record.physical_offset
@@ -392,14 +398,14 @@ class CatchUp:
             return _NEVER
         if phys >= start.offset:
             return 0
-        held = self._queues.lacking.get(key)
-        if held is None:
+        end = self._queues.lacking.get(key)
+        if end is None:
             if phys < start.dispatch_from:
                 return _NEVER
-            held = self._held.get(key)
-            if held is None:
-                held = self._held[key] = self._store.queue(*key).last_record_end()
-        return held
+            end = self._record_ends.get(key)
+            if end is None:
+                end = self._record_ends[key] = self._store.queue(*key).last_record_end()
+        return end
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
         """Return whether a trusted queue lacks entries before a record's, and mark it if so."""
@@ -430,7 +436,7 @@ class CatchUp:
                     key, queue.last_record_end() or self._store.log.segments.start
                 )
 
-    def _shape_late(self, record: Record) -> Dispatched | None:
+    def _row_in_second_pass(self, record: Record) -> Dispatched | None:
         """Return the row of a record in the second pass."""
         phys = record.physical_offset
         lacking = phys >= self._late_from((record.topic, record.queue_id), phys)

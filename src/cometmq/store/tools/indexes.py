@@ -313,7 +313,7 @@ class _Chains:
         if self._is_right and one_each and bool((slots[places] == newest).all()):
             self._check_used(used, is_clean=is_clean)
             return
-        self._tell_which()
+        self._report_wrong_links()
         by_slot = np.zeros(self._header.slots, np.int64)
         # Later entries of a slot overwrite earlier ones.
         by_slot[self._places[1:]] = np.arange(1, self._header.entries + 1)
@@ -335,7 +335,7 @@ class _Chains:
                 f"its header counts {self._header.used_slots} used slots, there are {used}",
             )  # fmt: skip
 
-    def _tell_which(self) -> None:
+    def _report_wrong_links(self) -> None:
         newest: dict[int, int] = {}
         for first in range(1, self._header.entries + 1, _PIECE_ENTRIES):
             length = min(_PIECE_ENTRIES, self._header.entries + 1 - first)
@@ -406,7 +406,7 @@ class KeyCheck:
         phys = self._phys[low:high]
         same = len(phys) == len(places)
         if not (same and (phys == places).all() and (self._hashes[low:high] == hashes).all()):
-            self._tell_differences(places, hashes, low, high)
+            self._report_differences(places, hashes, low, high)
             if not same:
                 return
         self._check_times(chunk.store_ms[rows], places, low, high)
@@ -427,7 +427,7 @@ class KeyCheck:
     def _owner(self, entry: int) -> str:
         return self._headers[int(self._owners[entry])].path
 
-    def _tell_differences(self, places: Ints, hashes: Ints, low: int, high: int) -> None:
+    def _report_differences(self, places: Ints, hashes: Ints, low: int, high: int) -> None:
         expected = Counter(zip(places.tolist(), hashes.tolist(), strict=True))
         actual = Counter(
             zip(self._phys[low:high].tolist(), self._hashes[low:high].tolist(), strict=True)

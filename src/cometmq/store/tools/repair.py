@@ -56,11 +56,13 @@ class RepairPlan:
         lines = [f"make queue {number} of {topic} again" for topic, number in sorted(self.queues)]
         if self.index:
             lines.append("make the index again")
-        lines += [f"{_ANSWERS[policy]} {each.path} at offset {each.offset}" for each in self.lost]
+        lines += [
+            f"{_POLICY_LINES[policy]} {each.path} at offset {each.offset}" for each in self.lost
+        ]
         return lines
 
 
-_ANSWERS: Final = {
+_POLICY_LINES: Final = {
     DamagePolicy.REFUSE: "do nothing about the damage (choose --damage skip or truncate) in",
     DamagePolicy.SKIP: "omit what is damaged in",
     DamagePolicy.TRUNCATE: "end the log before the damage in",
@@ -115,10 +117,11 @@ def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
 
 def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFiles) -> StoreConfig:
     """Return ``config`` with the file sizes of a store, as far as its files show them."""
-    noted = directory.positions
+    positions = directory.positions
     found = replace(
         config,
-        mapped_file_size_commit_log=(noted and noted.file_bytes) or directory.log_file_bytes,
+        mapped_file_size_commit_log=(positions and positions.file_bytes)
+        or directory.log_file_bytes,
         mapped_file_size_consume_queue=directory.queue_file_bytes,
     )
     for path in directory.index_files:
@@ -129,7 +132,7 @@ def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFile
     return found
 
 
-def examine(
+def verify_and_plan(
     config: StoreConfig,
     *,
     processes: int = 0,
@@ -171,7 +174,7 @@ def repair(
     return report
 
 
-def told(report: RecoveryReport) -> list[str]:
+def report_lines(report: RecoveryReport) -> list[str]:
     """Return lines for a person that describe what a repair did."""
     lines = [
         f"omitted {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"

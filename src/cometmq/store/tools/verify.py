@@ -475,15 +475,15 @@ def _check_end(directory: StoreDirectory, end: int, findings: Findings) -> None:
     positions = directory.positions
     if positions is None:
         return
-    noted = positions.written if directory.is_clean else positions.durable
-    if end < noted:
+    recorded = positions.written if directory.is_clean else positions.durable
+    if end < recorded:
         findings.damage(
             "log-short", directory.log_directory, end,
-            f"the log ends here, {noted - end} bytes before the position recorded as stored",
+            f"the log ends here, {recorded - end} bytes before the position recorded as stored",
         )  # fmt: skip
-    elif end > noted and directory.is_clean:
+    elif end > recorded and directory.is_clean:
         findings.damage(
-            "log-long", directory.log_directory, noted,
+            "log-long", directory.log_directory, recorded,
             f"records up to {end} are after the end that was recorded at the last stop",
         )  # fmt: skip
 
@@ -572,14 +572,14 @@ def _check_index(
             (header.begin_phys, header.begin_ms, "first"),
             (header.end_phys, header.end_ms, "last"),
         )
-        for place, noted_ms, which in ends if header.entries else ():
+        for place, header_ms, which in ends if header.entries else ():
             store_ms = _store_ms(files, directory, place)
             # After a crash, a start knows the last time only to the second.
-            if store_ms >= 0 and not 0 <= noted_ms - store_ms < (1000 if which == "last" else 1):
+            if store_ms >= 0 and not 0 <= header_ms - store_ms < (1000 if which == "last" else 1):
                 findings.damage(
                     "index-header", header.path, place,
-                    f"its header says that the {which} record was stored at {noted_ms}, the record "
-                    f"says {store_ms}",
+                    f"its header says that the {which} record was stored at {header_ms}, the "
+                    f"record says {store_ms}",
                 )  # fmt: skip
 
 
