@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.clock import SystemClock
 from cometmq.message import batch, properties
+from cometmq.message.batch import SharedFields
 from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.recovery.opening import open_store
-from cometmq.store.write.batching import Shared
 
 if TYPE_CHECKING:
     from cometmq.store.messagestore import MessageStore
@@ -56,7 +56,7 @@ def append_ticks(store: MessageStore, ready: list[tuple[bytes, tuple[str, ...]]]
 def append_batches(store: MessageStore, bodies: list[bytes]) -> int:
     queue = store.queue("batch", 0)
     for body in bodies:
-        store.append_batch(queue, body, Shared(0, 1, HOST, HOST, 0, b"WAIT\x01true"))
+        store.append_batch(queue, body, SharedFields(0, 1, HOST, HOST, 0, b"WAIT\x01true"))
         store.commit()
     return TICK * len(bodies)
 

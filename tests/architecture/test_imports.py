@@ -73,7 +73,7 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("drawer/__init__.py", "", LAYERS),
         ("store/log/x.py", "import cometmq.store.queue", STORE),
         ("store/read/x.py", "import cometmq.store.messagestore", STORE),
-        ("store/maintenance/x.py", "import cometmq.store.recovery.startingpoint", STORE),
+        ("store/maintenance/x.py", "import cometmq.store.recovery.rebuild", STORE),
         ("broker/acknowledgement.py", "import cometmq.broker.send", BROKER),
         ("broker/admin/x.py", "import cometmq.broker.app", BROKER),
         ("broker/send/x.py", "import cometmq.broker.pull", BROKER),

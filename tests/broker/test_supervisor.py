@@ -183,7 +183,7 @@ async def test_a_cut_that_cannot_be_is_tried_once(
     def no(*_args: object) -> None:
         raise StoreCorrupt("log", 7, "bad")
 
-    monkeypatch.setattr("cometmq.broker.supervisor.cut_diverged_log", no)
+    monkeypatch.setattr("cometmq.broker.supervisor.truncate_diverged_log", no)
     async with group(tmp_path) as made:
         await parted(made)
         async with living(made, "a"), living(made, "b", **SLAVE, haRejoin="truncate") as slave:

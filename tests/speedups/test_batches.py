@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from cometmq.filter.tags import tag_code
 from cometmq.message import batch
 from cometmq.message import properties as props
+from cometmq.message.batch import SharedFields
 from cometmq.message.ids import decode_offset_id, encode_offset_id
 from cometmq.message.record import iter_decode
 from cometmq.speedups.plain.hashing import index_hashes
-from cometmq.store.write.batching import Shared
 from tests.conftest import cores
 from tests.speedups.test_sends import (
     BODY_MAX_BYTES,
@@ -36,12 +36,12 @@ V6 = bytes(range(20))
 Entries = list[tuple[int, bytes, bytes]]
 
 
-def shared(properties: bytes = b"", store_host: bytes = HOST) -> Shared:
-    return Shared(0, 11, BORN, store_host, 2, properties)
+def shared(properties: bytes = b"", store_host: bytes = HOST) -> SharedFields:
+    return SharedFields(0, 11, BORN, store_host, 2, properties)
 
 
 def append(
-    world: World, body: bytes, common: Shared, topic: bytes = b"t", limit: int = FILE_BYTES
+    world: World, body: bytes, common: SharedFields, topic: bytes = b"t", limit: int = FILE_BYTES
 ) -> tuple[int, bytes]:
     """Take a batch into queue 0 of a topic."""
     size, packed = world.core.append_batch(
@@ -52,7 +52,7 @@ def append(
     return size, packed
 
 
-def outcome(world: World, body: bytes, common: Shared, topic: bytes = b"t") -> object:
+def outcome(world: World, body: bytes, common: SharedFields, topic: bytes = b"t") -> object:
     """What comes of a body: the records, or the problem."""
     try:
         return append(world, body, common, topic)
@@ -315,7 +315,7 @@ def test_a_batch_off_a_connection_is_what_it_is_alone(core: SimpleNamespace) -> 
     taken, alone = World(core), World(core)
     frame = batch_frame(BODY, {"f": "1", "j": "3", "g": "11"})
     assert taken.append(frame)[:3] == (1, len(frame), 0)
-    common = Shared(1, 11, BORN, HOST, 3, b"a\x01b\x02" + SUFFIX)
+    common = SharedFields(1, 11, BORN, HOST, 3, b"a\x01b\x02" + SUFFIX)
     append(alone, BODY, common)
     for world in (taken, alone):
         assert world.batch.size_bytes == world.position
@@ -346,7 +346,7 @@ def test_records_of_a_batch_off_a_connection_are_the_same_bytes(core: SimpleName
         ("UNIQ_KEY\x01k\x02a\x01b", keyless, b"UNIQ_KEY\x01k\x02a\x01b\x02" + SUFFIX),
     ):
         _, _, _, packed = World(core).append(batch_frame(body, {"i": properties}))
-        common = Shared(0, 1_700_000_000_000, BORN, HOST, 0, expected)
+        common = SharedFields(0, 1_700_000_000_000, BORN, HOST, 0, expected)
         assert packed == append(World(core), body, common)[1]
 
 

@@ -23,8 +23,8 @@ from cometmq.message.record import (
 )
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked
+from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
-from cometmq.store.write.dispatch import code_and_keys
 from tests.conftest import cores
 from tests.speedups.test_batches import PAIRS, TEXTS
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from cometmq.core.clock import VirtualClock
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
+from cometmq.message.batch import SharedFields
 from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, iter_decode
 from cometmq.store.config import StoreConfig
+from cometmq.store.dispatch import row_of
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.log.scan import Scan
@@ -21,8 +23,6 @@ from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.reader import ReadStatus
 from cometmq.store.recovery.opening import open_store
-from cometmq.store.write.batching import Shared
-from cometmq.store.write.dispatch import row_of
 
 #: How a hole is compared, wherever it says that its record was.
 HOLE_ENTRY = (0, HOLE_SIZE, 0)
@@ -98,9 +98,9 @@ def put(
     )
 
 
-def shared(store: MessageStore, properties: bytes = b"") -> Shared:
+def shared(store: MessageStore, properties: bytes = b"") -> SharedFields:
     """What the messages of a batch have in common."""
-    return Shared(0, 1, BORN, store.store_host, 0, properties)
+    return SharedFields(0, 1, BORN, store.store_host, 0, properties)
 
 
 def fill(

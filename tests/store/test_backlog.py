@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store import dispatch
 from cometmq.store.config import FlushDiskType
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.write import dispatch
 from tests.store.stores import assert_consistent, bodies, fill, opened, put
 
 Calls = deque[Callable[[], None]]

@@ -204,7 +204,7 @@ def test_a_topic_that_was_made_anew_is_not_missed(tmp_path: Path) -> None:
     store = opened(root)
     fill(store, 300)
     deletion = store.deletions.delete("t")
-    store.pool.removals.settle(deletion.aside)
+    store.pool.removals.settle(deletion.pending)
     fill(store, 30)
     run_round(store, thorough=True)
     for path in (root, copied(root, "killed")):

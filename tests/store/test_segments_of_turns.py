@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cometmq.message import batch
 from cometmq.speedups import WriteBatch
-from cometmq.store.write.dispatch import end_of, parts_of, take_back, without_queues
+from cometmq.store.dispatch import end_of, parts_of, take_back, without_queues
 from tests.store.stores import assert_consistent, opened, put, shared
 
 ONE = batch.pack([(0, b"x", b"")])

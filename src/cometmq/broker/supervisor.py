@@ -21,7 +21,7 @@ from cometmq.core.errors import CometError, StoreError
 from cometmq.net.server import Reserve, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.store.files import PosixFiles
-from cometmq.store.recovery.divergence import cut_diverged_log
+from cometmq.store.recovery.divergence import truncate_diverged_log
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig, BrokerRole
@@ -127,7 +127,7 @@ class Supervisor:
 
     def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
         try:
-            cut_diverged_log(
+            truncate_diverged_log(
                 self._store_config, self._clock, self._files, problem.offset, str(problem)
             )
         except (StoreError, OSError) as error:

@@ -40,7 +40,7 @@ from cometmq.core.slices import join_in_slices
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file
-from cometmq.store.recovery.quarantine import SetAside
+from cometmq.store.recovery.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -252,8 +252,8 @@ class TableFile:
     def _set_aside(self, problems: list[str]) -> None:
         if problems:
             directory, name = os.path.split(self.path)
-            aside = SetAside(self._files, os.path.dirname(directory), self._clock)
-            aside.move(self.path, f"config-{name}", "; ".join(problems))
+            quarantine = Quarantine(self._files, os.path.dirname(directory), self._clock)
+            quarantine.move(self.path, f"config-{name}", "; ".join(problems))
 
     @property
     def is_missing(self) -> bool:

@@ -1,4 +1,4 @@
-"""Body of a batch send: a sequence of messages of one topic.
+"""Batch sends: a body with several messages of one topic, and the fields that their records share.
 
     bytes   field
     4       size of this entry
@@ -8,16 +8,23 @@
     4+n     body
     2+n     properties    of this message; those of the whole batch are in the request's header
 
-(upstream: MessageDecoder.encodeMessage, MessageExtBatch encoder in CommitLog.java)
+(upstream: MessageDecoder.encodeMessage, CommitLog.MessageExtBatchEncoder)
+
+The messages become records of one log file with consecutive offsets: ``append_batch`` in
+speedups/plain/batches.py. The batch's properties follow those of each message, so for a name that
+both define the batch's value counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
-from cometmq.message.record import MAX_PROPERTIES_BYTES, BadRecord
+from cometmq.core.errors import MessageIllegal
+from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.record import MAX_PROPERTIES_BYTES, BadRecord, head_of, host_flags
 
 _ENTRY = Struct(">iiiii")
 _ENTRY_READ = Struct(">i8xii")
@@ -25,6 +32,8 @@ _LENGTH = Struct(">H")
 ENTRY_BYTES = _ENTRY.size
 """Size of the fields before a body."""
 _FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
+_FRONT = Struct(">IIIiiqq")
+_LENGTH_BYTES = 4
 
 
 class BatchEntry(NamedTuple):
@@ -97,3 +106,33 @@ def split(raw: bytes) -> list[BatchEntry]:
         BatchEntry(flag, raw[body_at:body_end], raw[body_end + 2 : stop])
         for flag, body_at, body_end, stop in walk(raw)
     ]
+
+
+class SharedFields(NamedTuple):
+    """The fields that the records of a batch share; hosts packed, times in ms."""
+
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    properties: bytes
+
+    def middle(self, store_ms: int) -> bytes:
+        """Return the bytes of a record between its physical offset and the length of its body.
+
+        They are the same for every record of the batch. Raises MessageIllegal for a transaction or
+        a number that does not fit its field.
+        """
+        sys_flag, born_ms, born_host, store_host, reconsume_times, _ = self
+        if sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal("a batch cannot be part of a transaction")
+        sys_flag = sys_flag & ~0x30 | host_flags(born_host, store_host)
+        try:
+            head = head_of(sys_flag).pack(
+                0, 0, 0, 0, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host,
+                reconsume_times, 0, 0,
+            )  # fmt: skip
+        except StructError as error:
+            raise MessageIllegal(f"a number does not fit its field: {error}") from None
+        return head[_FRONT.size : -_LENGTH_BYTES]

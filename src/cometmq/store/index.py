@@ -431,7 +431,7 @@ class Index:
         """Open the files and keep the entries of records before the physical offset ``below``.
 
         ``clean`` says that the slots in the newest file are valid. Invalid files must have been
-        removed before (indexcheck.py). Slots that a full disk has no room for stay in memory.
+        removed before (filechecks.py). Slots that a full disk has no room for stay in memory.
         """
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)

@@ -32,9 +32,10 @@ from cometmq.message.record import (
 )
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
-from cometmq.store.deletion import Deletions
+from cometmq.store.dispatch import Backlog, Dispatcher, Listener, take_back
 from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.flush import Flusher
+from cometmq.store.maintenance.retention import Deletions
 from cometmq.store.maintenance.tasks import MaintenanceTasks
 from cometmq.store.parts import StoreParts, WriteState
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
@@ -59,18 +60,17 @@ from cometmq.store.read.reader import (
 )
 from cometmq.store.read.validation import EntryRepairs
 from cometmq.store.transientpool import TransientPool
-from cometmq.store.write.dispatch import Backlog, Dispatcher, Listener, take_back
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.message.batch import SharedFields
     from cometmq.speedups import KnownQueues, OpenTransactions
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
+    from cometmq.store.parts import RecoveryReport
     from cometmq.store.queue.consumequeue import ConsumeQueue, RecordGroup
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.recoveryreport import RecoveryReport
-    from cometmq.store.write.batching import Shared
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class MessageStore:
         return phys, slot
 
     def append_batch(
-        self, queue: ConsumeQueue, body: bytes, shared: Shared
+        self, queue: ConsumeQueue, body: bytes, shared: SharedFields
     ) -> tuple[int, SentRows]:
         """Append the messages of a batch body (message/batch.py) to the buffer of the turn.
 
@@ -303,7 +303,7 @@ class MessageStore:
             self.uncommitted.append(batch)
         return offset, (batch, first, batch.count)
 
-    async def pack_batch(self, queue: ConsumeQueue, body: bytes, shared: Shared) -> Packed:
+    async def pack_batch(self, queue: ConsumeQueue, body: bytes, shared: SharedFields) -> Packed:
         """Pack a batch body for a queue, in a thread; :meth:`append_parts` stores the result.
 
         Raises MessageIllegal.
@@ -320,7 +320,7 @@ class MessageStore:
         return parts
 
     def append_parts(
-        self, queue: ConsumeQueue, parts: Packed, shared: Shared
+        self, queue: ConsumeQueue, parts: Packed, shared: SharedFields
     ) -> tuple[int, list[WriteBatch]]:
         """Append the result of :meth:`pack_batch` for this queue, as :meth:`append_batch` does.
 

@@ -1,6 +1,6 @@
-"""The parts of an open store, and whether it accepts writes.
+"""The parts of an open store, whether it accepts writes, and what its start found.
 
-Background work, the transient pool and deletions work on these parts; only MessageStore knows all.
+Background work and the transient pool work on these parts; only MessageStore knows all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.core.errors import StoreError
     from cometmq.store.config import StoreConfig
+    from cometmq.store.dispatch import Backlog, Dispatcher
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.checksums import BlockChecksums
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cometmq.store.queue.queuefiles import QueueFiles
     from cometmq.store.queue.table import QueueTable
     from cometmq.store.read.coldreads import ColdReads
-    from cometmq.store.write.dispatch import Backlog, Dispatcher
 
 logger = logging.getLogger(__name__)
 
@@ -124,3 +124,40 @@ class StoreParts:
     reads: ColdReads
     flusher: Flusher
     state: WriteState
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A range of the log that holds no valid record, from ``offset`` in the file ``path``.
+
+    ``next_offset`` is the offset of the next valid record, -1 if there is none.
+    """
+
+    path: str
+    offset: int
+    next_offset: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """The result of a start.
+
+    ``damages`` are the places of the log that were skipped. ``cut`` is the offset from which
+    durable bytes were given up, -1 if none were. ``remade`` are the queues that were rebuilt,
+    ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the offsets
+    of their consumers.
+    """
+
+    crashed: bool
+    reason: str
+    start: int
+    end: int
+    records: int
+    torn: bool
+    duration_ms: int
+    shrunk: bool = False
+    damages: tuple[Damage, ...] = ()
+    cut: int = -1
+    remade: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()

@@ -145,7 +145,7 @@ class Replica:
         assert store.dispatched_offset == store.written_offset
         self.drop_rest()
         for queue in store.queues.values():
-            queue.settle()
+            queue.finish_recovery()
 
     def _walk(self, data: bytearray | memoryview, base: int, batch: WriteBatch) -> int:
         """Add the rows of whole records in ``data``, which begins at ``base``, to ``batch``.

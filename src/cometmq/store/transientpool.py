@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreError, StoreFull, fresh_copy
-from cometmq.store.write.dispatch import take_back
+from cometmq.store.dispatch import take_back
 
 if TYPE_CHECKING:
     from cometmq.store.parts import StoreParts

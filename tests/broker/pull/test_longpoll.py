@@ -19,7 +19,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.frame import Request
 from cometmq.protocol.registry import Side
-from cometmq.store.write.dispatch import Listener
+from cometmq.store.dispatch import Listener
 
 REQUEST: Request[Any] = Request(code=11, header=None, opaque=0)
 

@@ -8,7 +8,7 @@ from cometmq.broker.acknowledgement import Appender, Turn
 from cometmq.broker.consumers.offsets import ConsumerOffsets
 from cometmq.protocol.codes import ResponseCode
 from cometmq.replication.slave import _Connection as Connection
-from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.segments import LogFile
 from tests.simulation.cluster.invariants import Violated
 from tests.simulation.cluster.run import run
 from tests.simulation.cluster.test_bugs import acknowledged_before_flush

@@ -17,9 +17,9 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
 from cometmq.net.watchdog import Watchdog
 from cometmq.store.config import StoreConfig
-from cometmq.store.deletion import Deletion
 from cometmq.store.log.checksums import FileSums, sums_of
 from cometmq.store.maintenance.checksumming import SumsFailed
+from cometmq.store.maintenance.retention import Deletion
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.recovery.opening import open_store
 from cometmq.store.tools.sums import read_sums

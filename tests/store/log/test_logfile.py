@@ -11,8 +11,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BlockChecksums
-from cometmq.store.log.logfile import LogFile
-from cometmq.store.log.segments import Segments
+from cometmq.store.log.segments import LogFile, Segments
 from tests.simulation.faults.disk import Disk
 from tests.simulation.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.faults import FailingFiles

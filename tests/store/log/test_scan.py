@@ -15,9 +15,8 @@ from cometmq.message.record import (
     pack,
 )
 from cometmq.store.files import PosixFiles
-from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.scan import Resumption, Scan, first_record, log_store_ms, resumption
-from cometmq.store.log.segments import Segments
+from cometmq.store.log.segments import LogFile, Segments
 from cometmq.store.messagestore import MessageStore
 from tests.store.stores import BORN, STORE_HOST, fill, log_of, opened
 

@@ -15,7 +15,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal, sums_of
-from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.segments import LogFile
 from cometmq.store.maintenance.checksumming import (
     Sealer,
     SumsFailed,

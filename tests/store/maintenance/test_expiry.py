@@ -15,7 +15,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import DiskSpace
 from cometmq.store.log.checksums import BlockChecksums
-from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.segments import LogFile
 from cometmq.store.messagestore import MessageStore
 from tests.store.faults import FailingFiles
 from tests.store.stores import assert_consistent, bodies, fill, opened, put

@@ -16,8 +16,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks
 from cometmq.store.log.checksums import sums_of
-from cometmq.store.maintenance.checksumming import SumsFailed
-from cometmq.store.maintenance.scrub import SCRUB_FILE, block_sums_by_child
+from cometmq.store.maintenance.checksumming import SCRUB_FILE, SumsFailed, block_sums_by_child
 from cometmq.store.messagestore import MessageStore
 from tests.store.sealed import FILE_BYTES, block_sums, flip, reopened, sealed_store
 

@@ -167,7 +167,7 @@ def test_without_any_entry_the_offsets_go_on_where_the_files_began(tmp_path: Pat
     again = ConsumeQueue(pool, "t", 0)
     again.load(0, 0)
     assert again.max_offset == 0
-    again.settle()
+    again.finish_recovery()
     assert (again.min_offset, again.max_offset, again.next_offset) == (20, 20, 20)
     pool.close()
 

@@ -113,7 +113,7 @@ def test_files_roll_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     journal.close()
 
     again = EntryJournal(FILES, str(tmp_path))
-    again.go_on(names[2], names[3])
+    again.continue_at(names[2], names[3])
     assert again.covers(names[2])
     again.add([row(two, 4, 1)], names[3] + 10)
     again.write(names[3] + 10)

@@ -12,7 +12,7 @@ from cometmq.store.checkpoint import Positions, read_positions
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY
-from cometmq.store.recovery import queuevalidation as believed
+from cometmq.store.recovery import filechecks
 from tests.store.stores import assert_consistent, bodies, copied, opened, put
 
 QUEUES = 40
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("many")
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with more queues than a start looks at."""
-    monkeypatch.setattr(believed, "CHECKED_QUEUES", 4)
+    monkeypatch.setattr(filechecks, "CHECKED_QUEUES", 4)
 
 
 BUSY = 25 * QUEUES
@@ -163,7 +163,7 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
 async def test_random_lives(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends to few and to many queues, rounds, kills and clean stops."""
     if seed % 2:
-        monkeypatch.setattr(believed, "CHECKED_QUEUES", 1_000)
+        monkeypatch.setattr(filechecks, "CHECKED_QUEUES", 1_000)
     chance = random.Random(seed)
     clock = VirtualClock()
     sent = 0

@@ -76,7 +76,7 @@ def test_of_what_another_process_left_nothing_counts_as_synced() -> None:
         for number in range(3):
             pool.write("/s/consumequeue/t/0", number * 200, b"x" * 20)
         again = QueueFiles(files, "/s/consumequeue", 200)
-        again.doubt({"t": [0]})
+        again.mark_unsynced({"t": [0]})
         again.sync_paths(*again.take_unsynced())
         files.disk.lose_power(Random(seed))
         after = QueueFiles(files, "/s/consumequeue", 200)
@@ -141,7 +141,7 @@ def test_what_another_process_left_of_very_many_queues_is_synced_at_once() -> No
             pool.write(f"/s/consumequeue/t/{number}", 0, b"x" * 20)
         again = QueueFiles(files, "/s/consumequeue", 200)
         again.sync_limit = 2
-        again.doubt({"t": [0, 1, 2]})
+        again.mark_unsynced({"t": [0, 1, 2]})
         assert again.take_unsynced() == ([], [])
         again.sync_paths([], [])
         files.disk.lose_power(Random(seed))

@@ -20,7 +20,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BLOCK_BYTES
-from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.segments import LogFile
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read import coldreads
 from cometmq.store.read.coldreads import PARTS, WINDOW_BYTES, FarTurns, Share, Windows

@@ -11,10 +11,14 @@ from cometmq.filter.sql92 import SqlFilter
 from cometmq.message.properties import decode
 from cometmq.message.record import Record, iter_decode
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.read import coldreads
-from cometmq.store.read import filtered as matching
-from cometmq.store.read.filtered import read_matching_at_once
-from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
+from cometmq.store.read import coldreads, reader
+from cometmq.store.read.reader import (
+    MAX_SCANNED_ENTRIES,
+    Query,
+    ReadResult,
+    ReadStatus,
+    read_matching_at_once,
+)
 from tests.store.stores import opened, put
 
 pytestmark = pytest.mark.core
@@ -63,7 +67,7 @@ def offsets(result: ReadResult) -> list[int]:
 def test_what_matches_is_given_over_steps_and_files(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, step: int, recent: bool
 ) -> None:
-    monkeypatch.setattr(matching, "_STEP_ENTRIES", step)
+    monkeypatch.setattr(reader, "_STEP_ENTRIES", step)
     if not recent:
         monkeypatch.setattr(coldreads, "RECENT_BYTES", -1)
     result = look(store, "seven = 3")
@@ -137,7 +141,7 @@ def test_it_goes_on_behind_the_last_that_was_given(store: MessageStore) -> None:
 def test_each_is_given_once_whatever_an_answer_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, max_count: int, max_bytes: int
 ) -> None:
-    monkeypatch.setattr(matching, "_STEP_ENTRIES", step)
+    monkeypatch.setattr(reader, "_STEP_ENTRIES", step)
     store = opened(
         tmp_path,
         mapped_file_size_commit_log=FILE_BYTES,

@@ -15,8 +15,7 @@ from cometmq.filter.tags import tag_code
 from cometmq.message.record import iter_decode
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.read.filtered import read_matching_at_once
-from cometmq.store.read.reader import Query, ReadStatus
+from cometmq.store.read.reader import Query, ReadStatus, read_matching_at_once
 from tests.store.stores import opened, put
 
 COUNT = 12

@@ -13,7 +13,7 @@ from cometmq.core.errors import StoreFull, StoreLocked
 from cometmq.message.record import BLANK_BYTES, Record
 from cometmq.store.files import Buffer, Files, PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.divergence import Cut, border_before, cut_diverged_log
+from cometmq.store.recovery.divergence import Truncation, record_end_before, truncate_diverged_log
 from tests.store.faults import FailingFiles, LossyFiles
 from tests.store.stores import (
     OtherBoot,
@@ -30,8 +30,10 @@ from tests.store.stores import (
 REASON = "the logs differ"
 
 
-def cut(root: Path, offset: int, files: Files | None = None) -> Cut:
-    return cut_diverged_log(config(root), VirtualClock(), files or PosixFiles(), offset, REASON)
+def cut(root: Path, offset: int, files: Files | None = None) -> Truncation:
+    return truncate_diverged_log(
+        config(root), VirtualClock(), files or PosixFiles(), offset, REASON
+    )
 
 
 def filled(root: Path, count: int = 300) -> list[Record]:
@@ -92,8 +94,8 @@ def test_a_cut_at_the_end_changes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "s"
     records = filled(root)
     end = records[-1].physical_offset + records[-1].size_bytes
-    assert cut(root, end) == Cut(end, end, 0, ())
-    assert cut(root, end + 100_000) == Cut(end, end, 0, ())
+    assert cut(root, end) == Truncation(end, end, 0, ())
+    assert cut(root, end + 100_000) == Truncation(end, end, 0, ())
     store = opened(root)
     assert len(places(store)) == 300
     store.close()
@@ -140,13 +142,13 @@ def test_borders_of_records_and_files(tmp_path: Path) -> None:
     records = [put_one(store, 3_000) for _ in range(12)]
     segments = store.log.segments
     roll = next(at for at, size in records if at % 16_384 + size > 16_384 - BLANK_BYTES - 3_200)
-    assert border_before(segments, roll + 5) == roll
+    assert record_end_before(segments, roll + 5) == roll
     last = [(at, size) for at, size in records if at < 16_384][-1]
     # Within the blank, and where it ends.
-    assert border_before(segments, sum(last) + 4) == sum(last)
-    assert border_before(segments, 16_384) == 16_384
-    assert border_before(segments, 16_384 + 1) == 16_384
-    assert border_before(segments, 0) == 0
+    assert record_end_before(segments, sum(last) + 4) == sum(last)
+    assert record_end_before(segments, 16_384) == 16_384
+    assert record_end_before(segments, 16_384 + 1) == 16_384
+    assert record_end_before(segments, 0) == 0
     store.close()
 
 

@@ -11,7 +11,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from cometmq.store.index import HEADER, HEADER_BYTES
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.indexcheck import check_index
+from cometmq.store.recovery.filechecks import check_index
 from tests.store.stores import fill, opened
 
 
@@ -108,9 +108,9 @@ def test_files_without_a_believed_entry_just_go(indexed: Indexed) -> None:
     store = indexed.store
     state = check_index(PosixFiles(), store.config, store.log.segments, below, indexed.noted)
     assert (state.start, state.bad) == (below, [])
-    assert state.beyond == [str(indexed.paths[number]) for number in (2, 4)]
+    assert state.unneeded == [str(indexed.paths[number]) for number in (2, 4)]
     state.forget_all(PosixFiles(), store.config, 0)
-    assert (state.start, state.beyond, len(state.bad)) == (0, [], 4)
+    assert (state.start, state.unneeded, len(state.bad)) == (0, [], 4)
 
 
 def test_the_last_index_file_is_missing(indexed: Indexed) -> None:

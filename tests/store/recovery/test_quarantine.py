@@ -9,7 +9,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreFull
 from cometmq.store.files import Buffer, PosixFiles
 from cometmq.store.log.segments import Segments
-from cometmq.store.recovery.quarantine import SetAside, written_end
+from cometmq.store.recovery.quarantine import Quarantine, written_end
 
 SIZE = 8_192
 NAME = "20231114T221320Z"
@@ -26,8 +26,8 @@ def segments(tmp_path: Path) -> Segments:
     return made
 
 
-def aside(root: Path, files: PosixFiles | None = None) -> SetAside:
-    return SetAside(files or PosixFiles(), str(root), VirtualClock())
+def aside(root: Path, files: PosixFiles | None = None) -> Quarantine:
+    return Quarantine(files or PosixFiles(), str(root), VirtualClock())
 
 
 def kept(root: Path) -> dict[str, bytes]:

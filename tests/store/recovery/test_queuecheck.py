@@ -11,12 +11,12 @@ from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.table import QueueTable
-from cometmq.store.recovery.queuevalidation import (
+from cometmq.store.recovery.filechecks import (
     QueueCheck,
     QueueFault,
     filled_end,
+    last_entry_end,
     punch,
-    reach,
 )
 from tests.store.stores import entries_of, fill, log_of, opened
 
@@ -187,10 +187,10 @@ def test_how_far_files_reach(store: MessageStore) -> None:
     directory = str(queue_path(store).parent)
     last = [record for record in log_of(store) if record.queue_id == 0][-1]
     assert filled_end(store.pool, directory, [0, PER_FILE * 20]) == 67
-    assert reach(store.pool, directory) == last.physical_offset + last.size_bytes
-    assert reach(store.pool, directory + "?") == 0
+    assert last_entry_end(store.pool, directory) == last.physical_offset + last.size_bytes
+    assert last_entry_end(store.pool, directory + "?") == 0
     queue_path(store).parent.joinpath("x").write_text("")
-    assert reach(store.pool, str(queue_path(store))) == 0
+    assert last_entry_end(store.pool, str(queue_path(store))) == 0
 
 
 def test_the_total_of_all_ends(store: MessageStore) -> None:

@@ -13,7 +13,7 @@ from cometmq.store.checkpoint import Checkpoint, read_positions, write_checkpoin
 from cometmq.store.files import PosixFiles
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.recovery.opening import Rebuild, open_store
-from cometmq.store.recovery.rebuild import CatchUp
+from cometmq.store.recovery.rebuild import LogReplay
 from tests.store.stores import (
     OtherBoot,
     assert_consistent,
@@ -168,12 +168,12 @@ def test_only_records_that_may_be_at_fault_are_looked_at_one_by_one(
     shutil.rmtree(root / "consumequeue")
     looked: list[Record] = []
 
-    def fault(self: CatchUp, record: Record) -> str:
+    def fault(self: LogReplay, record: Record) -> str:
         looked.append(record)
         return decide(self, record)
 
-    decide = CatchUp._fault
-    monkeypatch.setattr(CatchUp, "_fault", fault)
+    decide = LogReplay._fault
+    monkeypatch.setattr(LogReplay, "_fault", fault)
     again = opened(root)
     assert [record.properties for record in looked] == [b"zero\1a\0b"]
     assert again.report is not None

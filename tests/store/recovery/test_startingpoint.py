@@ -10,7 +10,7 @@ from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.scan import first_record
 from cometmq.store.recovery.damage import Proof
-from cometmq.store.recovery.startingpoint import StartingPoint, by_checkpoint, starting_point
+from cometmq.store.recovery.rebuild import StartingPoint, by_checkpoint, starting_point
 from tests.store.stores import copied, fill, opened, run_round
 
 NONE = Checkpoint()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.files import SnapshotFiles
-from cometmq.store.tools.snapshot import Copies, copy_file, tree
+from cometmq.store.tools.snapshot import Copies, copy_file, walk_files
 
 FILES = SnapshotFiles()
 SIZE = 9 << 20
@@ -73,7 +73,7 @@ def test_copies_into_one_directory(tmp_path: Path, source: Path) -> None:
     copies = Copies(FILES, str(tmp_path / "made"), told.append)
     copies.copy(str(source), "a/b/file", stop=1_000)
     copies.link(str(source), "a/linked", SIZE)
-    assert sorted(tree(FILES, str(tmp_path / "made"))) == ["a/b/file", "a/linked"]
+    assert sorted(walk_files(FILES, str(tmp_path / "made"))) == ["a/b/file", "a/linked"]
     assert (tmp_path / "made" / "a" / "linked").samefile(source)
     assert (copies.copied_bytes, copies.linked_bytes) == (1_000, SIZE)
     assert sum(told) == 1_000 + SIZE

@@ -11,7 +11,7 @@ from cometmq.store.tools.directory import (
     StoreDirectory,
     StoreInUse,
     find_queues,
-    look_into,
+    read_directory,
     size_of,
 )
 from tests.golden import library
@@ -24,7 +24,7 @@ FILES = ReadOnlyFiles()
 
 def looked(root: Path, log: str = "") -> StoreDirectory:
     config = StoreConfig(store_path_root_dir=str(root), store_path_commit_log=log)
-    return look_into(config, FILES)
+    return read_directory(config, FILES)
 
 
 def test_sizes_come_from_the_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one, pack
 from cometmq.store.config import StoreConfig
 from cometmq.store.tools.directory import StoreInUse
-from cometmq.store.tools.dump import BodyForm, DumpSelection, as_json, dump
+from cometmq.store.tools.inspection import BodyForm, DumpSelection, as_json, dump
 from cometmq.store.tools.logfile import Gap
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES

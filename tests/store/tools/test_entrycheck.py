@@ -11,13 +11,18 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.tools import entrycheck
-from cometmq.store.tools.directory import find_queues, look_into
-from cometmq.store.tools.entrycheck import EntryCheck, Lonely, Why, joined
+from cometmq.store.tools import queues
+from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.logfile import Gap, LogWalk
-from cometmq.store.tools.queues import survey
-from cometmq.store.tools.sums import mixed_of
+from cometmq.store.tools.queues import (
+    EntryCheck,
+    MissingEntries,
+    MissingReason,
+    join_missing,
+    survey_queue,
+)
+from cometmq.store.tools.sums import hashes_of
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import opened, put
 
@@ -42,24 +47,24 @@ def some(store: MessageStore) -> None:
 
 def checked(
     root: Path, gaps: list[Gap] | None = None, end: int | None = None, *, is_clean: bool = True
-) -> tuple[list[Lonely], list[Finding]]:
-    directory = look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
-    queues = find_queues(FILES, directory)
+) -> tuple[list[MissingEntries], list[Finding]]:
+    directory = read_directory(StoreConfig(store_path_root_dir=str(root)), FILES)
+    found = find_queues(FILES, directory)
     findings = Findings()
     runs = [
         run
-        for number, queue in enumerate(queues)
-        for run in survey(FILES, directory, number, queue, Findings()).runs
+        for number, queue in enumerate(found)
+        for run in survey_queue(FILES, directory, number, queue, Findings()).runs
         if run.file == 0
     ]
     file = directory.log_files[0]
-    check = EntryCheck(FILES, file, queues, directory.queue_file_bytes, runs, DELAYS_MS)
+    check = EntryCheck(FILES, file, found, directory.queue_file_bytes, runs, DELAYS_MS)
     walk = LogWalk(FILES, file.path, file.base, file.size_bytes, DELAYS_MS)
     for chunk in walk:
-        check.take(chunk, mixed_of(chunk)[0])
+        check.take(chunk, hashes_of(chunk)[0])
     limit = walk.end if end is None else end
     check.finish(limit, walk.gaps if gaps is None else gaps, findings, is_clean=is_clean)
-    return list(check.lonely.values()), findings.all()
+    return list(check.missing.values()), findings.all()
 
 
 def change(path: Path, offset: int, entry: bytes) -> None:
@@ -99,8 +104,8 @@ def test_an_entry_that_differs(tmp_path: Path, field: int, text: str) -> None:
     values = list(entry_at(path, 3))
     values[field] += 1
     change(path, 3, QUEUE_ENTRY.pack(*values))
-    lonely, (found,) = checked(tmp_path)
-    assert lonely == []
+    missing, (found,) = checked(tmp_path)
+    assert missing == []
     assert found.kind == "queue-entry-wrong"
     assert found.text.startswith("entry 3 for the record at")
     assert text in found.text
@@ -110,9 +115,9 @@ def test_an_entry_that_points_between_records_or_to_another_queue_s(tmp_path: Pa
     path = made(tmp_path, some)
     phys, size, code = entry_at(path, 3)
     change(path, 3, QUEUE_ENTRY.pack(phys + 1, size, code))
-    (lonely,), (found,) = checked(tmp_path)
+    (missing,), (found,) = checked(tmp_path)
     assert "where no record begins" in found.text
-    assert (lonely.why, lonely.amount, lonely.first_offset) == (Why.OTHER, 1, 3)
+    assert (missing.reason, missing.amount, missing.first_offset) == (MissingReason.OTHER, 1, 3)
     other = tmp_path / "consumequeue" / "u" / "2" / f"{0:020d}"
     change(path, 3, QUEUE_ENTRY.pack(*entry_at(other, 0)))
     _, findings = checked(tmp_path)
@@ -135,13 +140,16 @@ def test_records_without_entry_are_grouped(tmp_path: Path) -> None:
     change(path, 5, bytes(20))
     change(path, 4, bytes(20))
     (tmp_path / "consumequeue" / "u" / "2" / f"{0:020d}").unlink()
-    lonely, findings = checked(tmp_path)
+    missing, findings = checked(tmp_path)
     assert findings == []
-    by_topic = {each.topic: each for each in lonely}
-    assert by_topic["t"][2:6] == (Why.NO_ENTRY, 2, 4, 5)
-    assert by_topic["u"][1:4] == (2, Why.NO_QUEUE, 1)
+    by_topic = {each.topic: each for each in missing}
+    assert by_topic["t"][2:6] == (MissingReason.NO_ENTRY, 2, 4, 5)
+    assert by_topic["u"][1:4] == (2, MissingReason.NO_QUEUE, 1)
     change(path, 4, HOLE)
-    assert {each.why for each in checked(tmp_path)[0]} == {Why.NO_ENTRY, Why.NO_QUEUE}
+    assert {each.reason for each in checked(tmp_path)[0]} == {
+        MissingReason.NO_ENTRY,
+        MissingReason.NO_QUEUE,
+    }
 
 
 def test_a_younger_life_of_the_queue(tmp_path: Path) -> None:
@@ -151,23 +159,29 @@ def test_a_younger_life_of_the_queue(tmp_path: Path) -> None:
         # The queue begins with what was its fourth record.
         young = entries[offset + 3] if offset < 3 else None
         change(path, offset, bytes(20) if young is None else QUEUE_ENTRY.pack(*young))
-    (lonely,) = [each for each in checked(tmp_path)[0] if each.why is Why.NEWER]
-    assert (lonely.amount, lonely.first_offset, lonely.last_offset) == (3, 0, 2)
+    (missing,) = [each for each in checked(tmp_path)[0] if each.reason is MissingReason.NEWER]
+    assert (missing.amount, missing.first_offset, missing.last_offset) == (3, 0, 2)
 
 
 def test_only_some_of_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrycheck, "_EXAMINED", 2)
-    monkeypatch.setattr(entrycheck, "_EXPLAINED", 2)
+    monkeypatch.setattr(queues, "_EXAMINED", 2)
+    monkeypatch.setattr(queues, "_EXPLAINED", 2)
     path = made(tmp_path, some)
     for offset in range(1, 6):
         phys, size, code = entry_at(path, offset)
         change(path, offset, QUEUE_ENTRY.pack(phys + 1, size, code))
-    lonely, findings = checked(tmp_path)
-    assert {each.why: each.amount for each in lonely} == {Why.OTHER: 2, Why.UNKNOWN: 3}
+    missing, findings = checked(tmp_path)
+    assert {each.reason: each.amount for each in missing} == {
+        MissingReason.OTHER: 2,
+        MissingReason.UNKNOWN: 3,
+    }
     assert sorted(each.count for each in findings) == [1, 1, 3]
     for offset in range(1, 6):
         change(path, offset, bytes(20))
-    assert {each.why for each in checked(tmp_path)[0]} == {Why.NO_ENTRY, Why.UNKNOWN}
+    assert {each.reason for each in checked(tmp_path)[0]} == {
+        MissingReason.NO_ENTRY,
+        MissingReason.UNKNOWN,
+    }
 
 
 def test_entries_behind_the_end_and_in_gaps(tmp_path: Path) -> None:
@@ -187,15 +201,15 @@ def test_entries_behind_the_end_and_in_gaps(tmp_path: Path) -> None:
 
 
 def test_groups_are_joined() -> None:
-    one = Lonely("t", 0, Why.OTHER, 2, 5, 9, 100)
-    assert joined(one, Lonely("t", 0, Why.OTHER, 3, 1, 7, 200)) == Lonely(
-        "t", 0, Why.OTHER, 5, 1, 9, 100
-    )
+    one = MissingEntries("t", 0, MissingReason.OTHER, 2, 5, 9, 100)
+    assert join_missing(
+        one, MissingEntries("t", 0, MissingReason.OTHER, 3, 1, 7, 200)
+    ) == MissingEntries("t", 0, MissingReason.OTHER, 5, 1, 9, 100)
 
 
 def test_a_queue_without_one_record_has_no_beginning(tmp_path: Path) -> None:
     path = made(tmp_path, some)
     path.write_bytes(bytes(len(path.read_bytes())))
-    (lonely,) = checked(tmp_path)[0]
-    assert (lonely.why, lonely.amount) == (Why.NO_ENTRY, 6)
+    (missing,) = checked(tmp_path)[0]
+    assert (missing.reason, missing.amount) == (MissingReason.NO_ENTRY, 6)
     assert np.all(np.frombuffer(path.read_bytes(), np.uint8) == 0)

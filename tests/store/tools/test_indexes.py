@@ -11,10 +11,10 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, IndexFile
 from cometmq.store.tools import indexes
-from cometmq.store.tools.digest import mix_keys, of
-from cometmq.store.tools.directory import StoreDirectory, look_into
+from cometmq.store.tools.directory import StoreDirectory, read_directory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.indexes import IndexFact, read_fact, read_index, survey_index
+from cometmq.store.tools.indexes import IndexHeader, read_index, read_index_header, survey_index
+from cometmq.store.tools.sums import digest_of, hash_keys
 from tests.store.tools.verifying import flip_byte
 
 FILES = ReadOnlyFiles()
@@ -43,30 +43,30 @@ def made(root: Path, count: int, first_phys: int = 0) -> tuple[Path, list[tuple[
 
 
 def looked(root: Path) -> StoreDirectory:
-    return look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
+    return read_directory(StoreConfig(store_path_root_dir=str(root)), FILES)
 
 
-def fact_of(path: Path, findings: Findings | None = None) -> IndexFact | None:
-    return read_fact(FILES, str(path), StoreConfig(), findings or Findings())
+def header_of(path: Path, findings: Findings | None = None) -> IndexHeader | None:
+    return read_index_header(FILES, str(path), StoreConfig(), findings or Findings())
 
 
 def problems(root: Path, path: Path) -> list[str]:
     findings = Findings()
-    fact = fact_of(path, findings)
-    if fact is not None:
-        survey_index(FILES, looked(root), 0, fact, findings)
+    header = header_of(path, findings)
+    if header is not None:
+        survey_index(FILES, looked(root), 0, header, findings)
     return [each.kind for each in findings.all()]
 
 
 @pytest.mark.parametrize("first_phys", [0, 100, 7 << 32])
 def test_the_number_of_slots_is_found(tmp_path: Path, first_phys: int) -> None:
     path, rows = made(tmp_path, 30, first_phys)
-    fact = fact_of(path)
-    assert fact is not None
-    assert (fact.slots, fact.entries) == (SLOTS, 30)
-    assert (fact.begin_ms, fact.end_ms) == (1_000_000, 1_000_000 + 29 * 700)
-    assert (fact.begin_phys, fact.end_phys) == (rows[0][1], rows[-1][1])
-    found = read_index(FILES, fact, 1, 30)
+    header = header_of(path)
+    assert header is not None
+    assert (header.slots, header.entries) == (SLOTS, 30)
+    assert (header.begin_ms, header.end_ms) == (1_000_000, 1_000_000 + 29 * 700)
+    assert (header.begin_phys, header.end_phys) == (rows[0][1], rows[-1][1])
+    found = read_index(FILES, header, 1, 30)
     assert list(zip(found.hashes.tolist(), found.phys.tolist(), strict=True)) == rows
     assert found.seconds.tolist() == [number * 700 // 1000 for number in range(30)]
     assert len(found) == 30
@@ -75,24 +75,24 @@ def test_the_number_of_slots_is_found(tmp_path: Path, first_phys: int) -> None:
 def test_settings_say_it_when_they_fit(tmp_path: Path) -> None:
     path, _ = made(tmp_path, 3)
     config = StoreConfig(max_hash_slot_num=SLOTS, max_index_num=400)
-    fact = read_fact(FILES, str(path), config, Findings())
-    assert fact is not None
-    assert fact.slots == SLOTS
+    header = read_index_header(FILES, str(path), config, Findings())
+    assert header is not None
+    assert header.slots == SLOTS
 
 
 def test_a_long_file_is_searched_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "_SEARCH_BYTES", 100)
     path, _ = made(tmp_path, 30, 900)
-    fact = fact_of(path)
-    assert fact is not None
-    assert fact.slots == SLOTS
+    header = header_of(path)
+    assert header is not None
+    assert header.slots == SLOTS
 
 
 def test_an_empty_file_and_one_that_is_cut_off(tmp_path: Path) -> None:
     path, _ = made(tmp_path, 0)
-    fact = fact_of(path)
-    assert fact is not None
-    assert fact.entries == 0
+    header = header_of(path)
+    assert header is not None
+    assert header.entries == 0
     assert problems(tmp_path, path) == []
     path.write_bytes(bytes(10))
     assert problems(tmp_path, path) == ["index-file-size"]
@@ -110,12 +110,12 @@ def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("piece", [7, 1 << 15])
 def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", piece)
     path, rows = made(tmp_path, 300)
-    fact = fact_of(path)
-    assert fact is not None
+    header = header_of(path)
+    assert header is not None
     findings = Findings()
-    found = survey_index(FILES, looked(tmp_path), 4, fact, findings)
+    found = survey_index(FILES, looked(tmp_path), 4, header, findings)
     assert findings.all() == []
     first = sum(phys < LOG for _, phys in rows)
     second = sum(LOG <= phys < 2 * LOG for _, phys in rows)
@@ -125,7 +125,7 @@ def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: in
         (4, 2, 1 + first + second, 300 - first - second),
     ]
     hashes, places = (np.array(column) for column in zip(*rows, strict=True))
-    assert found.digests[0] == of(mix_keys(places[:first], hashes[:first]))
+    assert found.digests[0] == digest_of(hash_keys(places[:first], hashes[:first]))
     assert sum(digest.amount for digest in found.digests.values()) == 300
 
 
@@ -144,7 +144,7 @@ def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: in
 def test_a_damaged_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, field: int, bits: int, kind: str
 ) -> None:
-    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", piece)
     path, _ = made(tmp_path, 300)
     flip_byte(path, ENTRIES_AT + 200 * ENTRY_BYTES + field, bits)
     assert kind in problems(tmp_path, path)
@@ -152,9 +152,9 @@ def test_a_damaged_entry(
 
 def test_two_entries_that_name_the_same_one(tmp_path: Path) -> None:
     path, _ = made(tmp_path, 300)
-    fact = fact_of(path)
-    assert fact is not None
-    before = read_index(FILES, fact, 1, 300)
+    header = header_of(path)
+    assert header is not None
+    before = read_index(FILES, header, 1, 300)
     places = (before.hashes % SLOTS).tolist()
     own = [number for number, place in enumerate(places, 1) if place == places[299]]
     raw = bytearray(path.read_bytes())
@@ -172,9 +172,9 @@ def test_slots_and_their_count(tmp_path: Path) -> None:
     # After a crash they are made again.
     (tmp_path / "abort").touch()
     findings = Findings()
-    fact = fact_of(path)
-    assert fact is not None
-    survey_index(FILES, looked(tmp_path), 0, fact, findings)
+    header = header_of(path)
+    assert header is not None
+    survey_index(FILES, looked(tmp_path), 0, header, findings)
     assert [each.severity.value for each in findings.all()] == ["note"]
     (tmp_path / "abort").unlink()
     flip_byte(path, HEADER_BYTES + 4 * 9 + 3, 0x01)
@@ -186,9 +186,9 @@ def test_entries_of_records_that_the_log_dropped(tmp_path: Path) -> None:
     path, rows = made(tmp_path, 300)
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     findings = Findings()
-    fact = fact_of(path)
-    assert fact is not None
-    found = survey_index(FILES, looked(tmp_path), 0, fact, findings)
+    header = header_of(path)
+    assert header is not None
+    found = survey_index(FILES, looked(tmp_path), 0, header, findings)
     assert findings.all() == []
     assert found.runs[0].first == 1 + sum(phys < LOG for _, phys in rows)
     assert found.runs[0].file == 0

@@ -7,7 +7,7 @@ import pytest
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.tools.directory import StoreInUse
-from cometmq.store.tools.info import StoreInfo, TopicRow, look_at
+from cometmq.store.tools.inspection import StoreInfo, TopicRow, inspect_store
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import fill, opened, put
@@ -17,7 +17,7 @@ from tests.store.tools.verifying import contents, flip_byte, written
 def looked(root: Path, *, while_running: bool = False) -> StoreInfo:
     before = contents(root)
     config = StoreConfig(store_path_root_dir=str(root))
-    found = look_at(config, ReadOnlyFiles(), while_running=while_running)
+    found = inspect_store(config, ReadOnlyFiles(), while_running=while_running)
     assert contents(root) == before
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.store.tools.jobs import ALONE_BYTES, Jobs, process_count
+from cometmq.store.tools.verify import ALONE_BYTES, Jobs, process_count
 
 
 def doubled(shared: int, piece: int, progress: Callable[[int], None]) -> tuple[int, int]:

@@ -10,10 +10,9 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.index import IndexFile
 from cometmq.store.layout import index_hash, topic_prefix
-from cometmq.store.tools.directory import look_into
+from cometmq.store.tools.directory import read_directory
 from cometmq.store.tools.findings import Finding, Findings
-from cometmq.store.tools.indexes import read_fact, survey_index
-from cometmq.store.tools.logcheck import KeyCheck
+from cometmq.store.tools.indexes import KeyCheck, read_index_header, survey_index
 from cometmq.store.tools.logfile import LogWalk
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import log_of, opened, put
@@ -53,14 +52,14 @@ def checked(
         file.put(*(array("q", [value]) for value in (key_hash, phys, store_ms)))
     file.close()
     config = StoreConfig(store_path_root_dir=str(root), max_hash_slot_num=64, max_index_num=100)
-    directory = look_into(config, FILES)
+    directory = read_directory(config, FILES)
     findings = Findings()
-    fact = read_fact(FILES, str(path), config, findings)
-    assert fact is not None
-    runs = survey_index(FILES, directory, 0, fact, Findings()).runs
+    header = read_index_header(FILES, str(path), config, findings)
+    assert header is not None
+    runs = survey_index(FILES, directory, 0, header, Findings()).runs
     log = directory.log_files[0]
-    limits = bounds or (fact.begin_phys, fact.end_phys)
-    check = KeyCheck(FILES, [fact], runs, limits, log.path, findings)
+    limits = bounds or (header.begin_phys, header.end_phys)
+    check = KeyCheck(FILES, [header], runs, limits, log.path, findings)
     for chunk in LogWalk(FILES, log.path, log.base, log.size_bytes):
         check.take(chunk)
     check.finish(is_clean=is_clean)

@@ -6,12 +6,12 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.digest import Digest, join
-from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.indexes import read_fact, survey_index
-from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
-from cometmq.store.tools.queues import survey
+from cometmq.store.tools.indexes import read_index_header, survey_index
+from cometmq.store.tools.logcheck import FileCheck, LogOutcome, StoreContents
+from cometmq.store.tools.queues import survey_queue
+from cometmq.store.tools.sums import Digest, join_digests
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import flip_byte, written
 
@@ -23,32 +23,35 @@ class Prepared:
 
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root))
-        self.directory = look_into(config, FILES)
+        self.directory = read_directory(config, FILES)
         queues = find_queues(FILES, self.directory)
-        found = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
-        facts = [fact for fact in found if fact is not None]
-        bounds = (facts[0].begin_phys, facts[-1].end_phys) if facts else (0, -1)
-        self.around = Surroundings(self.directory, queues, facts, bounds, ())
+        found = [
+            read_index_header(FILES, path, config, Findings())
+            for path in self.directory.index_files
+        ]
+        headers = [header for header in found if header is not None]
+        bounds = (headers[0].begin_phys, headers[-1].end_phys) if headers else (0, -1)
+        self.contents = StoreContents(self.directory, queues, headers, bounds, ())
         self.entries: dict[int, Digest] = {}
         self.keys: dict[int, Digest] = {}
         surveys = [
-            survey(FILES, self.directory, number, queue, Findings())
+            survey_queue(FILES, self.directory, number, queue, Findings())
             for number, queue in enumerate(queues)
         ]
         indexes = [
-            survey_index(FILES, self.directory, number, fact, Findings())
-            for number, fact in enumerate(facts)
+            survey_index(FILES, self.directory, number, header, Findings())
+            for number, header in enumerate(headers)
         ]
         for each in surveys:
-            join(self.entries, each.digests)
+            join_digests(self.entries, each.digests)
         for index in indexes:
-            join(self.keys, index.digests)
+            join_digests(self.keys, index.digests)
         self.runs = [run for each in surveys for run in each.runs]
         self.index_runs = [run for index in indexes for run in index.runs]
 
     def check(self, number: int) -> FileCheck:
         return FileCheck(
-            FILES, self.around, number,
+            FILES, self.contents, number,
             [run for run in self.runs if run.file == number],
             [run for run in self.index_runs if run.file == number],
         )  # fmt: skip
@@ -77,8 +80,8 @@ def test_both_ways_come_to_the_same(root: Path) -> None:
         assert sum(told) == FILE_BYTES
         assert quick is not None
         assert quick.sealed
-        assert (quick.records, quick.keys, quick.closed, quick.findings, quick.lonely) == (
-            slow.records, slow.keys, slow.closed, slow.findings, slow.lonely,
+        assert (quick.records, quick.keys, quick.closed, quick.findings, quick.missing) == (
+            slow.records, slow.keys, slow.closed, slow.findings, slow.missing,
         )  # fmt: skip
         assert quick.findings == []
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from cometmq.message.flags import TransactionType, takes_queue_slot
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.store.dispatch import code_and_keys
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import SCHEDULE_TOPIC, index_hash, topic_prefix
 from cometmq.store.log.checksums import sums_of
 from cometmq.store.tools.logfile import Gap, LogWalk
-from cometmq.store.write.dispatch import code_and_keys
 from tests.store.tools.logs import PLAIN, packed
 
 pytestmark = pytest.mark.core

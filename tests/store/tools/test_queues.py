@@ -8,10 +8,10 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
 from cometmq.store.tools import queues
-from cometmq.store.tools.digest import mix_entries, of
-from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.queues import QueueSpan, read_entries, survey, text_code, written_entries
+from cometmq.store.tools.queues import QueueSpan, iter_entries, read_entries, survey_queue
+from cometmq.store.tools.sums import digest_of, hash_entries, text_hash
 
 FILES = ReadOnlyFiles()
 PER_FILE = 1_000
@@ -40,15 +40,15 @@ def entry(phys: int, size: int = 100, code: int = 7) -> bytes:
 
 
 def surveyed(root: Path) -> tuple[queues.QueueSurvey, Findings]:
-    directory = look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
+    directory = read_directory(StoreConfig(store_path_root_dir=str(root)), FILES)
     (queue,) = find_queues(FILES, directory)
     findings = Findings()
-    return survey(FILES, directory, 3, queue, findings), findings
+    return survey_queue(FILES, directory, 3, queue, findings), findings
 
 
 def test_entries_are_read_over_the_ends_of_files(tmp_path: Path) -> None:
     made(tmp_path, {number: entry(number * 100) for number in range(900, 1_100)})
-    directory = look_into(StoreConfig(store_path_root_dir=str(tmp_path)), FILES)
+    directory = read_directory(StoreConfig(store_path_root_dir=str(tmp_path)), FILES)
     (queue,) = find_queues(FILES, directory)
     found = read_entries(FILES, queue, directory.queue_file_bytes, 990, 20)
     assert found.phys.tolist() == [number * 100 for number in range(990, 1_010)]
@@ -59,9 +59,9 @@ def test_entries_are_read_over_the_ends_of_files(tmp_path: Path) -> None:
 
 def test_what_was_never_written_is_left_out(tmp_path: Path) -> None:
     made(tmp_path, {number: entry(number * 10) for number in (*range(50), *range(1_900, 1_950))})
-    directory = look_into(StoreConfig(store_path_root_dir=str(tmp_path)), FILES)
+    directory = read_directory(StoreConfig(store_path_root_dir=str(tmp_path)), FILES)
     (queue,) = find_queues(FILES, directory)
-    parts = list(written_entries(FILES, queue, directory.queue_file_bytes))
+    parts = list(iter_entries(FILES, queue, directory.queue_file_bytes))
     assert sum(len(part.phys) for part in parts) < 1_300
     found = {part.first + at for part in parts for at in np.flatnonzero(part.sizes).tolist()}
     assert found == {*range(50), *range(1_900, 1_950)}
@@ -74,11 +74,15 @@ def test_runs_and_digests_by_log_file(tmp_path: Path) -> None:
     assert found.span == QueueSpan(0, 6)
     assert [tuple(run) for run in found.runs] == [(3, 0, 0, 3), (3, 1, 3, 2), (3, 3, 5, 1)]
     assert findings.all() == []
-    mixed = mix_entries(
+    mixed = hash_entries(
         np.array(places), np.full(6, 100), np.full(6, 7), np.arange(6),
-        np.full(6, text_code("t")), np.full(6, 5),
+        np.full(6, text_hash("t")), np.full(6, 5),
     )  # fmt: skip
-    assert found.digests == {0: of(mixed[:3]), 1: of(mixed[3:5]), 3: of(mixed[5:])}
+    assert found.digests == {
+        0: digest_of(mixed[:3]),
+        1: digest_of(mixed[3:5]),
+        3: digest_of(mixed[5:]),
+    }
 
 
 def test_runs_go_on_from_piece_to_piece(tmp_path: Path) -> None:

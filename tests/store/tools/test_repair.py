@@ -13,7 +13,7 @@ from cometmq.store.config import DamagePolicy, StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.log.scan import Scan
 from cometmq.store.log.segments import Segments
-from cometmq.store.recoveryreport import RecoveryReport
+from cometmq.store.parts import RecoveryReport
 from cometmq.store.tools.findings import Finding, Severity
 from cometmq.store.tools.repair import RepairPlan, plan_repair, repair, sizes_of
 from cometmq.store.tools.verify import Verified

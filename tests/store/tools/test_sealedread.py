@@ -8,11 +8,17 @@ import pytest
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.log.checksums import BlockChecksums, Seal
-from cometmq.store.tools import logcheck
-from cometmq.store.tools.directory import StoreDirectory, look_into
+from cometmq.store.tools import indexes, logcheck
+from cometmq.store.tools.directory import StoreDirectory, read_directory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
-from cometmq.store.tools.logcheck import KeyTimes, SealedRead
+from cometmq.store.tools.indexes import (
+    IndexHeader,
+    IndexRun,
+    KeyTimes,
+    read_index_header,
+    survey_index,
+)
+from cometmq.store.tools.logcheck import SealedRead
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import flip_byte, written
 
@@ -25,21 +31,24 @@ class Sealed:
     def __init__(self, root: Path) -> None:
         self.root = root
         config = StoreConfig(store_path_root_dir=str(root))
-        self.directory: StoreDirectory = look_into(config, FILES)
-        facts = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
-        self.facts = [fact for fact in facts if fact is not None]
+        self.directory: StoreDirectory = read_directory(config, FILES)
+        headers = [
+            read_index_header(FILES, path, config, Findings())
+            for path in self.directory.index_files
+        ]
+        self.headers = [header for header in headers if header is not None]
 
     def runs(self, file: int) -> list[IndexRun]:
         found: list[IndexRun] = []
-        for number, fact in enumerate(self.facts):
-            found += survey_index(FILES, self.directory, number, fact, Findings()).runs
+        for number, header in enumerate(self.headers):
+            found += survey_index(FILES, self.directory, number, header, Findings()).runs
         return [run for run in found if run.file == file]
 
-    def read(self, file: int, facts: list[IndexFact] | None = None) -> tuple[bool, int]:
+    def read(self, file: int, headers: list[IndexHeader] | None = None) -> tuple[bool, int]:
         told: list[int] = []
         seal = BlockChecksums(FILES, str(self.root)).of(file * FILE_BYTES)
         assert isinstance(seal, Seal)
-        times = KeyTimes(FILES, facts or self.facts, self.runs(file))
+        times = KeyTimes(FILES, headers or self.headers, self.runs(file))
         reading = SealedRead(FILES, self.directory.by_number[file], seal, times)
         return reading.is_right(told.append), sum(told)
 
@@ -52,7 +61,7 @@ def sealed(tmp_path: Path) -> Sealed:
 @pytest.mark.parametrize("piece_blocks", [1, 3, 64])
 def test_a_right_file(sealed: Sealed, monkeypatch: pytest.MonkeyPatch, piece_blocks: int) -> None:
     monkeypatch.setattr(logcheck, "_PIECE_BYTES", piece_blocks * 65_536)
-    monkeypatch.setattr(logcheck, "PIECE_ENTRIES", 100)
+    monkeypatch.setattr(indexes, "_PIECE_ENTRIES", 100)
     for file in (0, 1):
         assert sealed.read(file) == (True, FILE_BYTES)
 
@@ -68,12 +77,12 @@ def test_any_flip_is_seen(sealed: Sealed) -> None:
 
 
 def test_times_of_entries(sealed: Sealed) -> None:
-    later = [replace(fact, begin_ms=fact.begin_ms - 5_000) for fact in sealed.facts]
+    later = [replace(header, begin_ms=header.begin_ms - 5_000) for header in sealed.headers]
     assert sealed.read(0, later) == (False, 0)
 
 
 def test_entries_that_go_back_are_left_to_others(sealed: Sealed) -> None:
-    path = Path(sealed.facts[0].path)
+    path = Path(sealed.headers[0].path)
     raw = bytearray(path.read_bytes())
     first = 40 + 4 * 500 + 20 * 10
     raw[first : first + 20], raw[first + 40 : first + 60] = (

@@ -13,8 +13,8 @@ from cometmq.core.errors import StoreError, StoreLocked
 from cometmq.message.record import Record
 from cometmq.store.files import PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, look_into
-from cometmq.store.tools.snapshot import Snapshot, TargetTaken, restore, snapshot
+from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, read_directory
+from cometmq.store.tools.snapshot import Snapshot, TargetNotEmpty, restore, snapshot
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES, seal_all
 from tests.store.stores import assert_consistent, config, fill, log_of, opened
@@ -150,11 +150,11 @@ def test_files_that_a_running_broker_drops_meanwhile(
     asyncio.run(store.maintenance.flush_entries())
 
     def look_then_drop(*arguments: Any) -> StoreDirectory:
-        found = look_into(*arguments)
+        found = read_directory(*arguments)
         Path(found.log_files[0].path).unlink()
         return found
 
-    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_then_drop)
+    monkeypatch.setattr("cometmq.store.tools.snapshot.read_directory", look_then_drop)
     made = taken(tmp_path / "s", tmp_path / "snap")
     assert made.log_start == FILE_BYTES
     store.close()
@@ -203,9 +203,9 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=False)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         taken(root, tmp_path / "taken")
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         taken(root, tmp_path / "taken" / "file")
     for inside in (root / "snap", root / "commitlog" / "snap"):
         with pytest.raises(StoreError, match="inside the store"):
@@ -224,9 +224,9 @@ def test_a_java_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     root = written(tmp_path / "s", sealed=False)
 
     def look_at_java(*arguments: Any) -> StoreDirectory:
-        return replace(look_into(*arguments), holder=4_711)
+        return replace(read_directory(*arguments), holder=4_711)
 
-    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_at_java)
+    monkeypatch.setattr("cometmq.store.tools.snapshot.read_directory", look_at_java)
     with pytest.raises(StoreInUse, match="4711, a Java broker"):
         taken(root, tmp_path / "snap")
 
@@ -236,11 +236,11 @@ def test_a_broker_that_comes_up_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     locks: list[int] = []
 
     def look_then_lock(*arguments: Any) -> StoreDirectory:
-        found = look_into(*arguments)
+        found = read_directory(*arguments)
         locks.append(PosixFiles().lock(str(root / "lock")))
         return found
 
-    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_then_lock)
+    monkeypatch.setattr("cometmq.store.tools.snapshot.read_directory", look_then_lock)
     with pytest.raises(StoreLocked):
         taken(root, tmp_path / "snap")
     PosixFiles().close(locks[0])
@@ -260,6 +260,6 @@ def test_restoring(tmp_path: Path) -> None:
     assert verified(tmp_path / "back").findings == []
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "back" / "commitlog").iterdir())
     assert records_of(tmp_path / "back") == before
-    with pytest.raises(TargetTaken):
+    with pytest.raises(TargetNotEmpty):
         restore(str(tmp_path / "snap"), str(tmp_path / "back"))
     assert verified(tmp_path / "snap").findings == []

@@ -100,7 +100,7 @@ def test_a_topic_deleted_and_made_again_is_sound_while_it_is_empty(tmp_path: Pat
     store = opened(root, **CONFIG)
     fill(store, 60)
     deletion = store.deletions.delete("t")
-    store.pool.removals.settle(deletion.aside)
+    store.pool.removals.settle(deletion.pending)
     put(store, "other")
     store.commit()
     store.close()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
-    from cometmq.store.deletion import Deletion
+    from cometmq.store.maintenance.retention import Deletion
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class TopicAdmin:
         store = self._store
         deletion = store.deletions.delete(topic)
         self._topics.delete(topic)
-        if deletion.aside:
+        if deletion.pending:
             log_start = store.log.segments.start
             self._topics.remember_deletion(topic, end=deletion.end, log_start=log_start)
         self._offsets.delete_topic(topic)

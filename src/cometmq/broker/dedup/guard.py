@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
+    from cometmq.message.batch import SharedFields
     from cometmq.message.record import Record
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.write.batching import Shared
 
 log = logging.getLogger(__name__)
 
@@ -358,7 +358,7 @@ class GuardedSends:
         peer: Peer,
         request: Request[Any],
         queue_id: int,
-        shared: Shared,
+        shared: SharedFields,
         *,
         wait_durable: bool,
     ) -> None:

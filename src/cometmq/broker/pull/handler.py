@@ -24,8 +24,7 @@ from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.speedups import answer_frame
 from cometmq.store.read.coldreads import FarTurns
-from cometmq.store.read.filtered import read_matching_at_once
-from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read
+from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read, read_matching_at_once
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.speedups import PullPlan
+    from cometmq.store.dispatch import Listener
     from cometmq.store.queue.consumequeue import ConsumeQueue
-    from cometmq.store.write.dispatch import Listener
 
 QueueKey = tuple[str, int]
 

@@ -36,6 +36,7 @@ from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
+from cometmq.message.batch import SharedFields
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import (
     DLQ_PREFIX,
@@ -46,7 +47,6 @@ from cometmq.message.names import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.framer import MANY
-from cometmq.store.write.batching import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -298,7 +298,7 @@ class SendHandler:
         properties_of_all = text_of_all.encode("utf-8", "replace")
         queue_id = choose_queue(header.queue_id, config)
         store = self._store
-        shared = Shared(
+        shared = SharedFields(
             header.sys_flag,
             header.born_timestamp,
             peer.host_bytes,

@@ -17,11 +17,11 @@ from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender, Fail
+    from cometmq.message.batch import SharedFields
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.write.batching import Shared
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LargeBatches:
         peer: Peer,
         request: Request[Any],
         queue_id: int,
-        shared: Shared,
+        shared: SharedFields,
         *,
         wait_durable: bool,
     ) -> None:
@@ -66,7 +66,7 @@ class LargeBatches:
         peer: Peer,
         request: Request[Any],
         queue_id: int,
-        shared: Shared,
+        shared: SharedFields,
         *,
         wait_durable: bool,
     ) -> None:

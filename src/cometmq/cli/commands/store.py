@@ -25,7 +25,7 @@ from cometmq.store.config import DamagePolicy, StoreConfig
 
 if TYPE_CHECKING:
     from cometmq.store.tools.findings import Finding
-    from cometmq.store.tools.info import StoreInfo
+    from cometmq.store.tools.inspection import StoreInfo
     from cometmq.store.tools.logfile import Gap
     from cometmq.store.tools.verify import Verified
 
@@ -124,10 +124,10 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Print what a store holds: files, ranges, topics, ages, and the last writer."""
-    from cometmq.store.tools.info import look_at
+    from cometmq.store.tools.inspection import inspect_store
 
     with refusing():
-        found = look_at(settings(directory, config), while_running=while_running)
+        found = inspect_store(settings(directory, config), while_running=while_running)
     if as_json:
         render.print_json([found])
         return
@@ -306,8 +306,8 @@ def dump(
 
     The exit code is 1 if some bytes are not a record; standard error names them.
     """
-    from cometmq.store.tools.dump import BodyForm, DumpSelection, as_json
-    from cometmq.store.tools.dump import dump as dump_store
+    from cometmq.store.tools.inspection import BodyForm, DumpSelection, as_json
+    from cometmq.store.tools.inspection import dump as dump_store
 
     gaps: list[Gap] = []
 
@@ -450,12 +450,12 @@ def repair(
     Replaced files are first moved to cometmq-set-aside in the store. Exit code 0: nothing to
     repair, or repaired. 1: something is left to repair. 2: the repair is not possible as requested.
     """
-    from cometmq.store.tools.repair import examine, told
     from cometmq.store.tools.repair import repair as carry_out
+    from cometmq.store.tools.repair import report_lines, verify_and_plan
 
     policy = DamagePolicy[damage.name.upper()]
     with refusing(), Bar("verifying") as bar:
-        found, plan, sizes = examine(
+        found, plan, sizes = verify_and_plan(
             settings(directory, config), processes=processes, topics=topic or (),
             all_queues=queues, index=index, began=bar.began, progress=bar.advance,
         )  # fmt: skip
@@ -471,7 +471,7 @@ def repair(
             report = carry_out(
                 replace(sizes, damage_policy=policy), plan, SystemClock(), progress=_Steps(bar).to
             )
-        for line in told(report):
+        for line in report_lines(report):
             typer.echo(line)
     else:
         typer.echo("Nothing was changed: add --yes to repair.", err=True)

@@ -26,7 +26,7 @@ from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.index import ENTRY_BYTES, HEADER, file_bytes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
-from cometmq.store.tools.directory import StoreInUse, look_into
+from cometmq.store.tools.directory import StoreInUse, read_directory
 from cometmq.store.tools.logfile import LogWalk
 from cometmq.store.tools.repair import sizes_of
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cometmq.message.walk import Ints
-    from cometmq.store.tools.directory import FileFact
+    from cometmq.store.tools.directory import FileInfo
     from cometmq.store.tools.logfile import Chunk, Gap
 
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
@@ -89,7 +89,7 @@ class QueueShares:
     shares: tuple[Share, ...]
 
 
-def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
+def read_log(plan: Plan, file: FileInfo, told: Told) -> LogShare:
     """Read one log file. Raises OSError."""
     walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes, plan.delays_ms)
     topics: dict[str, int] = {}
@@ -306,7 +306,7 @@ def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silen
         raise BadOption("target", f"{target} already has queues or an index: give a new directory")
     files = ReadOnlyFiles()
     config = StoreConfig(store_path_root_dir=options.store)
-    directory = look_into(config, files)
+    directory = read_directory(config, files)
     if directory.holder:
         raise StoreInUse(directory.root, directory.holder)
     sizes = sizes_of(config, directory, files)

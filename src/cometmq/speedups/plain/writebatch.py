@@ -264,7 +264,7 @@ class WriteBatch:
         return [*grown], (count, size_bytes), soiled, due, in_order
 
     def rows_from(self, first: int) -> list[tuple[Any, int, int, int, int, int, tuple[str, ...]]]:
-        """Return rows in the dispatcher's format (store/write/dispatch.py), without keys."""
+        """Return rows in the dispatcher's format (store/dispatch.py), without keys."""
         return [
             (row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ())
             for row in self.rows[max(first, 0) :]

@@ -17,7 +17,7 @@ there for a log file. Each seal is one file, named like its log file, big-endian
     48         8       store time of the oldest record, ms
     56         8       store time of the youngest record, ms
     64         8       number of queue entries that the records have
-    72         8       digest of these entries (tools/digest.py)
+    72         8       digest of these entries (tools/sums.py)
     80         8       number of index entries that the records have
     88         8       digest of these entries
     96         4 x B   CRC of each block, the last one up to the end of the file

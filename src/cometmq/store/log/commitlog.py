@@ -19,8 +19,7 @@ from cometmq.message.record import BLANK, MAGIC_BLANK
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-    from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.segments import Segments
+    from cometmq.store.log.segments import LogFile, Segments
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.speedups import SyncThread
     from cometmq.store.files import Files
     from cometmq.store.log.commitlog import CommitLog
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import LogFile
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from cometmq.message.record import (
 from cometmq.speedups import Walked, walk
 
 if TYPE_CHECKING:
-    from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.segments import Segments
+    from cometmq.store.log.segments import LogFile, Segments
 
 _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096

@@ -1,7 +1,12 @@
-"""Segments of the commit log: files of one size that form one address space."""
+"""Segments of the commit log: files of one size that form one address space.
+
+A :class:`LogFile` is one of them: a handle for reads and writes, and a read-only memory map, made
+when first used.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os.path
 from collections.abc import Callable
@@ -10,15 +15,267 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.layout import file_name, file_offset
-from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.checksums import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from cometmq.store.files import Files
+    from cometmq.store.files import Buffer, Files, Residency
     from cometmq.store.log.checksums import BlockChecksums
 
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
+
+
+class LogFile:
+    """The file that holds the log from ``base`` up to ``end``.
+
+    ``seals`` is set once the file has a seal with the checksums of its blocks. ``damaged`` holds
+    the physical offsets of blocks that differ from the seal; their bytes are not served. ``linked``
+    says that a snapshot holds a hard link to the file. Before the file changes for the first time,
+    its seal is removed, and a linked file is replaced by a copy, so that the snapshot keeps the old
+    contents.
+    """
+
+    __slots__ = (
+        "_files",
+        "_is_moving",
+        "_is_resident",
+        "_pins",
+        "_view",
+        "base",
+        "closed",
+        "damaged",
+        "end",
+        "handle",
+        "linked",
+        "path",
+        "seals",
+        "size_bytes",
+    )
+
+    def __init__(self, files: Files, path: str, base: int, size_bytes: int, handle: int) -> None:
+        self._files = files
+        self._view: memoryview | None = None
+        self._is_resident: Residency | None = None
+        self._pins = 0
+        self._is_moving = False
+        self.closed = False
+        self.linked = files.names_of(handle) > 1
+        self.seals: BlockChecksums | None = None
+        self.damaged: set[int] = set()
+        self.path = path
+        self.base = base
+        self.size_bytes = size_bytes
+        self.end = base + size_bytes
+        self.handle = handle
+
+    @classmethod
+    def create(cls, files: Files, directory: str, base: int, size_bytes: int) -> LogFile:
+        """Create a file of zeros with its space allocated and its name durable.
+
+        Raises OSError; then nothing of it is left.
+        """
+        path = os.path.join(directory, file_name(base))
+        handle = files.open(path, create=True)
+        try:
+            files.allocate(handle, size_bytes)
+            files.datasync(handle)
+            files.sync_directory(directory)
+        except OSError:
+            files.close(handle)
+            files.unlink(path)
+            raise
+        return cls(files, path, base, size_bytes, handle)
+
+    @property
+    def view(self) -> memoryview:
+        """The file's bytes, through a memory map."""
+        view = self._view
+        if view is None:
+            view = self._view = self._files.map(self.handle, self.size_bytes)
+        return view
+
+    def unmap(self) -> None:
+        """Release the memory map; views in use keep it open."""
+        self._view = self._is_resident = None
+
+    def take_map(self) -> list[object]:
+        """Return the objects that hold the memory map, and forget them.
+
+        The map ends when the list is cleared. That takes up to 20 ms for 64 MiB, so a thread should
+        do it.
+        """
+        held: list[object] = [self._view, self._is_resident]
+        self.unmap()
+        return held
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Write ``data`` at a physical offset of this file. Raises OSError."""
+        if self.linked or self.seals is not None:
+            self._detach()
+        self._files.pwrite(self.handle, data, offset - self.base)
+
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer`` from a physical offset with bytes in the page cache; return their number.
+
+        The number is smaller than the buffer if the device would have to be read.
+        """
+        return self._files.read_cached(self.handle, buffer, offset - self.base)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read the bytes between two physical offsets ahead, without waiting."""
+        self._files.will_need(self.handle, start - self.base, stop - start)
+
+    def read_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill ``buffer`` from a physical offset with ``pread``; return the number of bytes."""
+        return self._files.read_into(self.handle, buffer, offset - self.base)
+
+    def resident(self, start: int, stop: int) -> memoryview | None:
+        """Return the bytes between two physical offsets if all are in memory.
+
+        Returns None if the device would have to be read.
+        """
+        view = self.view
+        if self._is_resident is None:
+            self._is_resident = self._files.residency(view)
+        start, stop = start - self.base, stop - self.base
+        return view[start:stop] if self._is_resident(start, stop) else None
+
+    def next_data(self, offset: int) -> int:
+        """Return the first physical offset from ``offset`` on that may hold nonzero bytes.
+
+        Returns ``end`` if there is none.
+        """
+        return self.base + self._files.next_data(self.handle, offset - self.base)
+
+    def clear_from(self, offset: int) -> None:
+        """Zero all bytes from a physical offset on, durably. Raises OSError."""
+        if self.linked or self.seals is not None:
+            self._detach()
+        # Do not truncate and extend the file: a crash in between would leave it too short.
+        files, handle = self._files, self.handle
+        at = files.next_data(handle, offset - self.base)
+        while at < self.size_bytes:
+            zeros = bytes(min(_CHUNK_BYTES, self.size_bytes - at))
+            if self._differs(at, zeros):
+                files.pwrite(handle, zeros, at)
+            at = files.next_data(handle, at + len(zeros))
+        files.datasync(handle)
+
+    def _differs(self, position: int, expected: bytes) -> bool:
+        try:
+            return self._files.pread(self.handle, len(expected), position) != expected
+        except OSError:
+            return True
+
+    def _detach(self) -> None:
+        """Remove the file's seal, and replace a linked file with a copy of its own."""
+        if self.seals is not None:
+            self.seals.forget([self.base])
+            self.unseal()
+        if not self.linked:
+            return
+        # Not in the log directory: a Java broker takes every file there for a log file.
+        directory, name = os.path.split(self.path)
+        draft = os.path.join(os.path.dirname(directory), f"cometmq-copy-{name}")
+        handle = self._files.open(draft, create=True)
+        try:
+            self._files.allocate(handle, self.size_bytes)
+            chunk = bytearray(min(_CHUNK_BYTES, self.size_bytes))
+            for at in range(0, self.size_bytes, len(chunk)):
+                view = memoryview(chunk)[: self.size_bytes - at]
+                self._files.read_into(self.handle, view, at)
+                self._files.pwrite(handle, view, at)
+            self._files.datasync(handle)
+            # The copy is durable before it gets the name: a crash leaves the old file or a whole
+            # copy.
+            self._is_moving = True
+            self._files.rename(draft, self.path)
+            self._files.sync_directory(directory)
+        except OSError:
+            self._is_moving = False
+            self._files.close(handle)
+            self._files.unlink(draft)
+            raise
+        old, self.handle, self.linked = self.handle, handle, False
+        self._is_moving = False
+        self._files.close(old)
+        self.unmap()
+
+    def unseal(self) -> None:
+        """Detach the seal and forget the damage that it revealed."""
+        self.seals = None
+        self.damaged.clear()
+
+    def find_damage(self, start: int, stop: int) -> int:
+        """Return the offset of the first damaged block with bytes between two physical offsets.
+
+        Returns -1 if there is none.
+        """
+        if not self.damaged:
+            return -1
+        first = start - (start - self.base) % BLOCK_BYTES
+        return next((at for at in range(first, stop, BLOCK_BYTES) if at in self.damaged), -1)
+
+    def differs(self, offset: int) -> bool:
+        """Return whether the block at a physical offset differs from its seal or cannot be read.
+
+        A thread may call this.
+        """
+        if (seals := self.seals) is None:
+            return False
+        block = memoryview(bytearray(min(BLOCK_BYTES, self.end - offset)))
+        try:
+            seal = seals.of(self.base)
+            found = block[: self.read_into(block, offset)]
+        except OSError:
+            return True
+        return seal is None or not seal.holds((offset - self.base) // BLOCK_BYTES, found)
+
+    def sync(self) -> None:
+        """Sync all written bytes to the device and wait for it. A thread may call this.
+
+        Raises OSError, also if the file was deleted or replaced from outside: what was written to
+        it would be lost when the handle is closed.
+        """
+        handle = self.handle
+        self._files.datasync(handle)
+        self.check_name(handle)
+
+    def check_name(self, handle: int) -> None:
+        """Raise FileNotFoundError if the file, open as ``handle``, was deleted or replaced from
+        outside.
+
+        The store itself may have replaced or released it.
+        """
+        if self._files.is_at(handle, self.path):
+            return
+        if not (self.closed or self._is_moving) and handle == self.handle:
+            raise FileNotFoundError(
+                errno.ENOENT, "it was deleted or replaced while the broker was running", self.path
+            )
+
+    def pin(self) -> None:
+        """Keep the handle open for a read in a thread, until :meth:`unpin`."""
+        self._pins += 1
+
+    @property
+    def is_pinned(self) -> bool:
+        """True while a thread uses the file."""
+        return self._pins > 0
+
+    def unpin(self) -> None:
+        """Undo one :meth:`pin`; close the handle if the file was closed in the meantime."""
+        self._pins -= 1
+        if self.closed and not self._pins:
+            self._files.close(self.handle)
+
+    def close(self) -> None:
+        """Release the map, and close the handle once no thread uses it."""
+        self.unmap()
+        self.closed = True
+        if not self._pins:
+            self._files.close(self.handle)
 
 
 @dataclass(frozen=True, slots=True)

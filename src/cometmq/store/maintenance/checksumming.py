@@ -1,11 +1,12 @@
-"""Sealing while the broker runs: a child process reads one full log file after another.
+"""Checksums of full log files while the broker runs: files get seals, and seals are compared.
 
-A file is sealed once all of it is on the device. The child (tools/sums.py) checks every record, so
-that a seal never covers damage; docs/decisions/0018-seals.md has the measurements for using a
-child. Seals in doubt, because another broker may have changed their file, are compared with the
-child's result. A seal that matches becomes valid again. If its file was cut and appended to, a new
-seal replaces it. Any other difference is damage: the seal stays valid, and the blocks that differ
-are not served.
+:class:`Sealer` seals a file once all of it is on the device; :class:`Scrub` compares sealed files
+with their seals, again and again. For both, a child process of the lowest priority reads one file
+after another: docs/decisions/0018-seals.md has the measurements. The scrub's child is this module:
+
+    python -m cometmq.store.maintenance.checksumming PATH SIZE BYTES_PER_S
+
+It writes the CRC of each block to standard output, in the format of seals (log/checksums.py).
 """
 
 from __future__ import annotations
@@ -14,26 +15,39 @@ import asyncio
 import contextlib
 import logging
 import os
+import os.path
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal
+from cometmq.store.files import ReadOnlyFiles, read_file, write_file_atomically
+from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal, sums_of
 
 if TYPE_CHECKING:
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.core.clock import Clock
+    from cometmq.store.log.segments import LogFile
     from cometmq.store.parts import StoreParts
 
 logger = logging.getLogger(__name__)
 
 _REST_MS = 600_000
 _LOWEST_PRIORITY = 19
+SCRUB_FILE: Final = "cometmq-scrub.json"
+_HOUR_MS: Final = 3_600_000
+_PIECE_BYTES = 8 * BLOCK_BYTES
+_NO_SUM = bytes(4)
 
+#: Takes the path of a log file, its base, its size, a moment (ms) and the delay levels; returns its
+#: checksums and totals. Raises SumsFailed, OSError.
 Reader = Callable[[str, int, int, int, str], Awaitable[FileSums]]
+#: Takes the path of a log file, its size and a rate in bytes per second; returns the CRCs of its
+#: blocks. Raises SumsFailed, OSError.
+BlockReader = Callable[[str, int, int], Awaitable[bytes]]
 
 
 class SumsFailed(Exception):
@@ -108,7 +122,14 @@ def _end(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
 
 
 class Sealer:
-    """Seals the full files of one store. ``refused`` holds the base offsets of damaged files."""
+    """Seals the full files of one store. ``refused`` holds the base offsets of damaged files.
+
+    The child (tools/sums.py) checks every record, so that a seal never covers damage. Seals in
+    doubt, because another broker may have changed their file, are compared with the child's result.
+    A seal that matches becomes valid again. If its file was cut and appended to, a new seal
+    replaces it. Any other difference is damage: the seal stays valid, and the blocks that differ
+    are not served.
+    """
 
     __slots__ = ("_parts", "_read", "_rest_until_ms", "refused")
 
@@ -219,3 +240,195 @@ def is_stale(seal: Seal, differing: list[int], late_from: int) -> bool:
     if late_from < 0:
         return False
     return all(seal.base + (block + 1) * BLOCK_BYTES > late_from for block in differing)
+
+
+class ScrubProgress(msgspec.Struct):
+    """State of the pass: its start (wall time), its position in the log, and damaged blocks.
+
+    ``position`` is a physical offset, -1 between passes. ``damaged`` holds the physical offsets of
+    damaged blocks.
+    """
+
+    begun_ms: int = 0
+    position: int = -1
+    damaged: list[int] = []
+
+
+async def block_sums_by_child(path: str, size_bytes: int, bytes_per_s: int) -> bytes:
+    """Have a child process read a log file. Cancelling the caller kills the child.
+
+    Raises SumsFailed, OSError.
+    """
+    words = [path, str(size_bytes), str(bytes_per_s)]
+    return await run_child("cometmq.store.maintenance.checksumming", words)
+
+
+class Scrub:
+    """Compares the sealed files of one store with their seals. ``read`` reads one file.
+
+    Reads do not check seals. Flipped bits in full files are found by a pass over all sealed files,
+    which begins every ``scrubIntervalHours`` and reads ``scrubBytesPerSecond``. Bytes of a damaged
+    block are not served from then on (coldreads.py).
+
+    The position of the pass and the damaged blocks are kept in ``cometmq-scrub.json``, so that a
+    restart continues with both. The file is replaced atomically after each log file.
+    """
+
+    __slots__ = ("_parts", "_progress", "_saved", "_unsure", "read")
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self.read: BlockReader = block_sums_by_child
+        self._progress = ScrubProgress()
+        self._saved = b""
+        #: Damage that an earlier run found must be confirmed: the files may have been restored
+        #: since.
+        self._unsure = False
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._parts.config.store_path_root_dir, SCRUB_FILE)
+
+    def resume(self) -> None:
+        """Load the state of the last run; start without one if it cannot be read."""
+        try:
+            raw = read_file(self._parts.files, self._path)
+            if raw is None:
+                return
+            self._progress = msgspec.json.decode(raw, type=ScrubProgress)
+        except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+            logger.warning("scrub_progress_unreadable path=%s error=%r", self._path, str(error))
+            return
+        self._saved = raw
+        for offset in self._progress.damaged:
+            file = self._parts.log.segments.find(offset)
+            if file is not None and file.seals is not None:
+                file.damaged.add(offset - (offset - file.base) % BLOCK_BYTES)
+                self._unsure = True
+
+    async def compare_files(self) -> None:
+        """Continue a pass, or begin one that is due. Raises OSError; the next round tries again."""
+        config, clock = self._parts.config, self._parts.clock
+        if self._unsure:
+            await self._compare_known()
+        progress, bytes_per_s = self._progress, config.scrub_bytes_per_second
+        if not bytes_per_s or not self._parts.seals.bases:
+            return
+        if progress.position < 0:
+            now_ms = clock.wall_ms()
+            if 0 <= now_ms - progress.begun_ms < config.scrub_interval_hours * _HOUR_MS:
+                return
+            progress.begun_ms, progress.position = now_ms, 0
+        while (file := self._next()) is not None:
+            try:
+                sums = await self.read(file.path, file.size_bytes, bytes_per_s)
+            except (SumsFailed, OSError) as error:
+                if not file.closed:
+                    logger.error("log_file_not_compared path=%s reason=%r", file.path, str(error))
+            else:
+                await self._compare(file, sums)
+            progress.position = file.end
+            await self._save()
+        progress.position = -1
+        await self._save()
+        logger.info("log_scrubbed damaged_blocks=%d", len(progress.damaged))
+
+    def _next(self) -> LogFile | None:
+        files = self._parts.log.segments.files
+        position = self._progress.position
+        return next((f for f in files if f.base >= position and f.seals is not None), None)
+
+    async def _compare(self, file: LogFile, sums: bytes) -> None:
+        seals = file.seals
+        if seals is None or file.closed:
+            return
+        loop = asyncio.get_running_loop()
+        seal = await loop.run_in_executor(self._parts.executor, seals.of, file.base)
+        if file.seals is None or file.closed:
+            return
+        if seal is None:
+            # The seal is unreadable: there is nothing to compare with until the file is sealed
+            # again.
+            file.unseal()
+            return
+        reads = self._parts.reads
+        for block in seal.differing(sums) if sums != seal.sums else ():
+            # Read the block again through the open file: another file may be at its path.
+            offset = file.base + block * BLOCK_BYTES
+            if await reads.is_damaged(file, offset) and file.seals is not None:
+                reads.note_damage(file, [offset])
+
+    async def _compare_known(self) -> None:
+        for file in [*self._parts.log.segments.files]:
+            for offset in sorted(file.damaged):
+                await self._parts.reads.is_damaged(file, offset)
+        self._unsure = False
+        await self._save()
+        if count := len(self._progress.damaged):
+            logger.error(
+                "log_blocks_damaged count=%d hint='cometmq store verify lists all damage'", count
+            )
+
+    async def _save(self) -> None:
+        """Write the state if it differs from what was last written. Raises OSError."""
+        files = self._parts.log.segments.files
+        self._progress.damaged = sorted(offset for file in files for offset in file.damaged)
+        raw = msgspec.json.encode(self._progress)
+        if raw != self._saved:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._parts.executor, self._write, raw)
+            self._saved = raw
+
+    def _write(self, raw: bytes) -> None:
+        write_file_atomically(self._parts.files, self._path, raw, durable=True)
+
+
+async def read_block_sums(
+    files: ReadOnlyFiles, clock: Clock, path: str, size_bytes: int, bytes_per_s: int
+) -> bytes:
+    """Read a log file at ``bytes_per_s`` and return the CRC of each block.
+
+    The page cache stays as it was. A block that cannot be read gets the CRC of no bytes. Raises
+    OSError if the file cannot be opened.
+    """
+    handle = files.open(path)
+    try:
+        sums: list[bytes] = []
+        begun_ms = clock.monotonic_ms()
+        for at in range(0, size_bytes, _PIECE_BYTES):
+            stop = min(at + _PIECE_BYTES, size_bytes)
+            sums += [
+                _sum_of(files, handle, block, min(BLOCK_BYTES, stop - block))
+                for block in range(at, stop, BLOCK_BYTES)
+            ]
+            due_ms = begun_ms + stop * 1_000 // bytes_per_s
+            await clock.sleep_ms(max(0, due_ms - clock.monotonic_ms()))
+        return b"".join(sums)
+    finally:
+        files.close(handle)
+
+
+def _sum_of(files: ReadOnlyFiles, handle: int, offset: int, size_bytes: int) -> bytes:
+    block = memoryview(bytearray(size_bytes))
+    try:
+        found = files.read_cached(handle, block, offset)
+        if found < size_bytes:
+            found = files.read_into(handle, block, offset)
+            files.drop_cached(handle, offset, size_bytes)
+    except OSError:
+        found = 0
+    return sums_of(block[:found]) or _NO_SUM
+
+
+def main(words: Sequence[str]) -> int:
+    """Read the file given by the arguments ``words`` and write the CRCs: the scrub's child."""
+    path, size_bytes, bytes_per_s = words
+    reading = read_block_sums(
+        ReadOnlyFiles(), SystemClock(), path, int(size_bytes), int(bytes_per_s)
+    )
+    sys.stdout.buffer.write(asyncio.run(reading))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,21 +1,35 @@
-"""Retention decisions from ages, sizes and disk space, without I/O.
+"""Retention: removes expired log and index files, and the queues of deleted topics.
 
-They say how many files to drop and whether to refuse writes (upstream:
-DefaultMessageStore.CleanCommitLogService).
+``plan`` decides without I/O, from ages, sizes and disk space, how many files to drop and whether to
+refuse writes (upstream: DefaultMessageStore.CleanCommitLogService). :class:`Expiry` drops them,
+:class:`Deletions` the queues of topics that were deleted or whose records are all gone.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import StoreError
+from cometmq.store.log.segments import remove_file
 
 if TYPE_CHECKING:
-    from cometmq.store.config import StoreConfig
-    from cometmq.store.files import DiskSpace
+    from collections.abc import Awaitable, Callable
 
-_HOUR_MS = 3_600_000
-_MAX_DROPS = 10
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import DiskSpace, Files
+    from cometmq.store.log.segments import LogFile
+    from cometmq.store.parts import StoreParts
+    from cometmq.store.queue.consumequeue import ConsumeQueue
+
+_HOUR_MS: Final = 3_600_000
+_MAX_DROPS: Final = 10
+_QUEUES_A_SLICE: Final = 64
+_PIN_STEP_MS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +92,256 @@ def _refusal(space: DiskSpace, config: StoreConfig) -> str:
 
 def _hours(text: str) -> set[int]:
     return {int(word) for word in text.split(";") if word.strip().isdigit()}
+
+
+class Expiry:
+    """Removes the expired files of one store.
+
+    Readers lose access to them at once. A thread releases their memory maps and frees their disk
+    space, oldest file first: for 1 GiB a file system takes 300 ms, and the call that closes the
+    last handle waits for it. If a crash comes before that, the next start loads the remaining files
+    and retention removes them again; the order of removal leaves no gap.
+
+    ``synced`` returns the log offset below which all queue and index entries are on the device.
+    """
+
+    __slots__ = ("_closing", "_parts", "_paths", "_release", "_round", "_shorter", "_synced")
+
+    def __init__(self, parts: StoreParts, synced: Callable[[], int]) -> None:
+        self._parts = parts
+        self._synced = synced
+        #: Dropped log files, and what holds their memory maps.
+        self._closing: deque[tuple[LogFile, list[object]]] = deque()
+        self._paths: deque[str] = deque()
+        self._shorter: list[ConsumeQueue] = []
+        self._release: Callable[[int, bool], int] = lambda end, _: end
+        self._round = asyncio.Lock()
+
+    def release_with(self, release: Callable[[int, bool], int]) -> None:
+        """Call ``release`` before files are dropped.
+
+        Its arguments are the offset up to which the log should be removed and whether a full disk
+        forces that. It returns the offset up to which the log may be removed now.
+        """
+        self._release = release
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Paths of dropped index files that are still on the disk."""
+        return tuple(self._paths)
+
+    async def make_room(self, *, at_once: bool = False) -> None:
+        """Run one round of retention; ``at_once`` ignores the hours of ``deleteWhen``.
+
+        Raises OSError if a file cannot be removed; the rest of the round is then skipped.
+        """
+        async with self._round:
+            await self._free()
+            await self.check(at_once=at_once)
+            await self._free()
+
+    async def check(self, *, at_once: bool = False) -> None:
+        """Drop expired files, and refuse or allow writes depending on the free disk space.
+
+        The space of dropped files is freed by the next :meth:`make_room`.
+        """
+        parts = self._parts
+        space = parts.files.disk_space(parts.config.commit_log_directory)
+        now_ms = parts.clock.wall_ms()
+        hour = datetime.fromtimestamp(now_ms // 1000).hour
+        decision = plan(self._ages(), space, now_ms, hour, parts.config, at_once=at_once)
+        parts.state.disk_problem = decision.refusal
+        parts.state.update()
+        if decision.drop_count:
+            await self._drop(self._released(decision))
+
+    def _released(self, decision: Retention) -> int:
+        """Return how many of the files to drop may be dropped now."""
+        files = self._parts.log.segments.files[: decision.drop_count]
+        free_to = self._release(files[-1].end, decision.is_forced)
+        return sum(1 for file in files if file.end <= free_to)
+
+    def _ages(self) -> list[LogAge]:
+        """Return the ages of the droppable log files, by their modification times."""
+        parts = self._parts
+        # Queue entries may not be on the device yet: recovery makes them from these records.
+        sure = min(parts.log.durable, self._synced())
+        files = [file for file in parts.log.segments.files if file.end <= sure]
+        return [LogAge(file.base, parts.files.changed_ms(file.path)) for file in files]
+
+    async def _drop(self, count: int) -> None:
+        parts = self._parts
+        for _ in range(count):
+            held = parts.log.segments.files[0].take_map()
+            file = parts.log.segments.drop_first()
+            self._closing.append((file, held))
+            parts.seals.forget([file.base], durable=False)
+        log_start = parts.log.segments.start
+        self._paths += parts.index.drop_before(log_start)
+        for number, queue in enumerate(list(parts.queues.values()), 1):
+            if queue.move_min(log_start):
+                self._shorter.append(queue)
+            if not number % _QUEUES_A_SLICE:
+                await parts.clock.sleep_ms(0)
+
+    async def _free(self) -> None:
+        parts = self._parts
+        if self._closing:
+            await self._free_log()
+        # Queue files go after the log files: if log files outlived them, a start would report them
+        # lost.
+        shorter, self._shorter = self._shorter, []
+        for number, queue in enumerate(shorter, 1):
+            if parts.queues.get((queue.topic, queue.queue_id)) is queue:
+                queue.drop_expired()
+            if not number % _QUEUES_A_SLICE:
+                await parts.clock.sleep_ms(0)
+        while self._paths:
+            await asyncio.get_running_loop().run_in_executor(
+                parts.executor, parts.files.unlink, self._paths[0]
+            )
+            self._paths.popleft()
+
+    async def _free_log(self) -> None:
+        parts = self._parts
+        loop = asyncio.get_running_loop()
+        while self._closing:
+            file, held = self._closing[0]
+            if file.is_pinned:
+                # A thread reads it. The loop must not close the last handle, which would wait for
+                # the disk.
+                await parts.clock.sleep_ms(_PIN_STEP_MS)
+                continue
+            await loop.run_in_executor(parts.executor, _free_file, parts.files, file.path, held)
+            self._closing.popleft()
+
+
+def _free_file(files: Files, path: str, held: list[object]) -> None:
+    """Release a dropped log file's memory map and delete the file durably. Raises OSError."""
+    held.clear()
+    remove_file(files, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deleted topic.
+
+    ``pending`` is the directory with its queues, empty if it had none. Its records before the
+    physical offset ``end`` belong to the deleted topic.
+    """
+
+    end: int
+    pending: str
+
+
+class Deletions:
+    """Deletes topics; a crash at any moment leaves a topic complete or gone.
+
+    One turn of the loop forgets the queues and moves their files aside; a topic of the same name
+    that is created right after starts empty. Then the topic table records the deletion durably,
+    with the end of the log at that moment: earlier records of the topic belong to the deleted one.
+    Only then is the deletion settled, and the files are removed from the disk
+    (queue/queuefiles.py).
+
+        crash before the record    the start finds pending files, dispatches the whole log again,
+                                   and the topic is complete again
+        crash after the record     the same may be dispatched again; the topic table makes the store
+                                   drop it, up to the recorded end
+
+    Messages of a topic that was created again are never touched: their records follow the recorded
+    end.
+
+    ``write_out`` ends the turn and writes the whole log. ``note_soon`` records the positions after
+    a change that a restart must not undo.
+    """
+
+    __slots__ = ("_note_soon", "_parts", "_write_out")
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        *,
+        write_out: Callable[[], None],
+        note_soon: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parts = parts
+        self._write_out = write_out
+        self._note_soon = note_soon
+
+    def delete(self, topic: str) -> Deletion:
+        """Forget the queues of a topic; its records stay in the log until their files expire.
+
+        Raises StoreError; then the topic is unchanged.
+        """
+        parts = self._parts
+        self._write_out()
+        pending = ""
+        if topic in parts.queues.known:
+            try:
+                pending = parts.pool.set_aside(topic)
+            except OSError as error:
+                raise StoreError(
+                    f"the queues of topic {topic} cannot be moved aside: {error.strerror}; the "
+                    "topic is unchanged, repeat the deletion"
+                ) from error
+            self._forget(topic, list(parts.queues.known[topic]))
+        # A write that failed may have left whole records, which the next start takes for written.
+        return Deletion(max(parts.log.written, parts.log.left_end), pending)
+
+    async def settle(self, deletion: Deletion) -> None:
+        """Settle a durably recorded deletion: the topic cannot come back. Raises StoreError."""
+        if not deletion.pending:
+            return
+        parts = self._parts
+        try:
+            parts.pool.removals.settle(deletion.pending)
+            await self._note_soon()
+        except OSError as error:
+            raise StoreError(f"deleted queues are still at {deletion.pending}: {error}") from error
+
+    def drop_former(self, topic: str, end: int) -> None:
+        """Forget the queues of a topic that hold only records before ``end``.
+
+        Call it at a start, for every recorded deletion. Raises OSError.
+        """
+        parts = self._parts
+        former = [
+            queue_id
+            for queue_id in parts.queues.known.get(topic, ())
+            if (queue := parts.queues.queue(topic, queue_id)).min_offset < queue.max_offset
+            and queue.is_older_than(end)
+        ]
+        if former:
+            parts.pool.discard(topic, former)
+            self._forget(topic, former)
+
+    def drop_expired(self, topic: str) -> list[int]:
+        """Forget the queues of a topic whose records are all gone from the log; return their ids.
+
+        The next message of each gets offset 0. Raises StoreError, OSError.
+        """
+        parts = self._parts
+        self._write_out()
+        expired = [
+            queue_id
+            for queue_id in parts.queues.known.get(topic, ())
+            if self._is_expired(topic, queue_id)
+        ]
+        if expired:
+            parts.pool.discard(topic, expired)
+            self._forget(topic, expired)
+        return expired
+
+    def _is_expired(self, topic: str, queue_id: int) -> bool:
+        queue = self._parts.queues.queue(topic, queue_id)
+        queue.correct_min(self._parts.log.segments.start)
+        return 0 < queue.min_offset == queue.max_offset == queue.next_offset
+
+    def _forget(self, topic: str, queue_ids: list[int]) -> None:
+        parts = self._parts
+        places = [(topic, queue_id) for queue_id in queue_ids]
+        found = map(parts.queues.pop, places)
+        gone = {queue for queue in found if queue is not None}
+        parts.queues.forget(topic, queue_ids)
+        parts.backlog.forget(gone)
+        parts.dispatcher.forget(gone)

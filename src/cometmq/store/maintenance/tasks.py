@@ -22,9 +22,8 @@ from cometmq.store.checkpoint import (
 )
 from cometmq.store.config import FlushDiskType
 from cometmq.store.log.commitlog import NO_ROOM
-from cometmq.store.maintenance.checksumming import Reader, Sealer, sums_by_child
-from cometmq.store.maintenance.expiry import Expiry
-from cometmq.store.maintenance.scrub import Scrub
+from cometmq.store.maintenance.checksumming import Reader, Scrub, Sealer, sums_by_child
+from cometmq.store.maintenance.retention import Expiry
 from cometmq.store.queue.table import CHECKED_QUEUES
 
 if TYPE_CHECKING:

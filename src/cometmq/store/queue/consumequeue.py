@@ -190,7 +190,7 @@ class ConsumeQueue(QueueState):
         """
         self._floor = max(self._floor, offset)
 
-    def settle(self) -> None:
+    def finish_recovery(self) -> None:
         """End recovery; if there are no entries, offsets continue where the files began."""
         if not self.max_offset and self._floor:
             self._start_at(self._floor)

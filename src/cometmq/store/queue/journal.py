@@ -90,7 +90,7 @@ class EntryJournal:
         self._open_file(offset)
         self.start = self.end = offset
 
-    def go_on(self, start: int, offset: int) -> None:
+    def continue_at(self, start: int, offset: int) -> None:
         """Continue at the log offset ``offset`` in a new file; keep the files from ``start`` on.
 
         Raises OSError.
@@ -216,11 +216,11 @@ class Tail:
         Raises ValueError if entries before it are missing.
         """
         if offset != self.next:
-            self._go_to(offset)
+            self._move_to(offset)
         self.entries += entry
         self.next = offset + 1
 
-    def _go_to(self, offset: int) -> None:
+    def _move_to(self, offset: int) -> None:
         if not self.entries or offset < self.first:
             self.entries.clear()
             self.first = offset

@@ -44,15 +44,15 @@ _GONE: Final = "gone-"
 class Removals:
     """The files that were moved aside; ``directory`` is the directory of all queues."""
 
-    __slots__ = ("_files", "_numbers", "_something", "directory")
+    __slots__ = ("_files", "_has_work", "_numbers", "directory")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self.directory = os.path.join(directory, FOLDER)
         taken = [name.rpartition("-")[2] for name in files.names(self.directory)]
         self._numbers = count(max((int(text) for text in taken if text.isdecimal()), default=0) + 1)
-        self._something = asyncio.Event()
-        self._something.set()
+        self._has_work = asyncio.Event()
+        self._has_work.set()
 
     @property
     def unfinished(self) -> bool:
@@ -67,12 +67,12 @@ class Removals:
         files = self._files
         if not files.exists(self.directory):
             files.make_directory(self.directory)
-        aside = os.path.join(self.directory, f"{_PENDING}{next(self._numbers)}")
+        pending = os.path.join(self.directory, f"{_PENDING}{next(self._numbers)}")
         if files.exists(topic_path):
-            files.rename(topic_path, aside)
+            files.rename(topic_path, pending)
         else:
-            files.make_directory(aside)
-        return aside
+            files.make_directory(pending)
+        return pending
 
     def discard(self, queue_paths: Iterable[str]) -> None:
         """Move directories of queues aside, for deletion. Raises OSError."""
@@ -80,13 +80,13 @@ class Removals:
         self._files.make_directory(gone)
         for path in queue_paths:
             self._files.rename(path, os.path.join(gone, os.path.basename(path)))
-        self._something.set()
+        self._has_work.set()
 
-    def settle(self, aside: str) -> None:
+    def settle(self, pending: str) -> None:
         """Release pending files for deletion. Raises OSError."""
-        name = os.path.basename(aside).replace(_PENDING, _GONE)
-        self._files.rename(aside, os.path.join(self.directory, name))
-        self._something.set()
+        name = os.path.basename(pending).replace(_PENDING, _GONE)
+        self._files.rename(pending, os.path.join(self.directory, name))
+        self._has_work.set()
 
     def settle_all(self) -> None:
         """Release all pending files for deletion. Raises OSError."""
@@ -97,8 +97,8 @@ class Removals:
     async def run(self, executor: Executor) -> None:
         """Delete what may be deleted, also leftovers of earlier runs, until cancelled."""
         while True:
-            await self._something.wait()
-            self._something.clear()
+            await self._has_work.wait()
+            self._has_work.clear()
             try:
                 await self._remove_gone(executor)
             except OSError as error:
@@ -141,12 +141,12 @@ class QueueFiles:
     """
 
     __slots__ = (
-        "_doubted",
+        "_all_unsynced",
         "_failed",
         "_files",
         "_handles",
         "_limit",
-        "_told",
+        "_logged",
         "directory",
         "file_bytes",
         "kept_bytes",
@@ -164,7 +164,7 @@ class QueueFiles:
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._limit = limit
         self._failed: set[str] = set()
-        self._doubted = False
+        self._all_unsynced = False
         self.directory = directory
         self.removals = Removals(files, directory)
         self.file_bytes = file_bytes
@@ -175,7 +175,7 @@ class QueueFiles:
         #: Files that were found deleted from outside while the broker runs; the next start rebuilds
         #: them.
         self.lost: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
 
@@ -209,7 +209,7 @@ class QueueFiles:
         if not self._files.exists(directory):
             self._files.make_directory(directory)
             self.queue_count += 1
-        self._doubt_names(directory)
+        self._mark_names_unsynced(directory)
         handle = self._files.open(path, create=True)
         try:
             self._files.resize(handle, self.file_bytes)
@@ -230,7 +230,7 @@ class QueueFiles:
             self._files.close(handle)
             raise
 
-    def _doubt_names(self, directory: str) -> None:
+    def _mark_names_unsynced(self, directory: str) -> None:
         while len(directory) >= len(os.path.dirname(self.directory)):
             self.new_directories.add(directory)
             directory = os.path.dirname(directory)
@@ -313,8 +313,8 @@ class QueueFiles:
 
     def _unreadable(self, path: str, error: OSError) -> StoreCorrupt:
         # Log it once: a refused consumer asks again and again.
-        if path not in self._told:
-            self._told.add(path)
+        if path not in self._logged:
+            self._logged.add(path)
             logger.error("queue_file_unreadable path=%s error=%r", path, str(error))
         return StoreCorrupt(
             path, -1, f"cannot read this queue file: {error.strerror}",
@@ -382,10 +382,10 @@ class QueueFiles:
         """
         directory = os.path.join(self.directory, topic)
         count = len(self._files.names(directory))
-        aside = self.removals.set_aside(directory)
+        pending = self.removals.set_aside(directory)
         self.queue_count -= count
         self._moved(directory)
-        return aside
+        return pending
 
     def discard(self, topic: str, queue_ids: Iterable[int]) -> None:
         """Remove some queues of a topic, as far as they have files. Raises OSError."""
@@ -410,15 +410,15 @@ class QueueFiles:
         self.new_directories = set()
         return paths, directories
 
-    def doubt(self, topics: Mapping[str, Collection[int]]) -> None:
+    def mark_unsynced(self, topics: Mapping[str, Collection[int]]) -> None:
         """Mark all files of some queues as unsynced, since their state on the device is unknown."""
         if sum(map(len, topics.values())) > self.sync_limit:
-            self._doubted = True
+            self._all_unsynced = True
             return
         for topic, queue_ids in topics.items():
             for queue_id in queue_ids:
                 directory = os.path.join(self.directory, topic, str(queue_id))
-                self._doubt_names(directory)
+                self._mark_names_unsynced(directory)
                 names = (file_name(base) for base in self.bases(directory))
                 self.unsynced.update(os.path.join(directory, name) for name in names)
 
@@ -443,7 +443,7 @@ class QueueFiles:
         self._failed.difference_update(paths)
 
     def _sync_paths(self, paths: list[str], directories: list[str]) -> None:
-        at_once = self._doubted or len(paths) > self.sync_limit
+        at_once = self._all_unsynced or len(paths) > self.sync_limit
         for path in sorted(self._failed.intersection(paths) if at_once else paths):
             try:
                 handle = self._files.open(path)
@@ -459,7 +459,7 @@ class QueueFiles:
         if at_once:
             if self._files.exists(self.directory):
                 self._files.sync_filesystem(self.directory)
-            self._doubted = False
+            self._all_unsynced = False
             directories = []
         for directory in sorted(directories):
             # The topic may have been deleted in the meantime.

@@ -111,7 +111,7 @@ class QueueTable:
                 self._check(queue)
                 queue.load(self.load_below, log_start)
                 if not self.recovering:
-                    queue.settle()
+                    queue.finish_recovery()
             ids.add(queue_id)
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         self._count += 1

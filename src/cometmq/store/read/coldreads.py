@@ -2,7 +2,7 @@
 
 Bytes in memory are returned at once (:class:`ColdReads` says which); a thread reads all others,
 because a page fault in a memory map stops the whole process until the device answers, and so does a
-read. A block that differs from its seal (scrub.py finds them) is not served. It is compared again
+read. A block that differs from its seal (the scrub finds them) is not served. It is compared again
 on each request: its file may have been restored in the meantime.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cometmq.core.clock import Clock
     from cometmq.store.log.commitlog import CommitLog
-    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import LogFile
 
 logger = logging.getLogger(__name__)
 

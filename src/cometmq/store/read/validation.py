@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import is_record
+from cometmq.store.dispatch import row_of
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.log.scan import Scan, log_bytes
-from cometmq.store.write.dispatch import row_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

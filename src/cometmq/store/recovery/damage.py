@@ -35,16 +35,16 @@ from cometmq.message.record import (
 )
 from cometmq.store.config import DamagePolicy
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
-from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.scan import Resumption, resumption
-from cometmq.store.recoveryreport import Damage
+from cometmq.store.log.segments import LogFile
+from cometmq.store.parts import Damage
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
     from cometmq.store.log.scan import Scan
     from cometmq.store.log.segments import FileFault, Segments
-    from cometmq.store.recovery.quarantine import SetAside
+    from cometmq.store.recovery.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -72,41 +72,41 @@ class LogRepair:
     """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
     opening.py cuts what follows the end. ``punch`` replaces the queue entries for a range of the
-    log by holes. Before the damage policy gives up bytes that had been synced, ``note_cut`` is
+    log by holes. Before the damage policy gives up bytes that had been synced, ``record_cut`` is
     called with their offset, which ``cut`` then holds. With ``looks_behind``, records may follow
     zeros: the machine may have lost power.
     """
 
     __slots__ = (
-        "_aside",
         "_config",
         "_looks_behind",
+        "_quarantine",
         "_segments",
         "cut",
         "damages",
-        "note_cut",
         "proof",
         "punch",
+        "record_cut",
     )
 
     def __init__(
         self,
         segments: Segments,
         config: StoreConfig,
-        aside: SetAside,
+        quarantine: Quarantine,
         proof: Proof,
         *,
         looks_behind: bool,
         punch: Callable[[int, int], None],
-        note_cut: Callable[[int], None],
+        record_cut: Callable[[int], None],
     ) -> None:
         self._segments = segments
         self._config = config
-        self._aside = aside
+        self._quarantine = quarantine
         self._looks_behind = looks_behind
         self.proof = proof
         self.punch = punch
-        self.note_cut = note_cut
+        self.record_cut = record_cut
         self.damages: list[Damage] = []
         self.cut: int | None = None
 
@@ -118,10 +118,10 @@ class LogRepair:
         """
         while True:
             yield from scan
-            if not self._mend(scan):
+            if not self._repair(scan):
                 return
 
-    def _mend(self, scan: Scan) -> bool:
+    def _repair(self, scan: Scan) -> bool:
         """Handle the place where the scan stopped; return whether the scan goes on."""
         offset = scan.position
         if scan.end is not None and offset >= scan.end:
@@ -132,7 +132,7 @@ class LogRepair:
         if not self.proof.covers(offset, record):
             if record is not None:
                 reason = f"torn end of the log ({scan.problem}) with valid records after it"
-                self._aside.keep_log_from(self._segments, offset, reason)
+                self._quarantine.keep_log_from(self._segments, offset, reason)
             elif scan.torn:
                 logger.warning("log_end_torn offset=%d problem=%r", offset, scan.problem)
             return False
@@ -150,8 +150,8 @@ class LogRepair:
             self._skip(offset, following, record.store_ms if record else 0)
             scan.position = following.offset
             return True
-        self.note_cut(offset)
-        self._aside.keep_log_from(self._segments, offset, damage.problem)
+        self.record_cut(offset)
+        self._quarantine.keep_log_from(self._segments, offset, damage.problem)
         self.cut = offset
         return False
 
@@ -194,7 +194,7 @@ class LogRepair:
             if file.end > start and file.base < stop
         ]
         for file, first, end in parts:
-            self._aside.copy(file, first, end, "damage in the log is skipped")
+            self._quarantine.copy(file, first, end, "damage in the log is skipped")
         self.punch(start, stop)
         for file, first, end in parts:
             fill(file, first, end, store_ms)
@@ -269,12 +269,12 @@ def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, 
     )
 
 
-def mend_file(
+def repair_file(
     fault: FileFault,
     segments: Segments,
     files: Files,
     config: StoreConfig,
-    aside: SetAside,
+    quarantine: Quarantine,
     punch: Callable[[int, int], None],
 ) -> None:
     """Repair a broken log file as the policy says. Raises StoreCorrupt if it refuses."""
@@ -285,7 +285,7 @@ def mend_file(
         "log_file_broken path=%s policy=%s problem=%r", fault.path, policy.name, fault.problem
     )
     if fault.size_bytes >= 0:
-        _set_size(fault, files, segments.file_bytes, aside)
+        _set_size(fault, files, segments.file_bytes, quarantine)
     elif policy is DamagePolicy.SKIP:
         punch(fault.base, fault.next_base)
         for base in range(fault.base, fault.next_base, segments.file_bytes):
@@ -296,15 +296,15 @@ def mend_file(
         for name in files.names(segments.directory):
             if name.isdigit() and int(name) > fault.base:
                 path = os.path.join(segments.directory, name)
-                aside.move(path, f"{name}-whole", f"after the missing {fault.path}")
+                quarantine.move(path, f"{name}-whole", f"after the missing {fault.path}")
 
 
-def _set_size(fault: FileFault, files: Files, size_bytes: int, aside: SetAside) -> None:
+def _set_size(fault: FileFault, files: Files, size_bytes: int, quarantine: Quarantine) -> None:
     handle = files.open(fault.path)
     try:
         if fault.size_bytes > size_bytes:
             file = LogFile(files, fault.path, fault.base, fault.size_bytes, handle)
-            aside.copy(file, fault.base + size_bytes, file.end, fault.problem)
+            quarantine.copy(file, fault.base + size_bytes, file.end, fault.problem)
         files.resize(handle, size_bytes)
         files.allocate(handle, size_bytes)
         files.datasync(handle)

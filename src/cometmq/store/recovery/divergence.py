@@ -1,13 +1,13 @@
 """Truncation of a closed log, where it went on differently from the master's log.
 
-    note     the part of log, queues and index that the next start may trust
+    record   the part of log, queues and index that the next start may trust
     seals    remove those of the files that change
-    aside    save the removed bytes unchanged (quarantine.py), durably
+    save     copy the removed bytes unchanged (quarantine.py), durably
     cut      remove later files, last first; write zeros to the end of the file, durably
 
 The result is a store as after a crash of the machine: the next start (opening.py) takes queues and
 index back to the log's end, as usual. A crash at any step leaves the log unchanged, or with an end
-after the cut. Nothing may be appended before :func:`cut_diverged_log` has returned once; after
+after the cut. Nothing may be appended before :func:`truncate_diverged_log` has returned once; after
 that, no removed byte comes back.
 """
 
@@ -31,7 +31,7 @@ from cometmq.store.checkpoint import (
 from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.log.scan import Scan
 from cometmq.store.log.segments import Segments
-from cometmq.store.recovery.quarantine import SetAside
+from cometmq.store.recovery.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncation:
     """The result of a truncation: a log that ended at ``end`` ends at ``offset``.
 
     ``records`` counts the removed records; ``kept`` are the files that contain them.
@@ -54,9 +54,9 @@ class Cut:
     kept: tuple[str, ...]
 
 
-def cut_diverged_log(
+def truncate_diverged_log(
     config: StoreConfig, clock: Clock, files: Files, offset: int, reason: str
-) -> Cut:
+) -> Truncation:
     """Truncate the log before the record that contains the physical ``offset``.
 
     Raises StoreLocked while a broker runs on it, StoreCorrupt if files of the log are missing,
@@ -71,13 +71,13 @@ def cut_diverged_log(
     segments = Segments(files, config.commit_log_directory, config.mapped_file_size_commit_log)
     try:
         segments.load()
-        return _Cutting(config, clock, files, segments).cut(offset, reason)
+        return _Truncating(config, clock, files, segments).truncate(offset, reason)
     finally:
         segments.close()
         files.close(lock)
 
 
-def border_before(segments: Segments, offset: int) -> int:
+def record_end_before(segments: Segments, offset: int) -> int:
     """Return the end of the last record that ends at or before a physical offset."""
     file = segments.find(min(offset, segments.end - 1))
     if file is None:
@@ -92,25 +92,25 @@ def border_before(segments: Segments, offset: int) -> int:
     return scan.position if scan.position <= offset else border
 
 
-class _Cutting:
+class _Truncating:
     """One truncation, step by step; the caller holds the lock."""
 
     def __init__(self, config: StoreConfig, clock: Clock, files: Files, segments: Segments) -> None:
         self._root = config.store_path_root_dir
         self._files = files
         self._segments = segments
-        self._aside = SetAside(files, self._root, clock)
+        self._quarantine = Quarantine(files, self._root, clock)
 
-    def cut(self, offset: int, reason: str) -> Cut:
+    def truncate(self, offset: int, reason: str) -> Truncation:
         """Run all steps."""
         segments = self._segments
-        border = border_before(segments, offset)
+        border = record_end_before(segments, offset)
         tail = Scan(segments, border)
         records = sum(1 for _ in tail)
         end = tail.position
-        self._note(border)
+        self._record_positions(border)
         segments.keep_seals(BlockChecksums(self._files, self._root), border)
-        self._aside.keep_log_from(segments, border, reason)
+        self._quarantine.keep_log_from(segments, border, reason)
         segments.drop_after(border)
         file = segments.find(border)
         if file is not None:
@@ -118,29 +118,29 @@ class _Cutting:
         self._files.sync_directory(segments.directory)
         logger.warning(
             "log_cut offset=%d end=%d records=%d bytes=%d kept=%r reason=%r",
-            border, end, records, end - border, list(self._aside.kept), reason,
+            border, end, records, end - border, list(self._quarantine.kept), reason,
         )  # fmt: skip
-        return Cut(border, end, records, tuple(self._aside.kept))
+        return Truncation(border, end, records, tuple(self._quarantine.kept))
 
-    def _note(self, border: int) -> None:
+    def _record_positions(self, border: int) -> None:
         """Record that nothing after the border may be trusted, whatever was recorded before."""
         files, root, low = self._files, self._root, self._segments.start
         files.close(files.open(abort_path(root), create=True))
         files.sync_directory(root)
-        noted = read_positions(files, root)
-        if noted is None:
+        positions = read_positions(files, root)
+        if positions is None:
             size = self._segments.file_bytes
             times = read_checkpoint(files, root)
-            noted = Positions("", False, low, low, 0, times, low, file_bytes=size)
+            positions = Positions("", False, low, low, 0, times, low, file_bytes=size)
         after_a_crash = replace(
-            noted,
+            positions,
             boot_id="",
             clean=False,
-            written=min(noted.written, border),
-            synced=min(noted.synced, border),
-            durable=min(noted.durable or noted.synced, border),
+            written=min(positions.written, border),
+            synced=min(positions.synced, border),
+            durable=min(positions.durable or positions.synced, border),
             entries=-1,
             shrunk=True,
-            number=noted.number + 1,
+            number=positions.number + 1,
         )
         write_positions(files, root, after_a_crash, durable=True)

@@ -30,20 +30,20 @@ from cometmq.store.log.commitlog import NO_ROOM, CommitLog
 from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
+from cometmq.store.parts import RecoveryReport
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.recovery.damage import LogRepair, Proof, mend_file, ways_out
-from cometmq.store.recovery.indexcheck import check_index
+from cometmq.store.recovery.damage import LogRepair, Proof, repair_file, ways_out
+from cometmq.store.recovery.filechecks import QueueRecovery, check_index
 from cometmq.store.recovery.mounts import warn_of_mounts
-from cometmq.store.recovery.quarantine import SetAside
-from cometmq.store.recovery.queuevalidation import Queues
-from cometmq.store.recovery.rebuild import CatchUp, Progress
-from cometmq.store.recovery.startingpoint import (
+from cometmq.store.recovery.quarantine import Quarantine
+from cometmq.store.recovery.rebuild import (
+    LogReplay,
+    Progress,
     StartingPoint,
     by_checkpoint,
     starting_point,
 )
-from cometmq.store.recoveryreport import RecoveryReport
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -120,12 +120,16 @@ class LogLoading:
     """Loads the log files of one store; ``positions`` are the notes of its last run."""
 
     def __init__(
-        self, store: MessageStore, aside: SetAside, queues: Queues, positions: Positions | None
+        self,
+        store: MessageStore,
+        quarantine: Quarantine,
+        queues: QueueRecovery,
+        positions: Positions | None,
     ) -> None:
         self._store = store
         self._config = store.config
         self._segments = store.log.segments
-        self._aside = aside
+        self._quarantine = quarantine
         self._queues = queues
         self._positions = positions
         self._short: list[FileFault] = []
@@ -137,23 +141,28 @@ class LogLoading:
         repaired and the damage policy permits it; StoreFull if there is no room for the first file.
         """
         store, segments = self._store, self._segments
-        noted = self._positions
-        size = noted.file_bytes if noted is not None else 0
+        positions = self._positions
+        size = positions.file_bytes if positions is not None else 0
         if size not in (0, segments.file_bytes):
             raise StoreCorrupt(
                 segments.directory, -1,
                 f"mappedFileSizeCommitLog is {segments.file_bytes}, the store was written with "
                 f"{size}: start with that value",
             )  # fmt: skip
-        segments.load(self._mend_file, size_is_sure=size > 0)
+        segments.load(self._repair_file, size_is_sure=size > 0)
         segments.attach(store.seals)
         if not segments.files:
             self._create_first(self._first_base())
 
-    def _mend_file(self, fault: FileFault) -> None:
+    def _repair_file(self, fault: FileFault) -> None:
         self._store.seals.forget([fault.base])
-        mend_file(
-            fault, self._segments, self._store.files, self._config, self._aside, self._queues.punch
+        repair_file(
+            fault,
+            self._segments,
+            self._store.files,
+            self._config,
+            self._quarantine,
+            self._queues.punch,
         )
         if 0 <= fault.size_bytes < self._segments.file_bytes:
             self._short.append(fault)
@@ -163,8 +172,12 @@ class LogLoading:
 
         Raises StoreCorrupt if there must have been files, unless the damage policy gives them up.
         """
-        noted = self._positions
-        end = max(noted.written, noted.durable) if noted is not None else self._queues.reach()
+        positions = self._positions
+        end = (
+            max(positions.written, positions.durable)
+            if positions is not None
+            else self._queues.log_end()
+        )
         if not end:
             return 0
         directory, size = self._segments.directory, self._segments.file_bytes
@@ -266,18 +279,20 @@ class _Opening:
         self._begin_ns = clock.monotonic_ns()
         self._positions = read_positions(files, root)
         self._checkpoint = read_checkpoint(files, root)
-        noted = self._positions
-        self._crashed = files.exists(abort_path(root)) or (noted is not None and not noted.clean)
-        self._aside = SetAside(files, root, clock)
+        positions = self._positions
+        self._crashed = files.exists(abort_path(root)) or (
+            positions is not None and not positions.clean
+        )
+        self._quarantine = Quarantine(files, root, clock)
         self._segments = Segments(
             files, config.commit_log_directory, config.mapped_file_size_commit_log
         )
         pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
-        self._queues = Queues(self._store, self._aside)
-        if noted is not None:
-            self._queues.begins = frozenset(noted.begins)
+        self._queues = QueueRecovery(self._store, self._quarantine)
+        if positions is not None:
+            self._queues.begins = frozenset(positions.begins)
         self._unfinished = pool.removals.unfinished
         self._proof = 0
 
@@ -288,47 +303,49 @@ class _Opening:
             forget_positions(self._files, self._root)
             store.seals.doubt()
         self._queues.find()
-        loading = LogLoading(store, self._aside, self._queues, self._positions)
+        loading = LogLoading(store, self._quarantine, self._queues, self._positions)
         loading.load()
         start = loading.prove_short_files(self._starting_point())
         self._proof = start.proof.offset
         index_from = self._load_derived(start)
-        mender = self._mender(start)
-        passes = CatchUp(store, start, self._queues, index_from, mender, progress)
+        repair = self._log_repair(start)
+        replay = LogReplay(store, start, self._queues, index_from, repair, progress)
         if self._crashed:
-            store.pool.doubt(store.topics())
+            store.pool.mark_unsynced(store.topics())
         lows = [self._rebuild.log_from, start.offset, *loading.unread]
         if self._crashed and self._positions is not None:
-            # Pages that a failed sync dropped must be read again, even if they were noted as
-            # written.
+            # Pages that a failed sync dropped must be read again, even if they are recorded
+            # as written.
             lows.append(proven_end(self._segments, self._positions))
-        first = passes.begin(min(lows))
-        scan = passes.run(first)
-        self._drop_lost(mender, scan.position if scan.position < start.offset else None)
-        self._forget_keys(mender, passes, index_from, scan.position)
+        first = replay.begin(min(lows))
+        scan = replay.run(first)
+        self._drop_lost(repair, scan.position if scan.position < start.offset else None)
+        self._forget_keys(repair, replay, index_from, scan.position)
         for queue in store.queues.values():
-            queue.settle()
+            queue.finish_recovery()
             queue.correct_min(self._segments.start)
-        self._queues.note_begins()
+        self._queues.record_begins()
         store.queues.load_below = scan.position
         store.queues.recovering = False
-        self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
-        noted_ms = self._positions.last_ms if self._positions is not None else 0
-        store.state.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
+        self._queues.check_on_first_use(
+            start.offset, exact=start.slots_valid, torn=start.stale_entries
+        )
+        recorded_ms = self._positions.last_ms if self._positions is not None else 0
+        store.state.last_ms = max(replay.last_ms() or self._last_recorded_ms(), recorded_ms)
         cut_and_sync_log_end(
             store,
             self._positions,
             scan.position,
             first,
             crashed=self._crashed,
-            cut=scan.torn or bool(self._aside.kept),
+            cut=scan.torn or bool(self._quarantine.kept),
         )
         store.log.resume(scan.position)
         store.sync_waiters.position = scan.position
         number = self._positions.number if self._positions is not None else 0
         store.maintenance.resume(min(first, self._synced(start)), number)
         store.maintenance.scrub.resume()
-        self._report(start, first, scan, mender, passes)
+        self._report(start, first, scan, repair, replay)
         store.maintenance.mark_running()
         store.state.update()
         # The whole log was dispatched again: pending files of deleted topics are not needed.
@@ -340,7 +357,7 @@ class _Opening:
     def _root(self) -> str:
         return self._config.store_path_root_dir
 
-    # --- what can be believed ----------------------------------------------------------------
+    # --- what can be trusted -----------------------------------------------------------------
 
     def _starting_point(self) -> StartingPoint:
         """Return where to begin, and load valid queues if each one must be checked."""
@@ -349,20 +366,20 @@ class _Opening:
             segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
             -1 if self._unfinished else self._store.pool.queue_count,
         )  # fmt: skip
-        queues.look(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        queues.check_all(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         start = self._resume_queues(start)
         if start.by_queues:
-            queues.load_good()
+            queues.load_valid()
             end = queues.records_end()
             if not segments.start <= end <= segments.end:
                 return by_checkpoint(segments, self._checkpoint)
             return replace(start, offset=end, dispatch_from=end, likely_end=end, proof=Proof(end))
-        noted = self._positions
+        positions = self._positions
         if queues.checked or start.stale_entries:
-            queues.load_good()
-        believed = start.dispatch_from == start.offset and not start.stale_entries
-        if believed and noted is not None and not queues.faults:
-            missing = queues.missing_entries(noted.entries, exact=start.slots_valid)
+            queues.load_valid()
+        trusted = start.dispatch_from == start.offset and not start.stale_entries
+        if trusted and positions is not None and not queues.faults:
+            missing = queues.missing_entries(positions.entries, exact=start.slots_valid)
             if missing:
                 reason = f"{start.reason}, {missing} queue entries are missing"
                 logger.error("queue_entries_missing count=%d", missing)
@@ -371,23 +388,23 @@ class _Opening:
 
     def _resume_queues(self, start: StartingPoint) -> StartingPoint:
         """Add entries that the queue files lack from the journal; return where to dispatch from."""
-        noted, journal = self._positions, self._store.dispatcher.journal
-        if noted is None or noted.complete < 0:
+        positions, journal = self._positions, self._store.dispatcher.journal
+        if positions is None or positions.complete < 0:
             journal.remove()
             return start
-        usual = start.offset == start.dispatch_from == noted.written and not start.stale_entries
+        usual = start.offset == start.dispatch_from == positions.written and not start.stale_entries
         if usual and not self._queues.faults and self._rebuild == Rebuild():
             directory = os.path.join(self._root, JOURNAL_DIRECTORY)
-            tails = read_journal(self._files, directory, noted.complete, noted.written)
+            tails = read_journal(self._files, directory, positions.complete, positions.written)
             if tails is not None:
-                since = noted.complete, self._checkpoint.queues_ms
+                since = positions.complete, self._checkpoint.queues_ms
                 for queue in self._store.queues.resume(tails):
                     self._store.dispatcher.resume(queue, since)
-                journal.go_on(noted.complete, noted.written)
+                journal.continue_at(positions.complete, positions.written)
                 return start
         journal.remove()
         low = self._segments.start
-        return replace(start, dispatch_from=max(min(start.dispatch_from, noted.complete), low))
+        return replace(start, dispatch_from=max(min(start.dispatch_from, positions.complete), low))
 
     def _load_derived(self, start: StartingPoint) -> int:
         """Set aside bad queue and index files, and load the valid ones.
@@ -395,64 +412,64 @@ class _Opening:
         Returns the offset from which the index must be rebuilt.
         """
         store, config = self._store, self._config
-        noted = self._positions.index if self._positions is not None else None
-        state = check_index(self._files, config, self._segments, start.offset, noted)
+        names = self._positions.index if self._positions is not None else None
+        state = check_index(self._files, config, self._segments, start.offset, names)
         if self._positions is not None and self._positions.rebuild >= 0:
             state.start = min(state.start, max(self._positions.rebuild, self._segments.start))
         if self._rebuild.index:
             state.forget_all(self._files, config, self._segments.start)
-        self._queues.want(self._rebuild.queues)
+        self._queues.request_rebuild(self._rebuild.queues)
         index_from = state.start if config.message_index_enable else start.offset
         if self._queues.faults or min(index_from, start.dispatch_from) < start.offset:
-            self._note(rebuild=self._segments.start)
-        self._queues.set_aside_bad()
-        for path in state.beyond:
+            self._record(rebuild=self._segments.start)
+        self._queues.set_aside_invalid()
+        for path in state.unneeded:
             self._files.unlink(path)
         for path, problem in reversed(state.bad):
-            self._aside.move(path, f"index-{os.path.basename(path)}", problem)
+            self._quarantine.move(path, f"index-{os.path.basename(path)}", problem)
         store.queues.load_below = start.offset
         store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
         return index_from
 
-    def _mender(self, start: StartingPoint) -> LogRepair:
-        noted, boot_id = self._positions, self._files.boot_id()
-        same_boot = bool(boot_id) and noted is not None and noted.boot_id == boot_id
+    def _log_repair(self, start: StartingPoint) -> LogRepair:
+        positions, boot_id = self._positions, self._files.boot_id()
+        same_boot = bool(boot_id) and positions is not None and positions.boot_id == boot_id
         return LogRepair(
             self._segments,
             self._config,
-            self._aside,
+            self._quarantine,
             start.proof,
             looks_behind=self._crashed and not same_boot,
             punch=self._queues.punch,
-            note_cut=self._note_cut,
+            record_cut=self._record_cut,
         )
 
-    # --- notes -------------------------------------------------------------------------------
+    # --- positions ---------------------------------------------------------------------------
 
-    def _note(self, **changes: int | bool | str) -> None:
+    def _record(self, **changes: int | bool | str) -> None:
         """Record, before any change, what the next start must know if this one is interrupted."""
-        noted = self._positions
-        if noted is None:
+        positions = self._positions
+        if positions is None:
             low = self._segments.start
-            noted = Positions(
+            positions = Positions(
                 "", False, low, low, self._store.pool.queue_count, self._checkpoint, self._proof,
                 file_bytes=self._segments.file_bytes,
             )  # fmt: skip
-        self._positions = changed(noted, clean=False, number=noted.number + 1, **changes)
+        self._positions = changed(positions, clean=False, number=positions.number + 1, **changes)
         write_positions(self._files, self._root, self._positions, durable=True)
 
-    def _note_cut(self, offset: int) -> None:
-        noted = self._positions
-        written = min(noted.written, offset) if noted is not None else 0
-        synced = min(noted.synced, offset) if noted is not None else 0
+    def _record_cut(self, offset: int) -> None:
+        positions = self._positions
+        written = min(positions.written, offset) if positions is not None else 0
+        synced = min(positions.synced, offset) if positions is not None else 0
         # As after a crash of the machine: every queue must be checked.
-        self._note(boot_id="", written=written, synced=synced, durable=offset, shrunk=True)
+        self._record(boot_id="", written=written, synced=synced, durable=offset, shrunk=True)
 
     def _synced(self, start: StartingPoint) -> int:
         """Return the log offset up to which queue and index files are durable."""
         return start.offset if self._positions is None else self._positions.synced
 
-    def _last_noted_ms(self) -> int:
+    def _last_recorded_ms(self) -> int:
         """Return the store time of the last record, ms, if no record was read."""
         if self._positions is not None:
             return self._checkpoint.log_ms
@@ -461,13 +478,13 @@ class _Opening:
 
     # --- after the log was read --------------------------------------------------------------
 
-    def _drop_lost(self, mender: LogRepair, end: int | None) -> None:
+    def _drop_lost(self, repair: LogRepair, end: int | None) -> None:
         """Drop entries whose records were given up or lie after ``end``."""
-        cut = end if mender.cut is None else mender.cut
+        cut = end if repair.cut is None else repair.cut
         if cut is not None:
             self._queues.cut(cut)
             self._cut_index(cut)
-        if mender.damages:
+        if repair.damages:
             self._queues.trim()
 
     def _cut_index(self, offset: int) -> None:
@@ -479,22 +496,22 @@ class _Opening:
         index.close()
         index.load(offset, clean=False)
 
-    def _forget_keys(self, mender: LogRepair, passes: CatchUp, index_from: int, end: int) -> None:
+    def _forget_keys(self, repair: LogRepair, replay: LogReplay, index_from: int, end: int) -> None:
         """Rebuild the index from the first skipped damage on, if it may have entries for lost
         records."""
-        first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
+        first = min((d.offset for d in repair.damages if d.offset != repair.cut), default=end)
         if first < min(index_from, end) and self._config.message_index_enable:
-            self._note(rebuild=first)
+            self._record(rebuild=first)
             self._cut_index(first)
-            passes.index_again(first, end)
+            replay.index_again(first, end)
 
     def _report(
-        self, start: StartingPoint, first: int, scan: Scan, mender: LogRepair, passes: CatchUp
+        self, start: StartingPoint, first: int, scan: Scan, repair: LogRepair, replay: LogReplay
     ) -> None:
-        store, remade = self._store, tuple(passes.remade)
-        cut = -1 if mender.cut is None else mender.cut
-        noted_shrunk = self._positions is not None and self._positions.shrunk
-        lost = bool(mender.damages or self._aside.kept or remade)
+        store, remade = self._store, tuple(replay.remade)
+        cut = -1 if repair.cut is None else repair.cut
+        was_shrunk = self._positions is not None and self._positions.shrunk
+        lost = bool(repair.damages or self._quarantine.kept or remade)
         report = store.report = RecoveryReport(
             self._crashed,
             start.reason,
@@ -503,11 +520,11 @@ class _Opening:
             scan.records,
             scan.torn,
             (self._clock.monotonic_ns() - self._begin_ns) // 1_000_000,
-            shrunk=self._crashed or scan.torn or lost or noted_shrunk,
-            damages=tuple(mender.damages),
+            shrunk=self._crashed or scan.torn or lost or was_shrunk,
+            damages=tuple(repair.damages),
             cut=cut,
             remade=remade,
-            kept=tuple(self._aside.kept),
+            kept=tuple(self._quarantine.kept),
         )
         logger.info(
             "store_opened path=%s crashed=%s reason=%r start=%d end=%d records=%d duration_ms=%d",

@@ -22,8 +22,7 @@ from cometmq.store.log.segments import remove_file
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.files import Files
-    from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.segments import Segments
+    from cometmq.store.log.segments import LogFile, Segments
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ _COPY_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 
 
-class SetAside:
+class Quarantine:
     """The set-aside directory of one store, created on first use.
 
     ``kept`` are the paths that were added.

@@ -1,15 +1,19 @@
-"""Rebuild of queues and index from the log at a start.
+"""Rebuild of queues and index from the log at a start, and the offset at which it begins.
 
-One pass over the log finds its end. It begins where derived files are no longer trusted. It
-dispatches all records after that point to every queue, and earlier ones to bad queues and, if
-needed, to the index. A second pass completes queues that turn out to lack entries in between. The
-dispatch is the same as for live appends (dispatch.py).
+The log is the only authority. From the notes of the last run, ``starting_point`` decides from which
+offset on derived files are not trusted, and up to which offset the log was durable (upstream:
+CommitLog.recoverNormally, recoverAbnormally).
+
+From there, one pass over the log finds its end. It dispatches all records to every queue, and
+earlier ones to bad queues and, if needed, to the index. A second pass completes queues that turn
+out to lack entries in between. The dispatch is the same as for live appends (dispatch.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,42 +21,143 @@ from cometmq.core.errors import MessageIllegal
 from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import WriteBatch
-from cometmq.store.log.scan import Scan
+from cometmq.store.dispatch import row_of
+from cometmq.store.log.scan import Scan, first_record
 from cometmq.store.queue.consumequeue import Dispatched
-from cometmq.store.recovery.damage import lost_tail
-from cometmq.store.write.dispatch import row_of
+from cometmq.store.recovery.damage import Proof, lost_tail
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.speedups import Walked
+    from cometmq.store.checkpoint import Checkpoint, Positions
+    from cometmq.store.log.segments import Segments
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.recovery.damage import LogRepair
-    from cometmq.store.recovery.queuevalidation import QueueKey, Queues
-    from cometmq.store.recovery.startingpoint import StartingPoint
+    from cometmq.store.recovery.filechecks import QueueKey, QueueRecovery
 
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 2048
+#: Margin of 3 s. A Java broker records times of messages; messages from shortly before such a time
+#: may have been stored after the flush.
+_LOG_MARGIN_MS = 3_000
+#: Margin of 10 min. A Java broker's time for the queues may be up to one flush interval, a minute,
+#: ahead of their flush.
+_QUEUES_MARGIN_MS = 600_000
 _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
 _NEVER = (1 << 63) - 1
 
 #: Called with the physical offset that was reached and the expected end of the log.
 Progress = Callable[[int, int], None]
-Shape = Callable[["Record"], Dispatched | None]
+RowMaker = Callable[["Record"], Dispatched | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """The offset below which queue and index files are trusted, with the state of the files.
+
+    If ``dispatch_from`` is lower than ``offset``, some files may lack entries: records from there
+    on are dispatched to all that lack them. ``slots_valid`` says that the index slots on disk are
+    right and that no file has entries for records after ``offset``. ``stale_entries`` says that
+    queue files may have entries for lost records, so each file must be checked. ``proof`` is the
+    part of the log that was durable, ``likely_end`` its probable end. ``by_queues`` says that the
+    log counts as dispatched up to the last queue entry.
+    """
+
+    offset: int
+    slots_valid: bool
+    stale_entries: bool
+    reason: str
+    proof: Proof
+    dispatch_from: int
+    likely_end: int
+    by_queues: bool = False
+
+
+def starting_point(
+    segments: Segments,
+    positions: Positions | None,
+    boot_id: str,
+    crashed: bool,
+    checkpoint: Checkpoint,
+    queue_count: int,
+) -> StartingPoint:
+    """Decide where recovery starts.
+
+    ``queue_count`` is the number of queues with files, -1 if some may be missing. CometMQ's
+    positions are used unless another broker has written to the store since. Otherwise the state
+    that a Java broker left decides: the queues after a clean stop, else its checkpoint.
+    """
+    if positions is not None:
+        return _by_positions(segments, positions, boot_id, crashed, queue_count)
+    if crashed:
+        return by_checkpoint(segments, checkpoint)
+    end = segments.end
+    is_new = all(first_record(file) is None for file in segments.files)
+    reason = "new store" if is_new else "clean stop by another broker"
+    return StartingPoint(end, True, False, reason, Proof(end), end, end, by_queues=True)
+
+
+def _by_positions(
+    segments: Segments, positions: Positions, boot_id: str, crashed: bool, queue_count: int
+) -> StartingPoint:
+    low, high = segments.start, segments.end
+    same_boot = bool(boot_id) and positions.boot_id == boot_id
+    slots_valid = stale = False
+    if positions.clean and not crashed:
+        offset, slots_valid, reason = positions.written, True, "clean stop"
+    elif same_boot:
+        offset, reason = positions.written, "crash of the process"
+    else:
+        offset, stale, reason = positions.synced, True, "crash of the machine"
+    dispatch_from = offset
+    if positions.rebuild >= 0:
+        reason, stale = f"{reason} while entries were being made again", True
+        dispatch_from = positions.rebuild
+        if not same_boot:
+            offset = min(offset, dispatch_from)
+    elif queue_count < positions.queues:
+        reason, dispatch_from = f"{reason}, queue files are missing", low
+    if offset > high:
+        # The last files are gone: the log's end is in the last one that is left.
+        offset, slots_valid, stale = max(high - segments.file_bytes, low), False, True
+    offset = max(offset, low)
+    return StartingPoint(
+        offset,
+        slots_valid,
+        stale,
+        reason,
+        Proof(positions.durable or positions.synced),
+        max(min(dispatch_from, offset), low),
+        max(positions.written, positions.durable),
+    )
+
+
+def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
+    """Decide where recovery starts after a crash of another broker."""
+    proof = Proof(0, checkpoint.log_ms - _LOG_MARGIN_MS)
+    sure_ms = min(proof.store_ms, checkpoint.queues_ms - _QUEUES_MARGIN_MS)
+    offset = segments.start
+    for file in reversed(segments.files):
+        first = first_record(file)
+        if first is not None and 0 < first.store_ms <= sure_ms:
+            offset = file.base
+            break
+    return StartingPoint(offset, False, True, "checkpoint", proof, offset, segments.end)
 
 
 class _Pass(NamedTuple):
     """The task of one pass over the log.
 
-    ``shape`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
+    ``make_row`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
     takes a queue and the offset of one of its records, and returns the offset from which the queue
     may lack entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from``
     may change. With ``in_order``, a queue that would get a gap is examined record by record.
     """
 
-    shape: Shape
+    make_row: RowMaker
     lacks_from: Callable[[QueueKey, int], int]
     index_from: int = _NEVER
     borders: tuple[int, ...] = ()
@@ -72,26 +177,29 @@ class _Lacking(NamedTuple):
     begins: list[int]
 
 
-class CatchUp:
-    """The passes over the log. The index lacks entries from ``index_from`` on."""
+class LogReplay:
+    """Passes over the log that bring queues and index up to its end.
+
+    The index lacks entries from ``index_from`` on.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         start: StartingPoint,
-        queues: Queues,
+        queues: QueueRecovery,
         index_from: int,
-        mender: LogRepair,
+        repair: LogRepair,
         progress: Progress = lambda position, end: None,
     ) -> None:
         self._store = store
         self._start = start
         self._queues = queues
         self._index_from = index_from
-        self._mender = mender
+        self._repair = repair
         self._progress = progress
         self._late: dict[QueueKey, int] = {}
-        self._held: dict[QueueKey, int] = {}
+        self._record_ends: dict[QueueKey, int] = {}
         self._times_ms = (0, 0)
         self._rows: list[Dispatched] = []
         self._known: _Lacking | None = None
@@ -110,7 +218,10 @@ class CatchUp:
         start = self._start
         borders = (start.offset, start.dispatch_from, self._index_from)
         scan = self._pass(
-            _Pass(self._shape, self._lacks_from, self._index_from, borders, in_order=True), first
+            _Pass(
+                self._row_in_first_pass, self._lacks_from, self._index_from, borders, in_order=True
+            ),
+            first,
         )
         self._find_short()
         if self._late:
@@ -122,13 +233,13 @@ class CatchUp:
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
             dispatcher.begin(begin)
-            self._pass(_Pass(self._shape_late, self._late_from), begin, scan.position)
+            self._pass(_Pass(self._row_in_second_pass, self._late_from), begin, scan.position)
         return scan
 
     def index_again(self, start: int, end: int) -> None:
         """Dispatch the records of a part of the log to the index only."""
-        shape = partial(self._row, in_queue=False, in_index=True)
-        self._pass(_Pass(shape, lambda _key, _place: _NEVER, index_from=0), start, end)
+        make_row = partial(self._row, in_queue=False, in_index=True)
+        self._pass(_Pass(make_row, lambda _key, _place: _NEVER, index_from=0), start, end)
 
     @property
     def remade(self) -> list[QueueKey]:
@@ -143,9 +254,9 @@ class CatchUp:
             take=lambda walked, base, row: self._take(each, scan, begin, (walked, base, row)),
             delays_ms=store.delays_ms,
         )  # fmt: skip
-        for record in self._mender.read(scan):
+        for record in self._repair.read(scan):
             try:
-                row = each.shape(record)
+                row = each.make_row(record)
             except MessageIllegal:
                 # The topic name is too long for this version; only a 5.x broker allows it.
                 row = None
@@ -153,7 +264,7 @@ class CatchUp:
                 self._rows.append(row)
             if len(self._rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
                 self._dispatch_rows(scan.position)
-                self._show(begin, scan.position, scan.records)
+                self._report_progress(begin, scan.position, scan.records)
         self._dispatch_rows(scan.position)
         self._known = None
         return scan
@@ -186,7 +297,7 @@ class CatchUp:
                     queue.next_offset = queue.max_offset
             before_ms = walked.store_ms(stop - 2) if stop - row > 1 else self._times_ms[1]
             self._times_ms = (before_ms, walked.store_ms(stop - 1))
-        self._show(begin, end, scan.records + stop - row)
+        self._report_progress(begin, end, scan.records + stop - row)
         return stop
 
     def _lacking(self, each: _Pass, walked: Walked, place: int) -> _Lacking:
@@ -220,7 +331,7 @@ class CatchUp:
             return None, _NEVER
         return store.queues.get(key), begin
 
-    def _show(self, begin: int, position: int, records: int) -> None:
+    def _report_progress(self, begin: int, position: int, records: int) -> None:
         end = max(self._start.likely_end, position)
         self._progress(position, end)
         now_ms = self._store.clock.monotonic_ms()
@@ -261,7 +372,7 @@ class CatchUp:
         file = self._store.log.segments.find(record.physical_offset)
         return file is not None and lost_tail(record, record.physical_offset - file.base)
 
-    def _shape(self, record: Record) -> Dispatched | None:
+    def _row_in_first_pass(self, record: Record) -> Dispatched | None:
         """Return the row of a record in the first pass; None if nothing lacks it."""
         key = (record.topic, record.queue_id)
         phys = record.physical_offset
@@ -287,14 +398,14 @@ class CatchUp:
             return _NEVER
         if phys >= start.offset:
             return 0
-        held = self._queues.lacking.get(key)
-        if held is None:
+        end = self._queues.lacking.get(key)
+        if end is None:
             if phys < start.dispatch_from:
                 return _NEVER
-            held = self._held.get(key)
-            if held is None:
-                held = self._held[key] = self._store.queue(*key).last_record_end()
-        return held
+            end = self._record_ends.get(key)
+            if end is None:
+                end = self._record_ends[key] = self._store.queue(*key).last_record_end()
+        return end
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
         """Return whether a trusted queue lacks entries before a record's, and mark it if so."""
@@ -325,7 +436,7 @@ class CatchUp:
                     key, queue.last_record_end() or self._store.log.segments.start
                 )
 
-    def _shape_late(self, record: Record) -> Dispatched | None:
+    def _row_in_second_pass(self, record: Record) -> Dispatched | None:
         """Return the row of a record in the second pass."""
         phys = record.physical_offset
         lacking = phys >= self._late_from((record.topic, record.queue_id), phys)

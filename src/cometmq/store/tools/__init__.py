@@ -1,6 +1,5 @@
 """Tools for operators on a store directory: inspect, verify, dump, snapshot, repair.
 
-A running broker uses only sums.py and blocksums.py, as child processes. Reading a store never
-writes to it and never takes its lock, so it also works on a read-only copy and on a directory that
-a Java broker wrote.
+A running broker uses only sums.py, as a child process. Reading a store never writes to it and never
+takes its lock, so it also works on a read-only copy and on a directory that a Java broker wrote.
 """

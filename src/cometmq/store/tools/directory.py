@@ -47,7 +47,7 @@ class StoreInUse(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class FileFact:
+class FileInfo:
     """A file whose name is the offset of its first byte."""
 
     base: int
@@ -56,7 +56,7 @@ class FileFact:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFact:
+class QueueInfo:
     """A queue that has files; ``bases`` are the byte positions at which they begin."""
 
     topic: str
@@ -79,14 +79,14 @@ class StoreDirectory:
     crashed: bool
     checkpoint: Checkpoint
     positions: Positions | None
-    log_files: tuple[FileFact, ...]
+    log_files: tuple[FileInfo, ...]
     log_file_bytes: int
     queue_file_bytes: int
     index_files: tuple[str, ...]
     others: tuple[str, ...] = field(default=())
 
     @property
-    def by_number(self) -> dict[int, FileFact]:
+    def by_number(self) -> dict[int, FileInfo]:
         """The log files by number, from 0; the numbers of missing files are left out."""
         return {
             (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
@@ -117,7 +117,7 @@ class StoreDirectory:
         return sum(file.size_bytes for file in self.log_files)
 
 
-def look_into(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
+def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     """Read the contents of a store directory. Raises NoStore, OSError."""
     root = config.store_path_root_dir
     log_directory = config.commit_log_directory
@@ -142,13 +142,13 @@ def look_into(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     )
 
 
-def _numbered(files: ReadOnlyFiles, directory: str) -> list[FileFact]:
-    found: list[FileFact] = []
+def _numbered(files: ReadOnlyFiles, directory: str) -> list[FileInfo]:
+    found: list[FileInfo] = []
     for name in files.names(directory):
         base = file_offset(name)
         if base is not None:
             path = os.path.join(directory, name)
-            found.append(FileFact(base, path, size_of(files, path)))
+            found.append(FileInfo(base, path, size_of(files, path)))
     return found
 
 
@@ -170,14 +170,14 @@ def _index_files(files: ReadOnlyFiles, root: str) -> list[str]:
     ]
 
 
-def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueFact]:
+def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueInfo]:
     """Return every queue that has files, by topic and queue id."""
-    found: list[QueueFact] = []
+    found: list[QueueInfo] = []
     for topic, number, path in _queue_directories(files, directory.root):
         names = _names(files, path)
         bases = tuple(base for each in names if (base := file_offset(each)) is not None)
         if bases:
-            found.append(QueueFact(topic, number, path, bases))
+            found.append(QueueInfo(topic, number, path, bases))
     return found
 
 
@@ -200,7 +200,7 @@ def _queue_file_bytes(files: ReadOnlyFiles, root: str, config: StoreConfig) -> i
     """Return the most frequent length of the first queue files; all should have it."""
     sizes: list[int] = []
     for _, _, path in _queue_directories(files, root):
-        sizes += [fact.size_bytes for fact in _numbered(files, path)[:_SIZES_A_QUEUE]]
+        sizes += [info.size_bytes for info in _numbered(files, path)[:_SIZES_A_QUEUE]]
         if len(sizes) >= _SIZES_ASKED:
             break
     whole = [size for size in sizes if size and not size % QUEUE_ENTRY_BYTES]

@@ -1,4 +1,4 @@
-"""Index files read as columns: their entries grouped by log file, and checks of their chains.
+"""Index files: entries as columns, grouped by log file, and compared with the log's records.
 
 A file does not record its number of slots. The position of its first entry shows it: only there
 does the first record's physical offset, as the header has it, follow 20 zeros (the unused entry 0)
@@ -7,6 +7,7 @@ and a hash, and precede 8 zeros.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,22 +22,29 @@ from cometmq.store.index import (
     SLOT_BYTES,
     file_bytes,
 )
-from cometmq.store.tools.digest import Digest, add_parts, mix_keys
+from cometmq.store.tools.sums import Digest, add_digests, hash_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.directory import StoreDirectory
     from cometmq.store.tools.findings import Findings
+    from cometmq.store.tools.logfile import Chunk
 
 _ENTRY = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
 #: Number of entries that stay in the processor's cache during the work on them.
-PIECE_ENTRIES = 1 << 15
+_PIECE_ENTRIES = 1 << 15
 _SEARCH_BYTES = 1 << 20
+SECONDS_MAX = 0x7FFF_FFFF
+#: Limit of the wrong times in one chunk that are reported one by one.
+_WRONG_TIMES = 20
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFact:
+class IndexHeader:
     """The header of one index file; ``entries`` counts the used ones."""
 
     path: str
@@ -105,20 +113,20 @@ class IndexSurvey(NamedTuple):
     digests: dict[int, Digest]
 
 
-def read_fact(
+def read_index_header(
     files: ReadOnlyFiles, path: str, config: StoreConfig, findings: Findings
-) -> IndexFact | None:
+) -> IndexHeader | None:
     """Return the header of an index file with its number of slots; None if it is invalid."""
     handle = files.open(path)
     try:
         size = files.size(handle)
-        header = files.pread(handle, HEADER_BYTES, 0)
-        if len(header) < HEADER_BYTES:
+        raw = files.pread(handle, HEADER_BYTES, 0)
+        if len(raw) < HEADER_BYTES:
             findings.damage("index-file-size", path, -1, f"it is {size} bytes long")
             return None
-        begin_ms, end_ms, begin_phys, end_phys, used, count = HEADER.unpack(header)
-        if count <= 1 and not any(header[:36]):
-            return IndexFact(path, 0, 0, 0, 0, 0, 0, 0)
+        begin_ms, end_ms, begin_phys, end_phys, used, count = HEADER.unpack(raw)
+        if count <= 1 and not any(raw[:36]):
+            return IndexHeader(path, 0, 0, 0, 0, 0, 0, 0)
         slots = config.max_hash_slot_num
         if size != file_bytes(slots, config.max_index_num):
             slots = _find_slots(files, handle, size, (begin_phys, end_phys), count)
@@ -131,7 +139,7 @@ def read_fact(
             problem = "its first entry cannot be found: the header or the entry is damaged"
         findings.damage("index-header", path, -1, problem)
         return None
-    return IndexFact(path, slots, count - 1, used, begin_ms, end_ms, begin_phys, end_phys)
+    return IndexHeader(path, slots, count - 1, used, begin_ms, end_ms, begin_phys, end_phys)
 
 
 def _find_slots(
@@ -166,11 +174,11 @@ def _find_slots(
     return -1
 
 
-def read_index(files: ReadOnlyFiles, fact: IndexFact, first: int, length: int) -> IndexEntries:
+def read_index(files: ReadOnlyFiles, header: IndexHeader, first: int, length: int) -> IndexEntries:
     """Return entries from number ``first`` on. Raises OSError."""
-    handle = files.open(fact.path)
+    handle = files.open(header.path)
     try:
-        at = HEADER_BYTES + fact.slots * SLOT_BYTES + first * ENTRY_BYTES
+        at = HEADER_BYTES + header.slots * SLOT_BYTES + first * ENTRY_BYTES
         raw = files.pread(handle, length * ENTRY_BYTES, at)
     finally:
         files.close(handle)
@@ -181,7 +189,7 @@ def survey_index(
     files: ReadOnlyFiles,
     directory: StoreDirectory,
     number: int,
-    fact: IndexFact,
+    header: IndexHeader,
     findings: Findings,
 ) -> IndexSurvey:
     """Read one index file: group its entries by log file, and check that all can be found.
@@ -191,34 +199,34 @@ def survey_index(
     """
     runs: list[IndexRun] = []
     digests: dict[int, Digest] = {}
-    if not fact.entries:
+    if not header.entries:
         return IndexSurvey(runs, digests)
-    chains = _Chains(files, fact, findings)
-    for first in range(1, fact.entries + 1, PIECE_ENTRIES):
-        entries = read_index(files, fact, first, min(PIECE_ENTRIES, fact.entries + 1 - first))
+    chains = _Chains(files, header, findings)
+    for first in range(1, header.entries + 1, _PIECE_ENTRIES):
+        entries = read_index(files, header, first, min(_PIECE_ENTRIES, header.entries + 1 - first))
         chains.take(entries)
-        _add_runs(runs, digests, directory, number, entries, fact, findings)
-        _check_ends(fact, entries, findings)
-    chains.close(_read_slots(files, fact), is_clean=directory.is_clean)
+        _add_runs(runs, digests, directory, number, entries, header, findings)
+        _check_ends(header, entries, findings)
+    chains.close(_read_slots(files, header), is_clean=directory.is_clean)
     return IndexSurvey(runs, digests)
 
 
-def _check_ends(fact: IndexFact, entries: IndexEntries, findings: Findings) -> None:
+def _check_ends(header: IndexHeader, entries: IndexEntries, findings: Findings) -> None:
     """Check that the header names the records of the first and the last entry."""
-    ends = ((1, fact.begin_phys, "first"), (fact.entries, fact.end_phys, "last"))
+    ends = ((1, header.begin_phys, "first"), (header.entries, header.end_phys, "last"))
     for number, named, which in ends:
         at = number - entries.first
         if 0 <= at < len(entries) and (own := int(entries.phys[at])) != named:
             findings.damage(
-                "index-header", fact.path, -1,
+                "index-header", header.path, -1,
                 f"its header says that the {which} record is at {named}, the entry says {own}",
             )  # fmt: skip
 
 
-def _read_slots(files: ReadOnlyFiles, fact: IndexFact) -> Ints:
-    handle = files.open(fact.path)
+def _read_slots(files: ReadOnlyFiles, header: IndexHeader) -> Ints:
+    handle = files.open(header.path)
     try:
-        raw = files.pread(handle, fact.slots * SLOT_BYTES, HEADER_BYTES)
+        raw = files.pread(handle, header.slots * SLOT_BYTES, HEADER_BYTES)
     finally:
         files.close(handle)
     return numbers(np.frombuffer(raw, ">i4"))
@@ -230,14 +238,14 @@ def _add_runs(
     directory: StoreDirectory,
     number: int,
     entries: IndexEntries,
-    fact: IndexFact,
+    header: IndexHeader,
     findings: Findings,
 ) -> None:
     phys = entries.phys
     outside = (phys < 0) | (phys >= directory.log_stop)
     for at in np.flatnonzero(outside):
         findings.damage(
-            "index-entry-outside", fact.path, int(phys[at]),
+            "index-entry-outside", header.path, int(phys[at]),
             f"entry {entries.first + at} points outside the log",
         )  # fmt: skip
     live = np.flatnonzero(~outside & (phys >= directory.log_start))
@@ -247,8 +255,8 @@ def _add_runs(
     ends = np.flatnonzero((np.diff(log_files) != 0) | (np.diff(live) != 1)) + 1
     starts = np.concatenate(([0], ends))
     stops = np.concatenate((ends, [len(live)]))
-    mixed = mix_keys(phys[live], entries.hashes[live])
-    add_parts(digests, mixed, starts, log_files[starts].tolist())
+    hashes = hash_keys(phys[live], entries.hashes[live])
+    add_digests(digests, hashes, starts, log_files[starts].tolist())
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         first = entries.first + int(live[start])
         run = IndexRun(number, int(log_files[start]), first, stop - start)
@@ -267,12 +275,12 @@ class _Chains:
     the entries are read again to find the wrong ones.
     """
 
-    def __init__(self, files: ReadOnlyFiles, fact: IndexFact, findings: Findings) -> None:
+    def __init__(self, files: ReadOnlyFiles, header: IndexHeader, findings: Findings) -> None:
         self._files = files
-        self._fact = fact
+        self._header = header
         self._findings = findings
-        self._places = np.zeros(fact.entries + 1, np.int32)
-        self._has_newer = np.zeros(fact.entries + 1, np.bool_)
+        self._places = np.zeros(header.entries + 1, np.int32)
+        self._has_newer = np.zeros(header.entries + 1, np.bool_)
         self._linked = 0
         self._is_right = True
 
@@ -280,7 +288,7 @@ class _Chains:
         """Take the next entries; all must come in order, from the first on."""
         first, hashes, previous = entries.first, entries.hashes, entries.previous
         stop = first + len(hashes)
-        self._places[first:stop] = hashes.astype(np.uint32) % np.uint32(self._fact.slots)
+        self._places[first:stop] = hashes.astype(np.uint32) % np.uint32(self._header.slots)
         older = (previous >= 0) & (previous < np.arange(first, stop))
         if not older.all() or (hashes < 0).any():
             self._is_right = False
@@ -300,46 +308,213 @@ class _Chains:
         self._has_newer[0] = True
         newest = np.flatnonzero(~self._has_newer)
         places = self._places[newest]
-        used = self._fact.entries - self._linked
+        used = self._header.entries - self._linked
         one_each = len(newest) == used and int(np.count_nonzero(slots)) == used
         if self._is_right and one_each and bool((slots[places] == newest).all()):
             self._check_used(used, is_clean=is_clean)
             return
-        self._tell_which()
-        by_slot = np.zeros(self._fact.slots, np.int64)
+        self._report_wrong_links()
+        by_slot = np.zeros(self._header.slots, np.int64)
         # Later entries of a slot overwrite earlier ones.
-        by_slot[self._places[1:]] = np.arange(1, self._fact.entries + 1)
+        by_slot[self._places[1:]] = np.arange(1, self._header.entries + 1)
         wrong = np.flatnonzero(slots != by_slot)
         if len(wrong):
             slot = int(wrong[0])
             add = self._findings.damage if is_clean else self._findings.note
             add(
-                "index-slot", self._fact.path, -1,
+                "index-slot", self._header.path, -1,
                 f"{len(wrong)} slots do not name their newest entry, slot {slot} names "
                 f"{slots[slot]} instead of {by_slot[slot]}", len(wrong),
             )  # fmt: skip
         self._check_used(int(np.count_nonzero(by_slot)), is_clean=is_clean)
 
     def _check_used(self, used: int, *, is_clean: bool) -> None:
-        if used != self._fact.used_slots and is_clean:
+        if used != self._header.used_slots and is_clean:
             self._findings.damage(
-                "index-header", self._fact.path, -1,
-                f"its header counts {self._fact.used_slots} used slots, there are {used}",
+                "index-header", self._header.path, -1,
+                f"its header counts {self._header.used_slots} used slots, there are {used}",
             )  # fmt: skip
 
-    def _tell_which(self) -> None:
+    def _report_wrong_links(self) -> None:
         newest: dict[int, int] = {}
-        for first in range(1, self._fact.entries + 1, PIECE_ENTRIES):
-            length = min(PIECE_ENTRIES, self._fact.entries + 1 - first)
-            entries = read_index(self._files, self._fact, first, length)
+        for first in range(1, self._header.entries + 1, _PIECE_ENTRIES):
+            length = min(_PIECE_ENTRIES, self._header.entries + 1 - first)
+            entries = read_index(self._files, self._header, first, length)
             pairs = zip(entries.hashes.tolist(), entries.previous.tolist(), strict=True)
             for number, (key_hash, previous) in enumerate(pairs, first):
-                place = key_hash % self._fact.slots
+                place = key_hash % self._header.slots
                 expected = newest.get(place, 0)
                 newest[place] = number
                 if previous != expected or key_hash < 0:
                     self._findings.damage(
-                        "index-chain", self._fact.path, -1,
+                        "index-chain", self._header.path, -1,
                         f"entry {number} (hash {key_hash}) names entry {previous} as the one "
                         f"before it in its slot, which is {expected}",
                     )  # fmt: skip
+
+
+class KeyCheck:
+    """The index entries that point to one log file, matched with their records.
+
+    ``late`` counts keys of records after the last indexed one, ``early`` keys of records before the
+    first; ``late_from`` is the offset of the first late record, -1 if there is none.
+    """
+
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        headers: list[IndexHeader],
+        runs: list[IndexRun],
+        bounds: tuple[int, int],
+        path: str,
+        findings: Findings,
+    ) -> None:
+        self._headers = headers
+        self._bounds = bounds
+        self._path = path
+        self._findings = findings
+        self.keys = 0
+        self.late = 0
+        self.late_from = -1
+        self.early = 0
+        self._load(files, runs)
+
+    def _load(self, files: ReadOnlyFiles, runs: list[IndexRun]) -> None:
+        parts = [
+            read_index(files, self._headers[run.number], run.first, run.length) for run in runs
+        ]
+        self._phys = np.concatenate([_NONE, *(part.phys for part in parts)])
+        self._hashes = np.concatenate([_NONE, *(part.hashes for part in parts)])
+        self._seconds = np.concatenate([_NONE, *(part.seconds for part in parts)])
+        owners = [np.full(run.length, run.number) for run in runs]
+        self._owners = np.concatenate([_NONE, *owners])
+        if (np.diff(self._phys) < 0).any():
+            order = np.argsort(self._phys, kind="stable")
+            self._phys, self._hashes = self._phys[order], self._hashes[order]
+            self._seconds, self._owners = self._seconds[order], self._owners[order]
+        self._begin_ms = np.array([header.begin_ms for header in self._headers], np.int64)
+        self._seen = np.zeros(len(self._phys), np.bool_)
+
+    def take(self, chunk: Chunk) -> None:
+        """Compare the entries of a chunk's records with their keys."""
+        rows, hashes = chunk.key_rows, chunk.key_hashes
+        self.keys += len(rows)
+        places = chunk.places[rows]
+        start, stop = int(chunk.places[0]), int(chunk.places[-1] + chunk.sizes[-1])
+        low, high = np.searchsorted(self._phys, (start, stop)).tolist()
+        self._seen[low:high] = True
+        phys = self._phys[low:high]
+        same = len(phys) == len(places)
+        if not (same and (phys == places).all() and (self._hashes[low:high] == hashes).all()):
+            self._report_differences(places, hashes, low, high)
+            if not same:
+                return
+        self._check_times(chunk.store_ms[rows], places, low, high)
+
+    def _check_times(self, store_ms: Ints, places: Ints, low: int, high: int) -> None:
+        if low == high:
+            return
+        begin_ms = self._begin_ms[self._owners[low:high]]
+        seconds = np.clip((store_ms - begin_ms) // 1000, 0, SECONDS_MAX)
+        wrong = (seconds != self._seconds[low:high]) & (self._phys[low:high] == places)
+        for at in np.flatnonzero(wrong)[:_WRONG_TIMES]:
+            self._findings.damage(
+                "index-entry-time", self._owner(low + int(at)), int(places[at]),
+                f"an entry says {self._seconds[low + at]} s after the file's first record, the "
+                f"record says {seconds[at]}",
+            )  # fmt: skip
+
+    def _owner(self, entry: int) -> str:
+        return self._headers[int(self._owners[entry])].path
+
+    def _report_differences(self, places: Ints, hashes: Ints, low: int, high: int) -> None:
+        expected = Counter(zip(places.tolist(), hashes.tolist(), strict=True))
+        actual = Counter(
+            zip(self._phys[low:high].tolist(), self._hashes[low:high].tolist(), strict=True)
+        )
+        for (place, key_hash), amount in (expected - actual).items():
+            self._missing(place, key_hash, amount)
+        for (place, key_hash), amount in (actual - expected).items():
+            entry = low + int(np.searchsorted(self._phys[low:high], place))
+            if (place, key_hash) in expected:
+                self._findings.note(
+                    "index-entry-twice", self._owner(entry), place,
+                    f"hash {key_hash} of that record is there {amount} more times", amount,
+                )  # fmt: skip
+            else:
+                self._findings.damage(
+                    "index-entry-wrong", self._owner(entry), place,
+                    f"no key of the record there has hash {key_hash}", amount,
+                )  # fmt: skip
+
+    def _missing(self, place: int, key_hash: int, amount: int) -> None:
+        first, last = self._bounds
+        # The index may have ended between two keys of one record.
+        if place >= last:
+            self.late += amount
+            if self.late_from < 0 or place < self.late_from:
+                self.late_from = place
+        elif place < first:
+            self.early += amount
+        else:
+            self._findings.damage(
+                "index-entry-missing", self._path, place,
+                f"the index has no entry with hash {key_hash} for the record there", amount,
+            )  # fmt: skip
+
+    def finish(self, *, is_clean: bool) -> None:
+        """Report the entries whose record was not read."""
+        for entry in np.flatnonzero(~self._seen):
+            add = self._findings.damage if is_clean else self._findings.note
+            add(
+                "index-entry-nowhere", self._owner(int(entry)), int(self._phys[entry]),
+                "an entry is for a missing record",
+            )  # fmt: skip
+
+
+class KeyTimes:
+    """The index entries of one log file, in order: the records' offsets and the recorded seconds.
+
+    They are read in small batches.
+    """
+
+    def __init__(
+        self, files: ReadOnlyFiles, headers: list[IndexHeader], runs: list[IndexRun]
+    ) -> None:
+        self._blocks = self._read(files, headers, runs)
+        self._phys, self._seconds, self._begin_ms = self._next()
+        self._last = -1
+        self.is_ordered = True
+
+    def _read(
+        self, files: ReadOnlyFiles, headers: list[IndexHeader], runs: list[IndexRun]
+    ) -> Iterator[tuple[Ints, Ints, int]]:
+        for run in runs:
+            header = headers[run.number]
+            for at in range(0, run.length, _PIECE_ENTRIES):
+                length = min(_PIECE_ENTRIES, run.length - at)
+                found = read_index(files, header, run.first + at, length)
+                yield found.phys, found.seconds, header.begin_ms
+
+    def _next(self) -> tuple[Ints, Ints, int]:
+        return next(self._blocks, (_NONE, _NONE, 0))
+
+    def below(self, stop: int) -> Iterator[tuple[Ints, Ints, int]]:
+        """Yield the remaining entries for records below a physical offset.
+
+        Each item has the offsets, the seconds, and the time (ms) that the seconds count from.
+        ``is_ordered`` becomes false if offsets decrease.
+        """
+        while len(self._phys):
+            count = int(np.searchsorted(self._phys, stop))
+            if not count:
+                return
+            phys = self._phys[:count]
+            if phys[0] < self._last or (phys[1:] < phys[:-1]).any():
+                self.is_ordered = False
+                return
+            self._last = int(phys[-1])
+            yield phys, self._seconds[:count], self._begin_ms
+            self._phys, self._seconds = self._phys[count:], self._seconds[count:]
+            if not len(self._phys):
+                self._phys, self._seconds, self._begin_ms = self._next()

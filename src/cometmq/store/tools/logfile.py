@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.speedups import Walked
     from cometmq.store.files import Files, ReadOnlyFiles
-    from cometmq.store.tools.directory import FileFact
+    from cometmq.store.tools.directory import FileInfo
 
 PIECE_BYTES = 256 * BLOCK_BYTES
 _READ_BYTES = 8 * BLOCK_BYTES
@@ -289,7 +289,7 @@ def _any(raw: Bytes) -> bool:
     return bool(words.any() or raw[whole:].any())
 
 
-def read_record(files: ReadOnlyFiles, file: FileFact, place: int) -> Record | None:
+def read_record(files: ReadOnlyFiles, file: FileInfo, place: int) -> Record | None:
     """Return the record at a physical offset of a log file, with its body unchecked.
 
     Returns None if there is none. Raises OSError.

@@ -1,7 +1,9 @@
-"""Consume queues read as columns, with their entries grouped by log file.
+"""Consume queues: entries as columns, grouped by log file, and compared with the log's records.
 
 All entries of a store are read once and grouped, so that each log file can be compared with its own
-entries alone, however many queues there are.
+entries alone, however many queues there are. For the comparison, each entry is reduced to a hash
+(sums.py), as is the entry that dispatch would make from the record. Only pairs that differ are
+examined in detail, to describe the difference.
 """
 
 from __future__ import annotations
@@ -9,39 +11,32 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cometmq.message.flags import takes_queue_slot
 from cometmq.message.walk import Ints, numbers
+from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
-from cometmq.store.tools.digest import Digest, add_parts, mix_entries
+from cometmq.store.tools.logfile import read_record
+from cometmq.store.tools.sums import Digest, add_digests, hash_entries, text_hash
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
-    from cometmq.store.tools.directory import QueueFact, StoreDirectory
+    from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
     from cometmq.store.tools.findings import Findings
-
-_ALL: Final = (1 << 64) - 1
-_FACTOR: Final = 0x9E37_79B9_7F4A_7C15
-_STEP_BYTES: Final = 8
-
-
-@lru_cache(maxsize=4096)
-def text_code(text: str) -> int:
-    """Return a signed 64-bit hash of a text; different texts nearly always have different ones."""
-    raw = text.encode()
-    value = len(raw)
-    for at in range(0, len(raw), _STEP_BYTES):
-        value ^= int.from_bytes(raw[at : at + _STEP_BYTES], "little")
-        value = value * _FACTOR & _ALL
-        value ^= value >> 32
-    return value - (value >> 63 << 64)
-
+    from cometmq.store.tools.logfile import Chunk, Gap
 
 _ENTRY = np.dtype(QUEUE_ENTRY_COLUMNS)
 _PIECE_ENTRIES = 8_192
+
+
+#: A granule has 2^6 bytes. A record is longer, so two records never begin in the same granule.
+_GRANULE_SHIFT = 6
+_EXAMINED = 256
+_EXPLAINED = 1_000
 
 
 class Entries(NamedTuple):
@@ -88,7 +83,7 @@ class QueueSurvey:
 
 
 def read_entries(
-    files: ReadOnlyFiles, queue: QueueFact, file_bytes: int, first: int, count: int
+    files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int, first: int, count: int
 ) -> Entries:
     """Return entries from ``first`` on, with zeros for missing ones. Raises OSError."""
     raw = bytearray()
@@ -113,7 +108,7 @@ def _columns(first: int, raw: bytes | bytearray) -> Entries:
     )
 
 
-def written_entries(files: ReadOnlyFiles, queue: QueueFact, file_bytes: int) -> Iterator[Entries]:
+def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Iterator[Entries]:
     """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError."""
     per_file = file_bytes // QUEUE_ENTRY_BYTES
     for base in queue.bases:
@@ -135,11 +130,11 @@ def written_entries(files: ReadOnlyFiles, queue: QueueFact, file_bytes: int) -> 
             files.close(handle)
 
 
-def survey(
+def survey_queue(
     files: ReadOnlyFiles,
     directory: StoreDirectory,
     number: int,
-    queue: QueueFact,
+    queue: QueueInfo,
     findings: Findings,
 ) -> QueueSurvey:
     """Read one queue. Raises OSError.
@@ -149,7 +144,7 @@ def survey(
     """
     _check_files(files, directory.queue_file_bytes, queue, findings)
     reading = _Survey(directory, number, queue, findings)
-    for entries in written_entries(files, queue, directory.queue_file_bytes):
+    for entries in iter_entries(files, queue, directory.queue_file_bytes):
         reading.take(entries)
     return QueueSurvey(reading.span(), reading.runs, reading.digests)
 
@@ -158,7 +153,7 @@ class _Survey:
     """The state of a survey of one queue."""
 
     def __init__(
-        self, directory: StoreDirectory, number: int, queue: QueueFact, findings: Findings
+        self, directory: StoreDirectory, number: int, queue: QueueInfo, findings: Findings
     ) -> None:
         self._start, self._stop = directory.log_start, directory.log_stop
         self._file_bytes = directory.log_file_bytes
@@ -166,7 +161,7 @@ class _Survey:
         self._queue = queue
         self._findings = findings
         self._first = self._end = -1
-        self._topic_code = np.full(1, text_code(queue.topic))
+        self._topic_hash = np.full(1, text_hash(queue.topic))
         self._queue_id = np.full(1, queue.queue_id)
         self.runs: list[Run] = []
         self.digests: dict[int, Digest] = {}
@@ -206,8 +201,8 @@ class _Survey:
             phys, sizes, codes, offsets = (
                 column[right] for column in (phys, sizes, codes, offsets)
             )
-        mixed = mix_entries(phys, sizes, codes, offsets, self._topic_code, self._queue_id)
-        self._add_runs(offsets, phys, mixed)
+        hashes = hash_entries(phys, sizes, codes, offsets, self._topic_hash, self._queue_id)
+        self._add_runs(offsets, phys, hashes)
 
     def _find_missing(self, offsets: Ints) -> None:
         before = np.concatenate(([self._end], offsets[:-1] + 1))
@@ -220,14 +215,14 @@ class _Survey:
                 f"entries {before[at]} to {offsets[at] - 1} are zeros, but others follow", count,
             )  # fmt: skip
 
-    def _add_runs(self, offsets: Ints, phys: Ints, mixed: Ints) -> None:
+    def _add_runs(self, offsets: Ints, phys: Ints, hashes: Ints) -> None:
         if not len(offsets):
             return
         files = (phys - self._start) // self._file_bytes
         ends = np.flatnonzero((np.diff(files) != 0) | (np.diff(offsets) != 1)) + 1
         starts = np.concatenate(([0], ends))
         stops = np.concatenate((ends, [len(offsets)]))
-        add_parts(self.digests, mixed, starts, files[starts].tolist())
+        add_digests(self.digests, hashes, starts, files[starts].tolist())
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             run = Run(self._number, int(files[start]), int(offsets[start]), stop - start)
             last = self.runs[-1] if self.runs else None
@@ -243,7 +238,7 @@ class _Survey:
 
 
 def _check_files(
-    files: ReadOnlyFiles, file_bytes: int, queue: QueueFact, findings: Findings
+    files: ReadOnlyFiles, file_bytes: int, queue: QueueInfo, findings: Findings
 ) -> None:
     expected = queue.bases[0]
     for base in queue.bases:
@@ -263,3 +258,226 @@ def _check_files(
                 f"it is {size} bytes long, the other queue files have {file_bytes}; a Java broker "
                 "refuses it",
             )  # fmt: skip
+
+
+class MissingReason(Enum):
+    """The reason why a record has no entry in its queue."""
+
+    NO_QUEUE = "its queue has no files"
+    NO_ENTRY = "the queue has no entry there"
+    NEWER = "its queue begins with later records: the topic was deleted and created again"
+    OTHER = "the entry there belongs to another record"
+    UNKNOWN = "not examined one by one"
+
+
+class MissingEntries(NamedTuple):
+    """Records of one queue that have no entry, for one reason.
+
+    The fields are their number, the bounds of their queue offsets, and the physical offsets of the
+    first and the last one.
+    """
+
+    topic: str
+    queue_id: int
+    reason: MissingReason
+    amount: int
+    first_offset: int
+    last_offset: int
+    physical_offset: int
+    last_physical_offset: int = 1 << 62
+
+
+def join_missing(one: MissingEntries, other: MissingEntries) -> MissingEntries:
+    """Join two groups of the same queue and reason."""
+    return one._replace(
+        amount=one.amount + other.amount,
+        first_offset=min(one.first_offset, other.first_offset),
+        last_offset=max(one.last_offset, other.last_offset),
+        physical_offset=min(one.physical_offset, other.physical_offset),
+        last_physical_offset=max(one.last_physical_offset, other.last_physical_offset),
+    )
+
+
+class EntryCheck:
+    """The queue entries that point to one log file, matched with their records."""
+
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        file: FileInfo,
+        queues: list[QueueInfo],
+        queue_file_bytes: int,
+        runs: list[Run],
+        delays_ms: tuple[int, ...],
+    ) -> None:
+        self._files = files
+        self._file = file
+        self._queues = queues
+        self._queue_file_bytes = queue_file_bytes
+        self._runs = runs
+        self._delays_ms = delays_ms
+        self._ends = np.cumsum([run.length for run in runs])
+        self._by_name: dict[tuple[str, int], QueueInfo] = {}
+        self._begins: dict[str, tuple[int, int]] = {}
+        self.missing: dict[tuple[str, int, MissingReason], MissingEntries] = {}
+        self._load()
+
+    def _load(self) -> None:
+        total = sum(run.length for run in self._runs)
+        self._phys = np.empty(total, np.int64)
+        self._hashes = np.empty(total, np.int64)
+        self._claimed = np.zeros(total, np.bool_)
+        self._granules = np.zeros((self._file.size_bytes >> _GRANULE_SHIFT) + 1, np.int32)
+        at = 0
+        for run in self._runs:
+            queue = self._queues[run.queue]
+            found = read_entries(self._files, queue, self._queue_file_bytes, run.first, run.length)
+            stop = at + run.length
+            offsets = np.arange(run.first, run.first + run.length)
+            self._phys[at:stop] = found.phys
+            topic = np.full(1, text_hash(queue.topic))
+            number = np.full(1, queue.queue_id)
+            self._hashes[at:stop] = hash_entries(
+                found.phys, found.sizes, found.codes, offsets, topic, number
+            )
+            at = stop
+        places = (self._phys - self._file.base) >> _GRANULE_SHIFT
+        self._granules[places] = np.arange(1, total + 1)
+
+    def take(self, chunk: Chunk, hashes: Ints) -> None:
+        """Match records with entries; ``hashes`` has the hash (sums.py) of each one's entry."""
+        places, takes = chunk.places, chunk.takes_place
+        entries = self._granules[(places - self._file.base) >> _GRANULE_SHIFT].astype(np.int64) - 1
+        fits = takes & (entries >= 0)
+        if len(self._hashes):
+            fits &= self._hashes[entries] == hashes
+        self._claimed[entries if fits.all() else entries[fits]] = True
+        alone = np.flatnonzero(takes & ~fits)
+        if len(alone):
+            # An entry that points here but differs is reported once, as a fault of the entry.
+            hit = entries[alone]
+            blamed = (
+                (hit >= 0) & (self._phys[hit] == places[alone]) if len(self._phys) else hit < -1
+            )
+            self._note_missing(chunk, alone[~blamed])
+
+    def _note_missing(self, chunk: Chunk, rows: Ints) -> None:
+        queue_numbers = chunk.queue_numbers[rows]
+        for number in np.unique(queue_numbers):
+            own = rows[queue_numbers == number]
+            topic, queue_id = chunk.queues[number]
+            offsets, places = chunk.queue_offsets[own], chunk.places[own]
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                self._add_missing(topic, queue_id, MissingReason.NO_QUEUE, offsets, places)
+                continue
+            reasons = np.array(
+                [
+                    self._reason(queue, int(offset), int(place))
+                    for offset, place in zip(offsets[:_EXAMINED], places[:_EXAMINED], strict=True)
+                ]
+                + [MissingReason.UNKNOWN] * (len(own) - _EXAMINED)
+            )
+            for each in MissingReason:
+                chosen = reasons == each
+                if chosen.any():
+                    self._add_missing(topic, queue_id, each, offsets[chosen], places[chosen])
+
+    def _reason(self, queue: QueueInfo, offset: int, place: int) -> MissingReason:
+        if offset < 0:
+            return MissingReason.NO_ENTRY
+        # If a queue begins with younger records at smaller offsets, this record is of a deleted
+        # topic.
+        begin_offset, begin_phys = self._begin(queue)
+        if offset >= begin_offset and place < begin_phys:
+            return MissingReason.NEWER
+        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        return MissingReason.NO_ENTRY if found.sizes[0] in (0, HOLE_SIZE) else MissingReason.OTHER
+
+    def _begin(self, queue: QueueInfo) -> tuple[int, int]:
+        """Return queue offset and physical offset of a queue's first entry with a record."""
+        known = self._begins.get(queue.directory)
+        if known is None:
+            known = (1 << 62, -1)
+            for entries in iter_entries(self._files, queue, self._queue_file_bytes):
+                filled = np.flatnonzero((entries.sizes != 0) & (entries.sizes != HOLE_SIZE))
+                if len(filled):
+                    first = int(filled[0])
+                    known = (entries.first + first, int(entries.phys[first]))
+                    break
+            self._begins[queue.directory] = known
+        return known
+
+    def _queue(self, topic: str, queue_id: int) -> QueueInfo | None:
+        if not self._by_name:
+            self._by_name = {(each.topic, each.queue_id): each for each in self._queues}
+        return self._by_name.get((topic, queue_id))
+
+    def _add_missing(
+        self, topic: str, queue_id: int, reason: MissingReason, offsets: Ints, places: Ints
+    ) -> None:
+        more = MissingEntries(
+            topic, queue_id, reason, len(offsets), int(offsets.min()), int(offsets.max()),
+            int(places[0]), int(places[-1]),
+        )  # fmt: skip
+        known = self.missing.get((topic, queue_id, reason))
+        self.missing[topic, queue_id, reason] = more if known is None else join_missing(known, more)
+
+    def finish(self, end: int, gaps: list[Gap], findings: Findings, *, is_clean: bool) -> None:
+        """Report the entries without a record. ``end`` is the end of the last record."""
+        rest = np.flatnonzero(~self._claimed)
+        phys = self._phys[rest]
+        beyond = phys >= end
+        if beyond.any():
+            first = int(phys[beyond].min())
+            add = findings.damage if is_clean else findings.note
+            add(
+                "queue-entry-beyond", self._file.path, first,
+                f"{np.count_nonzero(beyond)} queue entries are for records after the end of the "
+                f"log at {end}", int(np.count_nonzero(beyond)),
+            )  # fmt: skip
+        lost = np.zeros(len(rest), np.bool_)
+        for gap in gaps:
+            lost |= (phys >= gap.start) & (phys < gap.stop)
+        lost &= ~beyond
+        if lost.any():
+            findings.note(
+                "queue-entry-lost", self._file.path, int(phys[lost].min()),
+                f"{np.count_nonzero(lost)} queue entries are for records that cannot be read",
+                int(np.count_nonzero(lost)),
+            )  # fmt: skip
+        for entry in rest[~beyond & ~lost][:_EXPLAINED].tolist():
+            self._explain(entry, findings)
+        more = int(np.count_nonzero(~beyond & ~lost)) - _EXPLAINED
+        if more > 0:
+            findings.damage(
+                "queue-entry-wrong", self._file.path, -1, f"{more} more entries like that", more
+            )
+
+    def _explain(self, entry: int, findings: Findings) -> None:
+        number = int(np.searchsorted(self._ends, entry, side="right"))
+        run = self._runs[number]
+        queue = self._queues[run.queue]
+        offset = run.first + entry - int(self._ends[number]) + run.length
+        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        phys, size, code = int(found.phys[0]), int(found.sizes[0]), int(found.codes[0])
+        record = read_record(self._files, self._file, phys)
+        if record is None or record.physical_offset != phys:
+            problem = f"points to {phys}, where no record begins"
+        else:
+            own_code, _ = code_and_keys(
+                record.topic, record.sys_flag, record.store_ms, record.properties,
+                self._delays_ms,
+            )  # fmt: skip
+            pairs: list[tuple[str, object, object]] = [
+                ("topic", queue.topic, record.topic),
+                ("queue", queue.queue_id, record.queue_id),
+                ("queue offset", offset, record.queue_offset),
+                ("size", size, record.size_bytes),
+                ("tag code", code, own_code),
+            ]
+            wrong = [f"{name} {own} not {its}" for name, own, its in pairs if own != its]
+            if not takes_queue_slot(record.sys_flag):
+                wrong.append("that record has no queue entry")
+            problem = f"for the record at {phys}: " + (", ".join(wrong) or "it is there twice")
+        findings.damage("queue-entry-wrong", queue.directory, phys, f"entry {offset} {problem}")

@@ -18,14 +18,14 @@ from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from cometmq.store.recovery.opening import Rebuild, open_store
 from cometmq.store.tools.directory import find_queues, size_of
 from cometmq.store.tools.findings import Finding, Findings, Severity
-from cometmq.store.tools.indexes import read_fact
+from cometmq.store.tools.indexes import read_index_header
 from cometmq.store.tools.verify import Verified, verify
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
-    from cometmq.store.recoveryreport import RecoveryReport
+    from cometmq.store.parts import RecoveryReport
     from cometmq.store.tools.directory import StoreDirectory
 
 Progress = Callable[[int, int], None]
@@ -56,11 +56,13 @@ class RepairPlan:
         lines = [f"make queue {number} of {topic} again" for topic, number in sorted(self.queues)]
         if self.index:
             lines.append("make the index again")
-        lines += [f"{_ANSWERS[policy]} {each.path} at offset {each.offset}" for each in self.lost]
+        lines += [
+            f"{_POLICY_LINES[policy]} {each.path} at offset {each.offset}" for each in self.lost
+        ]
         return lines
 
 
-_ANSWERS: Final = {
+_POLICY_LINES: Final = {
     DamagePolicy.REFUSE: "do nothing about the damage (choose --damage skip or truncate) in",
     DamagePolicy.SKIP: "omit what is damaged in",
     DamagePolicy.TRUNCATE: "end the log before the damage in",
@@ -115,21 +117,22 @@ def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
 
 def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFiles) -> StoreConfig:
     """Return ``config`` with the file sizes of a store, as far as its files show them."""
-    noted = directory.positions
+    positions = directory.positions
     found = replace(
         config,
-        mapped_file_size_commit_log=(noted and noted.file_bytes) or directory.log_file_bytes,
+        mapped_file_size_commit_log=(positions and positions.file_bytes)
+        or directory.log_file_bytes,
         mapped_file_size_consume_queue=directory.queue_file_bytes,
     )
     for path in directory.index_files:
-        fact = read_fact(files, path, config, Findings())
-        if fact is not None and fact.slots:
-            room = size_of(files, path) - HEADER_BYTES - fact.slots * SLOT_BYTES
-            return replace(found, max_hash_slot_num=fact.slots, max_index_num=room // ENTRY_BYTES)
+        header = read_index_header(files, path, config, Findings())
+        if header is not None and header.slots:
+            room = size_of(files, path) - HEADER_BYTES - header.slots * SLOT_BYTES
+            return replace(found, max_hash_slot_num=header.slots, max_index_num=room // ENTRY_BYTES)
     return found
 
 
-def examine(
+def verify_and_plan(
     config: StoreConfig,
     *,
     processes: int = 0,
@@ -171,7 +174,7 @@ def repair(
     return report
 
 
-def told(report: RecoveryReport) -> list[str]:
+def report_lines(report: RecoveryReport) -> list[str]:
     """Return lines for a person that describe what a repair did."""
     lines = [
         f"omitted {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"

@@ -2,7 +2,7 @@
 
 Full log files never change, so they are hard-linked; everything else is small and copied. An
 operation that changes a linked file after all (a recovery that cuts the log) copies it first
-(log/logfile.py).
+(log/segments.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cometmq.store.checkpoint import (
 from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import DIRECTORY as SEALS
-from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
+from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, read_directory
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 #: A file with holes is copied in small pieces only, so that holes are not filled.
 _SPARSE_PIECE_BYTES = 64 << 10
 _FULL_PIECE_BYTES = 4 << 20
+_LOG = "commitlog"
+_UNFINISHED = ".unfinished"
+#: Files of administrators or of one run of a broker, not of the store.
+_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
+_ENTRIES = ("consumequeue", "index", SEALS)
+#: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
+_RUN_FILES = (
+    "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
+)  # fmt: skip
+
+#: Called with the number of bytes of each copy, link or hole.
+Progress = Callable[[int], None]
 
 
 def copy_file(
@@ -42,7 +54,7 @@ def copy_file(
     *,
     stop: int | None = None,
     full: bool = False,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> int:
     """Copy a file up to byte ``stop``; zeros follow, so that the length stays the same.
 
@@ -72,7 +84,7 @@ def _copy_data(
     made: int,
     stop: int,
     piece_bytes: int,
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> int:
     at = copied = 0
     while at < stop:
@@ -90,12 +102,12 @@ def _copy_data(
     return copied
 
 
-def tree(files: SnapshotFiles, root: str) -> Iterator[str]:
+def walk_files(files: SnapshotFiles, root: str) -> Iterator[str]:
     """Yield the path of every file under a directory, relative to it."""
     for name in files.names(root):
         path = os.path.join(root, name)
         if files.is_directory(path):
-            yield from (os.path.join(name, each) for each in tree(files, path))
+            yield from (os.path.join(name, each) for each in walk_files(files, path))
         else:
             yield name
 
@@ -103,7 +115,7 @@ def tree(files: SnapshotFiles, root: str) -> Iterator[str]:
 class Copies:
     """Copies into one target directory; its subdirectories are created as needed."""
 
-    def __init__(self, files: SnapshotFiles, target: str, progress: Callable[[int], None]) -> None:
+    def __init__(self, files: SnapshotFiles, target: str, progress: Progress) -> None:
         self._files = files
         self._target = target
         self._progress = progress
@@ -134,20 +146,7 @@ class Copies:
         self._progress(size_bytes)
 
 
-Progress = Callable[[int], None]
-
-_LOG = "commitlog"
-_UNFINISHED = ".unfinished"
-#: Files of administrators or of one run of a broker, not of the store.
-_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
-_ENTRIES = ("consumequeue", "index", SEALS)
-#: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
-_OF_A_RUN = (
-    "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
-)  # fmt: skip
-
-
-class TargetTaken(StoreError):
+class TargetNotEmpty(StoreError):
     """The target directory is not empty."""
 
     def __init__(self, path: str) -> None:
@@ -188,11 +187,11 @@ def snapshot(
     A start of the snapshot recovers from these positions.
 
     ``copy`` also copies full log files, so that the target may be on another file system. Raises
-    NoStore, TargetTaken, StoreError if it cannot be made, StoreInUse if a Java broker runs on the
-    store, OSError.
+    NoStore, TargetNotEmpty, StoreError if it cannot be made, StoreInUse if a Java broker runs on
+    the store, OSError.
     """
     files = files or SnapshotFiles()
-    directory = look_into(config, ReadOnlyFiles())
+    directory = read_directory(config, ReadOnlyFiles())
     _refuse_target(files, directory, target)
     if directory.holder > 0:
         raise StoreInUse(directory.root, directory.holder)
@@ -223,7 +222,7 @@ def snapshot(
 
 def _refuse_target(files: SnapshotFiles, directory: StoreDirectory, target: str) -> None:
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
-        raise TargetTaken(target)
+        raise TargetNotEmpty(target)
     place = os.path.realpath(target)
     for path in map(os.path.realpath, (directory.root, directory.log_directory)):
         if place == path or place.startswith(path + os.sep):
@@ -258,26 +257,26 @@ class _Taking:
             self._copies.copy(file.path, self._log_name(file), full=True)
         self._take_rest(())
         end = used[-1].base + used[-1].size_bytes if used else directory.log_start
-        noted = directory.positions
-        return directory.log_start, noted.written if noted and noted.clean else end
+        positions = directory.positions
+        return directory.log_start, positions.written if positions and positions.clean else end
 
     def running(self) -> tuple[int, int]:
         """Take everything up to the positions that the broker recorded; return the log's bounds."""
-        directory, noted = self._directory, self._directory.positions
-        if noted is None:
+        directory, positions = self._directory, self._directory.positions
+        if positions is None:
             raise StoreError(
                 f"the broker on {directory.root} has not recorded yet up to where its files are "
                 "valid: try again in a few seconds"
             )
-        reached = noted.written if noted.complete < 0 else noted.complete
-        end = max(reached, noted.durable)
+        reached = positions.written if positions.complete < 0 else positions.complete
+        end = max(reached, positions.durable)
         # Consumer offsets first: if they lag the log, messages are repeated; the reverse loses
         # messages.
-        self._take_rest((*_OF_A_RUN, *_ENTRIES))
+        self._take_rest((*_RUN_FILES, *_ENTRIES))
         start = self._take_log(end)
         for part in _ENTRIES:
             self._take_tree(part, may_vanish=True)
-        self._note(noted, reached, end)
+        self._write_positions(positions, reached, end)
         return start, end
 
     def _take_log(self, end: int) -> int:
@@ -300,17 +299,17 @@ class _Taking:
             start = file.base if start < 0 else start
         return max(start, 0)
 
-    def _is_used(self, file: FileFact) -> bool:
+    def _is_used(self, file: FileInfo) -> bool:
         handle = self._files.open_existing(file.path)
         try:
             return any(self._files.pread(handle, 8, 0))
         finally:
             self._files.close(handle)
 
-    def _log_name(self, file: FileFact) -> str:
+    def _log_name(self, file: FileInfo) -> str:
         return os.path.join(_LOG, file_name(file.base))
 
-    def _take_full(self, file: FileFact) -> None:
+    def _take_full(self, file: FileInfo) -> None:
         if self._copy:
             self._copies.copy(file.path, self._log_name(file), full=True)
             return
@@ -336,7 +335,9 @@ class _Taking:
         root = self._directory.root
         path = os.path.join(root, top)
         inside = self._files.is_directory(path)
-        names = [os.path.join(top, each) for each in tree(self._files, path)] if inside else [top]
+        names = (
+            [os.path.join(top, each) for each in walk_files(self._files, path)] if inside else [top]
+        )
         for name in names:
             if name.endswith(".tmp") or (top == SEALS and not self._has_log_file(name)):
                 continue
@@ -349,11 +350,11 @@ class _Taking:
     def _has_log_file(self, seal: str) -> bool:
         return self._files.exists(self._copies.place(os.path.join(_LOG, os.path.basename(seal))))
 
-    def _note(self, noted: Positions, reached: int, end: int) -> None:
+    def _write_positions(self, positions: Positions, reached: int, end: int) -> None:
         root = os.path.dirname(self._copies.place("x"))
-        write_checkpoint(self._files, root, noted.checkpoint, durable=False)
+        write_checkpoint(self._files, root, positions.checkpoint, durable=False)
         own = replace(
-            noted, boot_id="", clean=False, written=reached, synced=reached, durable=end,
+            positions, boot_id="", clean=False, written=reached, synced=reached, durable=end,
             complete=-1, entries=-1,
         )  # fmt: skip
         write_positions(self._files, root, own, durable=True)
@@ -369,12 +370,12 @@ def restore(
 ) -> int:
     """Copy a snapshot to ``target``, durably; return the copied bytes. The snapshot is not changed.
 
-    Raises TargetTaken, OSError; after an error, the files made so far stay.
+    Raises TargetNotEmpty, OSError; after an error, the files made so far stay.
     """
     files = files or SnapshotFiles()
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
-        raise TargetTaken(target)
-    names = [name for name in tree(files, source) if name != "lock"]
+        raise TargetNotEmpty(target)
+    names = [name for name in walk_files(files, source) if name != "lock"]
     began(sum(_size(files, os.path.join(source, name)) for name in names))
     copies = Copies(files, target, progress)
     files.make_directory(target)

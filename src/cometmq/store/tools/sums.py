@@ -1,18 +1,22 @@
-"""Child process that reads one full log file and computes the data of its seal.
+"""Checksums and digests of one full log file: what its seal contains (log/checksums.py).
 
     python -m cometmq.store.tools.sums PATH BASE SIZE MOMENT_MS DELAY_LEVELS
 
-prints one JSON object, a ``FileSums`` (checksums.py). BASE is the physical offset of the file,
-MOMENT_MS the time that ``late_from`` refers to, DELAY_LEVELS the setting messageDelayLevel. A
-broker starts it (checksumming.py), because a thread that runs Python code would delay the event
-loop. The broker gives it the lowest priority. It changes no files.
+prints one JSON object, a ``FileSums``. BASE is the physical offset of the file, MOMENT_MS the time
+that ``late_from`` refers to, DELAY_LEVELS the setting messageDelayLevel. A broker starts this as a
+child process of the lowest priority (maintenance/checksumming.py), because a thread that runs
+Python code would delay the event loop. It changes no files.
+
+A :class:`Digest` of a file's queue and index entries tells whether queues and index have just these
+entries.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,13 +24,101 @@ import numpy as np
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.log.checksums import FileSums, Summary
-from cometmq.store.tools.digest import Digest, mix_entries, mix_keys, of
 from cometmq.store.tools.logfile import Chunk, LogWalk
-from cometmq.store.tools.queues import text_code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cometmq.message.walk import Ints
     from cometmq.store.files import Files
+
+_ALL = (1 << 64) - 1
+_TEXT_FACTOR: Final = 0x9E37_79B9_7F4A_7C15
+_STEP_BYTES: Final = 8
+_FACTORS = (
+    np.array(
+        [
+            0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9,
+            0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5, 0xD6E8_FEB8_6659_FD93,
+        ],
+        np.uint64,
+    )
+    .view(np.int64)
+)  # fmt: skip
+
+
+class Digest(NamedTuple):
+    """The number of entries, and the sum of their hashes, modulo 2^64.
+
+    So the order of entries does not matter, and digests of parts can be added. An entry's hash
+    changes with any of its fields, and the sum also changes if two entries exchange a field.
+    """
+
+    amount: int = 0
+    total: int = 0
+
+    def plus(self, other: Digest) -> Digest:
+        """Return the digest of both together."""
+        return Digest(self.amount + other.amount, (self.total + other.total) & _ALL)
+
+
+def digest_of(hashes: Ints) -> Digest:
+    """Return the digest of entries, given by their hashes."""
+    return Digest(len(hashes), int(hashes.sum(dtype=np.int64)) & _ALL)
+
+
+def add_digests(digests: dict[int, Digest], hashes: Ints, starts: Ints, owners: list[int]) -> None:
+    """Add the parts of ``hashes`` that begin at ``starts`` to the digests of their ``owners``."""
+    sums = np.add.reduceat(hashes, starts).view(np.uint64).tolist()
+    sizes = np.diff(np.append(starts, len(hashes))).tolist()
+    for owner, size, total in zip(owners, sizes, sums, strict=True):
+        digests[owner] = digests.get(owner, Digest()).plus(Digest(size, total))
+
+
+def join_digests(digests: dict[int, Digest], others: Mapping[int, Digest]) -> None:
+    """Add all of ``others`` to ``digests``."""
+    for owner, other in others.items():
+        digests[owner] = digests.get(owner, Digest()).plus(other)
+
+
+def hash_entries(
+    phys: Ints, sizes: Ints, codes: Ints, offsets: Ints, topic_hashes: Ints, queue_ids: Ints
+) -> Ints:
+    """Return a hash of each queue entry."""
+    mixed = phys * _FACTORS[0]
+    mixed += sizes * _FACTORS[1]
+    mixed += codes * _FACTORS[2]
+    mixed += offsets * _FACTORS[3]
+    mixed += topic_hashes * _FACTORS[4]
+    mixed += queue_ids * _FACTORS[5]
+    return _scattered(mixed)
+
+
+def hash_keys(phys: Ints, key_hashes: Ints) -> Ints:
+    """Return a hash of each index entry, from the hash of its key."""
+    mixed = phys * _FACTORS[0]
+    mixed += key_hashes * _FACTORS[1]
+    return _scattered(mixed)
+
+
+@lru_cache(maxsize=4096)
+def text_hash(text: str) -> int:
+    """Return a signed 64-bit hash of a text; different texts nearly always have different ones."""
+    raw = text.encode()
+    value = len(raw)
+    for at in range(0, len(raw), _STEP_BYTES):
+        value ^= int.from_bytes(raw[at : at + _STEP_BYTES], "little")
+        value = value * _TEXT_FACTOR & _ALL
+        value ^= value >> 32
+    return value - (value >> 63 << 64)
+
+
+def _scattered(mixed: Ints) -> Ints:
+    """Scatter the bits: sums of plain products would not change if two entries exchange a field."""
+    mixed ^= mixed >> 32
+    mixed *= _FACTORS[2]
+    mixed ^= mixed >> 29
+    return mixed
 
 
 class LateRecords:
@@ -64,10 +156,10 @@ class Summing:
 
     def take(self, chunk: Chunk) -> None:
         """Add the next records."""
-        entries, keys = mixed_of(chunk)
+        entries, keys = hashes_of(chunk)
         takes = chunk.takes_place
-        self._entries = self._entries.plus(of(entries if takes.all() else entries[takes]))
-        self._keys = self._keys.plus(of(keys))
+        self._entries = self._entries.plus(digest_of(entries if takes.all() else entries[takes]))
+        self._keys = self._keys.plus(digest_of(keys))
         first_ms, last_ms = int(chunk.store_ms.min()), int(chunk.store_ms.max())
         self._first_ms = min(first_ms, self._first_ms) if self._records else first_ms
         self._last_ms = max(last_ms, self._last_ms)
@@ -78,14 +170,14 @@ class Summing:
         return Summary(self._records, self._first_ms, self._last_ms, *self._entries, *self._keys)
 
 
-def mixed_of(chunk: Chunk) -> tuple[Ints, Ints]:
-    """Return the numbers (digest.py) of the records' queue entries and of their index entries."""
-    entries = mix_entries(
+def hashes_of(chunk: Chunk) -> tuple[Ints, Ints]:
+    """Return the hashes of the records' queue entries, and those of their index entries."""
+    entries = hash_entries(
         chunk.places, chunk.sizes, chunk.tag_codes, chunk.queue_offsets,
-        chunk.of_queues(text_code(topic) for topic, _ in chunk.queues),
+        chunk.of_queues(text_hash(topic) for topic, _ in chunk.queues),
         chunk.of_queues(queue_id for _, queue_id in chunk.queues),
     )  # fmt: skip
-    return entries, mix_keys(chunk.places[chunk.key_rows], chunk.key_hashes)
+    return entries, hash_keys(chunk.places[chunk.key_rows], chunk.key_hashes)
 
 
 def read_sums(

@@ -1,7 +1,7 @@
 """Rolling: waiting messages in old log files are stored again at the end of the log, so that the
 files can be deleted (upstream rolls all long waits, however old their file is).
 
-Before the store deletes files (store/maintenance/expiry.py), it asks :class:`Rolling` for the
+Before the store deletes files (store/maintenance/retention.py), it asks :class:`Rolling` for the
 offset before which nothing waits, and deletes no further. Messages below the wanted end that are
 due later are then stored again, and TIMER_ROLL_TIMES counts how often. Those due within a minute
 stay until they are delivered. The next round of the store deletes the files.

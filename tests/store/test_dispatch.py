@@ -9,9 +9,9 @@ import pytest
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
+from cometmq.store.dispatch import delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched
-from cometmq.store.write.dispatch import delay_of, row_of
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
     BORN,
@@ -84,7 +84,7 @@ def test_a_log_that_begins_anew_is_seen_from_its_first_record_on(tmp_path: Path)
     store = opened(tmp_path / "s")
     queue = store.queue("t", 0)
     queue.expect(19)
-    queue.settle()
+    queue.finish_recovery()
     rows: list[Dispatched] = [
         (queue, number, number * 100, 100, 0, 1_000, ()) for number in range(3)
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.log.checksums import BLOCK_BYTES, sums_of
-from cometmq.store.tools.blocksums import read_block_sums
+from cometmq.store.maintenance.checksumming import read_block_sums
 
 CONTENT = bytes(range(251)) * 4_000
 

@@ -1,8 +1,9 @@
-"""Checks of queue files at a start, against the log from which they are derived.
+"""Checks of queue and index files at a start, against the log from which they are derived.
 
 A bad file is set aside and its entries are dispatched again, so that it never keeps a store from
-starting. The checks cover what would mislead a start: names, sizes and ends. ``cometmq store
-verify`` checks every single entry.
+starting. The checks cover what would mislead a start: of queue files names, sizes and ends, of
+index files names, sizes, headers, and the first and the last entry. ``cometmq store verify`` checks
+every single entry.
 """
 
 from __future__ import annotations
@@ -12,31 +13,41 @@ import os
 import os.path
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import MAGIC_V1, MAGIC_V2, MAX_TOPIC_BYTES, head_part
+from cometmq.store.index import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    file_bytes,
+)
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_name
-from cometmq.store.log.scan import log_bytes
+from cometmq.store.log.scan import log_bytes, log_store_ms
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.table import CHECKED_QUEUES
 from cometmq.store.recovery.damage import hole_for
 
 if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
     from cometmq.store.log.segments import Segments
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.recovery.quarantine import SetAside
+    from cometmq.store.recovery.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
-
 
 _HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
+_NOWHERE = 1 << 62
+QueueKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +283,7 @@ def _place(pool: QueueFiles, directory: str, offset: int) -> int | None:
     return None if size == HOLE_SIZE else int(physical_offset)
 
 
-def reach(pool: QueueFiles, directory: str) -> int:
+def last_entry_end(pool: QueueFiles, directory: str) -> int:
     """Return the end of the last record with an entry in a queue's files; 0 if there is none."""
     try:
         bases = pool.bases(directory)
@@ -286,10 +297,7 @@ def reach(pool: QueueFiles, directory: str) -> int:
     return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
 
 
-QueueKey = tuple[str, int]
-
-
-class Queues:
+class QueueRecovery:
     """The queues of a store: the valid ones, and the ones to rebuild.
 
     ``faults`` are the bad queues that were found. ``lacking`` has the physical offset from which
@@ -297,9 +305,9 @@ class Queues:
     files had entries.
     """
 
-    def __init__(self, store: MessageStore, aside: SetAside) -> None:
+    def __init__(self, store: MessageStore, quarantine: Quarantine) -> None:
         self._store = store
-        self._aside = aside
+        self._quarantine = quarantine
         self.faults: dict[QueueKey, QueueFault] = {}
         self.lacking: dict[QueueKey, int] = {}
         self.filled: dict[QueueKey, int] = {}
@@ -311,7 +319,7 @@ class Queues:
         topics = self._store.topics().items()
         return [(topic, queue_id) for topic, ids in topics for queue_id in ids]
 
-    def _bare(self, key: QueueKey) -> ConsumeQueue:
+    def _unloaded(self, key: QueueKey) -> ConsumeQueue:
         return ConsumeQueue(self._store.pool, *key)
 
     def find(self) -> None:
@@ -330,7 +338,7 @@ class Queues:
                 store.queues.known[topic] = numbers
                 store.pool.queue_count += len(numbers)
 
-    def look(self, below: int, *, exact: bool, torn: bool) -> None:
+    def check_all(self, below: int, *, exact: bool, torn: bool) -> None:
         """Check all queues, unless there are too many; see QueueCheck for the parameters.
 
         Raises StoreCorrupt if the files of every queue have another size: then the setting is wrong
@@ -342,7 +350,7 @@ class Queues:
         if not self.checked:
             return
         check = self._check(below, exact=exact, torn=torn)
-        found = {key: check.fault(self._bare(key)) for key in keys}
+        found = {key: check.fault(self._unloaded(key)) for key in keys}
         self.faults = {key: fault for key, fault in found.items() if fault is not None}
         self.filled = check.filled
         if len(keys) > 1 and all(fault is not None and fault.is_size for fault in found.values()):
@@ -360,14 +368,14 @@ class Queues:
             store.files, store.pool, segments, below, exact=exact, torn=torn, begins=self.begins
         )
 
-    def check_late(self, below: int, *, exact: bool, torn: bool) -> None:
+    def check_on_first_use(self, below: int, *, exact: bool, torn: bool) -> None:
         """Arrange that each queue is checked on first use, if not all were checked."""
         if self.checked:
             return
         store = self._store
         check = self._check(below, exact=exact, torn=torn)
 
-        def refuse_bad(queue: ConsumeQueue) -> None:
+        def refuse_invalid(queue: ConsumeQueue) -> None:
             fault = check.fault(queue)
             if fault is not None and fault.is_begin:
                 # The beginning may be right: with very many queues, the whole log is not read to
@@ -383,25 +391,25 @@ class Queues:
                     ways_out=(f"stop the broker and run 'cometmq store repair {root} --yes'",),
                 )  # fmt: skip
 
-        store.queues.check_with(refuse_bad)
+        store.queues.check_with(refuse_invalid)
 
-    def want(self, keys: Iterable[QueueKey]) -> None:
+    def request_rebuild(self, keys: Iterable[QueueKey]) -> None:
         """Mark queues for a rebuild, whether they look valid or not."""
         pool = self._store.pool
         for key in keys:
-            directory = self._bare(key).directory
+            directory = self._unloaded(key).directory
             bases = pool.bases(directory)
             end = filled_end(pool, directory, bases) if bases else 0
             self.faults[key] = QueueFault(0, end, "it must be made again")
             self._store.queues.pop(key)
 
-    def load_good(self) -> None:
+    def load_valid(self) -> None:
         """Load every valid queue."""
         for key in self._keys():
             if key not in self.faults:
                 self._store.queue(*key)
 
-    def set_aside_bad(self) -> None:
+    def set_aside_invalid(self) -> None:
         """Set aside the files of bad queues, and load their remaining files."""
         store = self._store
         for key, fault in self.faults.items():
@@ -410,20 +418,20 @@ class Queues:
                 "queue_bad topic=%s queue=%d from_file=%d problem=%r",
                 topic, queue_id, fault.base, fault.problem,
             )  # fmt: skip
-            directory = self._bare(key).directory
+            directory = self._unloaded(key).directory
             # Last file first: a crash in between leaves the bad file, and no gap.
             for base in reversed(store.pool.bases(directory)):
                 if base >= fault.base:
                     path = os.path.join(directory, file_name(base))
                     store.pool.forget(path)
                     what = f"consumequeue-{topic}-{queue_id}-{file_name(base)}"
-                    self._aside.move(path, what, fault.problem)
+                    self._quarantine.move(path, what, fault.problem)
             queue = store.queue(*key)
             queue.expect(fault.end)
             self.lacking[key] = queue.last_record_end() or store.log.segments.start
 
-    def note_begins(self) -> None:
-        """Note where queues begin, after a search of the log for missing entries before that.
+    def record_begins(self) -> None:
+        """Record where queues begin, after a search of the log for missing entries before that.
 
         Entries that the log does not have are not missing; the next start need not search again.
         """
@@ -461,33 +469,37 @@ class Queues:
         """Return the offset of the last record that any queue has an entry for; -1 if none."""
         return max((queue.last_record() for queue in self._store.queues.values()), default=-1)
 
-    def reach(self) -> int:
+    def log_end(self) -> int:
         """Return the end of the log according to the queue files, without loading the queues."""
         return max(
-            (reach(self._store.pool, self._bare(key).directory) for key in self._keys()), default=0
+            (
+                last_entry_end(self._store.pool, self._unloaded(key).directory)
+                for key in self._keys()
+            ),
+            default=0,
         )
 
-    def missing_entries(self, noted: int, *, exact: bool) -> int:
+    def missing_entries(self, recorded: int, *, exact: bool) -> int:
         """Return the number of entries that all queues together lack, negative for a surplus.
 
-        ``noted`` is the number that the last run recorded, -1 if unknown. Without ``exact``, queues
-        may have expired since, and a surplus is not reported. Returns 0 unless all queues are
-        loaded.
+        ``recorded`` is the number that the last run recorded, -1 if unknown. Without ``exact``,
+        queues may have expired since, and a surplus is not reported. Returns 0 unless all queues
+        are loaded.
         """
         store = self._store
         total = store.queues.entry_total()
-        if min(noted, total) < 0:
+        if min(recorded, total) < 0:
             return 0
         if exact:
-            return noted - total
-        return max(0, noted - sum(queue.max_offset for queue in store.queues.values()))
+            return recorded - total
+        return max(0, recorded - sum(queue.max_offset for queue in store.queues.values()))
 
     def punch(self, start: int, stop: int) -> None:
         """Replace all entries for records between two physical offsets by holes, durably."""
         pool = self._store.pool
         hole = hole_for(start, self._store.log.segments.file_bytes)
         for key in self._keys():
-            first, last = punch(pool, self._bare(key).directory, start, stop, hole)
+            first, last = punch(pool, self._unloaded(key).directory, start, stop, hole)
             if last > first:
                 logger.warning(
                     "queue_holes topic=%s queue=%d from=%d to=%d reason='records lost'",
@@ -515,3 +527,164 @@ class Queues:
             end = queue.without_holes()
             if queue.min_offset < end < queue.max_offset:
                 queue.restart_at(end)
+
+
+@dataclass(slots=True)
+class IndexState:
+    """The usable part of the index: entries for records from ``start`` on must be rebuilt.
+
+    ``bad`` are the files to set aside first, with the reasons. ``unneeded`` are files that are not
+    needed: those without a trusted entry, and old ones whose removal was in progress or undone by a
+    crash.
+    """
+
+    start: int
+    bad: list[tuple[str, str]] = field(default_factory=list)
+    unneeded: list[str] = field(default_factory=list)
+
+    def forget_all(self, files: Files, config: StoreConfig, start: int) -> None:
+        """Mark every file as bad, so that the whole index is rebuilt from ``start``."""
+        directory = os.path.join(config.store_path_root_dir, "index")
+        names = index_names(files, directory)
+        self.bad = [(os.path.join(directory, name), "it must be made again") for name in names]
+        self.unneeded = []
+        self.start = start
+
+
+def check_index(
+    files: Files,
+    config: StoreConfig,
+    segments: Segments,
+    below: int,
+    recorded: tuple[str, ...] | None,
+) -> IndexState:
+    """Check the index files before they are loaded.
+
+    ``recorded`` are the names of the files that the last run recorded, None if there is no record.
+    Files are trusted for records before the physical offset ``below``. Old files may be missing,
+    since their removal is taken as intended.
+    """
+    directory = os.path.join(config.store_path_root_dir, "index")
+    names = index_names(files, directory)
+    lost = _first_lost(names, recorded or ())
+    state = IndexState(below)
+    reached = segments.start
+    for name in names:
+        path = os.path.join(directory, name)
+        is_stray = recorded is not None and name not in recorded and _begin(files, path) < below
+        if reached >= below or is_stray:
+            state.unneeded.append(path)
+            continue
+        if state.bad:
+            state.bad.append((path, "a previous file must be made again"))
+            continue
+        problem = "a previous file is missing" if lost and name > lost else ""
+        if not problem:
+            check = _IndexFileCheck(files, config, segments, below)
+            problem = check.problem(path, reached)
+            if not problem:
+                reached = max(reached, check.reached)
+        if problem:
+            state.bad.append((path, problem))
+    is_unknown = recorded is None and reached == segments.start
+    if state.bad or lost or is_unknown:
+        state.start = min(below, reached)
+    return state
+
+
+def _begin(files: Files, path: str) -> int:
+    """Return the physical offset of a file's first entry; a very high one if it has none."""
+    try:
+        handle = files.open(path)
+        try:
+            raw = files.pread(handle, HEADER_BYTES, 0)
+        finally:
+            files.close(handle)
+    except OSError:
+        return _NOWHERE
+    if len(raw) < HEADER_BYTES:
+        return _NOWHERE
+    _, _, begin_phys, _, _, count = HEADER.unpack(raw)
+    return int(begin_phys) if count > 1 else _NOWHERE
+
+
+def index_names(files: Files, directory: str) -> list[str]:
+    """Return the names of the index files, in order."""
+    return [name for name in files.names(directory) if len(name) == 17 and name.isdigit()]
+
+
+def _first_lost(names: list[str], recorded: tuple[str, ...]) -> str:
+    """Return the first recorded file that is missing although an older one exists.
+
+    Returns the first recorded name if no recorded file exists; empty if none is missing.
+    """
+    there = set(names)
+    if recorded and not there.intersection(recorded):
+        return recorded[0]
+    oldest = min(there.intersection(recorded), default="")
+    return min((name for name in recorded if name not in there and name > oldest), default="")
+
+
+class _IndexFileCheck:
+    def __init__(self, files: Files, config: StoreConfig, segments: Segments, below: int) -> None:
+        self._files = files
+        self._config = config
+        self._segments = segments
+        self._below = below
+        self.reached = 0
+
+    def problem(self, path: str, reached: int) -> str:
+        """Return the reason why a file cannot be used; empty if it can.
+
+        The files before it reach up to the record at ``reached``.
+        """
+        try:
+            handle = self._files.open(path)
+            try:
+                return self._problem(handle, reached)
+            finally:
+                self._files.close(handle)
+        except OSError as error:
+            return f"it cannot be read: {error}"
+
+    def _problem(self, handle: int, reached: int) -> str:
+        config = self._config
+        expected = file_bytes(config.max_hash_slot_num, config.max_index_num)
+        size = self._files.size(handle)
+        if size == 0:
+            return ""
+        if size != expected:
+            return f"it is {size} bytes long, with this maxHashSlotNum and maxIndexNum {expected}"
+        header = HEADER.unpack(self._files.pread(handle, HEADER_BYTES, 0))
+        begin_ms, end_ms, begin_phys, end_phys, used, count = header
+        if count == 0 and not any(header):
+            return ""
+        if not 1 <= count <= config.max_index_num or not 0 <= used < max(count, 1):
+            return f"its header says {count} entries in {used} slots"
+        if count == 1:
+            return ""
+        if not reached <= begin_phys <= end_phys:
+            return "its header contradicts itself or the previous file"
+        if self._entry(handle, 1)[1] != begin_phys or not self._stored(begin_phys, begin_ms, 0):
+            return "its first entry contradicts its header or the log"
+        if end_phys < self._below:
+            last = self._entry(handle, count - 1)
+            if last[1] != end_phys or not self._stored(end_phys, end_ms, 999):
+                return "its last entry contradicts its header or the log"
+        # Entries are in log order, so later files have no trusted entries once this reaches
+        # ``below``.
+        self.reached = min(end_phys, self._below)
+        return ""
+
+    def _entry(self, handle: int, number: int) -> tuple[int, ...]:
+        at = HEADER_BYTES + self._config.max_hash_slot_num * SLOT_BYTES + number * ENTRY_BYTES
+        return ENTRY.unpack(self._files.pread(handle, ENTRY_BYTES, at))
+
+    def _stored(self, physical_offset: int, store_ms: int, more_ms: int) -> bool:
+        """Check the store time of the record at an offset, if the log has it.
+
+        Returns whether it was stored at ``store_ms`` or at most ``more_ms`` before.
+        """
+        if physical_offset < self._segments.start:
+            return True
+        return store_ms - more_ms <= log_store_ms(self._segments, physical_offset) <= store_ms

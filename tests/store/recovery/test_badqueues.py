@@ -1,4 +1,4 @@
-"""Queues that can be believed at a start, and what is done with the others."""
+"""Queues that a start cannot trust, and what is done with them."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.recovery import queuevalidation as believed
+from cometmq.store.recovery import filechecks
 from tests.store.recovery.test_rebuild import (
     PER_FILE,
     closed,
@@ -92,7 +92,7 @@ def test_offsets_go_on_where_nothing_of_a_queue_is_left(tmp_path: Path) -> None:
 def test_with_many_queues_each_is_looked_at_when_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(believed, "CHECKED_QUEUES", 2)
+    monkeypatch.setattr(filechecks, "CHECKED_QUEUES", 2)
     root = closed(tmp_path)
     spoil(queue_file(root, 1, 1), 26 * 20, b"\xff")
     store = opened(root)

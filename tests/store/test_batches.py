@@ -6,17 +6,19 @@ import pytest
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
+from cometmq.message.batch import SharedFields
 from cometmq.message.flags import STORE_HOST_V6, TransactionType
 from cometmq.store import messagestore as engine
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.write.batching import Shared
 from tests.store.stores import BORN, STORE_HOST, assert_consistent, opened, put, shared
 
 ONE = batch.pack([(0, b"", b"")])
 
 
-def common(properties: bytes = b"", sys_flag: int = 0, store_host: bytes = STORE_HOST) -> Shared:
-    return Shared(sys_flag, 11, BORN, store_host, 2, properties)
+def common(
+    properties: bytes = b"", sys_flag: int = 0, store_host: bytes = STORE_HOST
+) -> SharedFields:
+    return SharedFields(sys_flag, 11, BORN, store_host, 2, properties)
 
 
 def unchanged(store: MessageStore) -> bool:
@@ -37,7 +39,9 @@ def unchanged(store: MessageStore) -> bool:
         (batch.pack([(0, bytes(500), b"")] * 50), common(), "a log file has 16384"),
     ],
 )
-def test_what_cannot_be_stored(tmp_path: Path, raw: bytes, given: Shared, problem: str) -> None:
+def test_what_cannot_be_stored(
+    tmp_path: Path, raw: bytes, given: SharedFields, problem: str
+) -> None:
     store = opened(tmp_path)
     with pytest.raises(MessageIllegal, match=problem):
         store.append_batch(store.queue("t", 0), raw, given)

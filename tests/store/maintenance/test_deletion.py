@@ -148,7 +148,7 @@ async def test_a_deletion_that_cannot_be_settled_is_told(tmp_path: Path) -> None
     store = opened(tmp_path)
     fill(store, 60)
     deletion = store.deletions.delete("t")
-    store.files.remove_tree(deletion.aside)
+    store.files.remove_tree(deletion.pending)
     with pytest.raises(StoreError, match=r"\.deleted"):
         await store.deletions.settle(deletion)
     store.close()
@@ -157,7 +157,7 @@ async def test_a_deletion_that_cannot_be_settled_is_told(tmp_path: Path) -> None
 async def test_a_topic_without_queues_needs_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
     deletion = store.deletions.delete("unknown")
-    assert deletion.aside == ""
+    assert deletion.pending == ""
     await store.deletions.settle(deletion)
     assert not (tmp_path / "consumequeue" / ".deleted").exists()
     store.close()

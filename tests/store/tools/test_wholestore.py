@@ -8,13 +8,12 @@ import pytest
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.tools.crosscheck import judge
-from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
-from cometmq.store.tools.entrycheck import Lonely, Why
+from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
 from cometmq.store.tools.findings import Findings
-from cometmq.store.tools.logcheck import LogOutcome, Surroundings
+from cometmq.store.tools.logcheck import LogOutcome, StoreContents
 from cometmq.store.tools.logfile import Gap
-from cometmq.store.tools.queues import QueueSpan
+from cometmq.store.tools.queues import MissingEntries, MissingReason, QueueSpan
+from cometmq.store.tools.verify import check_together
 
 NOTED = Positions("boot", True, 150, 150, 1, Checkpoint(), 150)
 WHOLE = LogOutcome(0, 5, 0, 100, True, [], False, [], [], 0, -1, 0)
@@ -25,18 +24,18 @@ LAST = replace(WHOLE, number=1, end=150, closed=False)
 def directory(tmp_path: Path) -> StoreDirectory:
     """Two log files of 100 bytes, stopped cleanly by a broker of ours."""
     (tmp_path / "checkpoint").write_bytes(bytes(4_096))
-    log = tuple(FileFact(base, f"log/{base:020d}", 100) for base in (0, 100))
+    log = tuple(FileInfo(base, f"log/{base:020d}", 100) for base in (0, 100))
     return StoreDirectory(str(tmp_path), "log", 0, False, Checkpoint(), NOTED, log, 100, 800, ())
 
 
 def judged(
     directory: StoreDirectory, *outcomes: LogOutcome, spans: tuple[QueueSpan, ...] = ()
 ) -> list[tuple[str, str]]:
-    queues = [QueueFact("t", number, "q", (0,)) for number in range(len(spans))]
+    queues = [QueueInfo("t", number, "q", (0,)) for number in range(len(spans))]
     findings = Findings()
-    around = Surroundings(directory, queues, [], (0, -1), ())
+    contents = StoreContents(directory, queues, [], (0, -1), ())
     config = StoreConfig(store_path_root_dir=directory.root)
-    judge(config, ReadOnlyFiles(), around, list(spans), list(outcomes), findings)
+    check_together(config, ReadOnlyFiles(), contents, list(spans), list(outcomes), findings)
     return [(each.severity.value, each.kind) for each in findings.all()]
 
 
@@ -87,9 +86,9 @@ def test_gaps(directory: StoreDirectory) -> None:
     assert judged(directory, replace(WHOLE, closed=False, end=60), LAST) == [("damage", "gap")]
 
 
-def lonely(why: Why, amount: int = 3, first: int = 5) -> LogOutcome:
-    group = Lonely("t", 0, why, amount, first, first + amount - 1, 40)
-    return replace(WHOLE, lonely=[group])
+def missing(reason: MissingReason, amount: int = 3, first: int = 5) -> LogOutcome:
+    group = MissingEntries("t", 0, reason, amount, first, first + amount - 1, 40)
+    return replace(WHOLE, missing=[group])
 
 
 def topics(directory: StoreDirectory, text: str) -> None:
@@ -99,45 +98,47 @@ def topics(directory: StoreDirectory, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "span", "found"),
+    ("reason", "span", "found"),
     [
-        (Why.NEWER, QueueSpan(0, 2), ("note", "deleted-topic")),
-        (Why.NO_QUEUE, None, ("note", "deleted-topic")),
-        (Why.NO_ENTRY, QueueSpan(0, 5), ("damage", "record-without-entry")),
-        (Why.NO_ENTRY, QueueSpan(0, 50), ("damage", "record-without-entry")),
-        (Why.OTHER, QueueSpan(0, 50), ("damage", "record-without-entry")),
+        (MissingReason.NEWER, QueueSpan(0, 2), ("note", "deleted-topic")),
+        (MissingReason.NO_QUEUE, None, ("note", "deleted-topic")),
+        (MissingReason.NO_ENTRY, QueueSpan(0, 5), ("damage", "record-without-entry")),
+        (MissingReason.NO_ENTRY, QueueSpan(0, 50), ("damage", "record-without-entry")),
+        (MissingReason.OTHER, QueueSpan(0, 50), ("damage", "record-without-entry")),
     ],
 )
 def test_records_without_entry(
-    directory: StoreDirectory, why: Why, span: QueueSpan | None, found: tuple[str, str]
+    directory: StoreDirectory, reason: MissingReason, span: QueueSpan | None, found: tuple[str, str]
 ) -> None:
-    assert judged(directory, lonely(why), LAST, spans=(span,) if span else ()) == [found]
+    assert judged(directory, missing(reason), LAST, spans=(span,) if span else ()) == [found]
 
 
 def test_a_crash_explains_entries_at_the_end_alone(directory: StoreDirectory) -> None:
     store = crashed(directory)
-    behind = judged(store, lonely(Why.NO_ENTRY), LAST, spans=(QueueSpan(0, 5),))
+    behind = judged(store, missing(MissingReason.NO_ENTRY), LAST, spans=(QueueSpan(0, 5),))
     assert behind == [("note", "crashed"), ("note", "queue-behind")]
-    inside = judged(store, lonely(Why.NO_ENTRY), LAST, spans=(QueueSpan(0, 50),))
+    inside = judged(store, missing(MissingReason.NO_ENTRY), LAST, spans=(QueueSpan(0, 50),))
     assert ("damage", "record-without-entry") in inside
 
 
 def test_a_topic_that_is_known_has_queues(directory: StoreDirectory) -> None:
     topics(directory, '{"topicConfigTable":{"t":{"topicName":"t"}}}')
-    assert judged(directory, lonely(Why.NO_QUEUE), LAST) == [("damage", "record-without-entry")]
+    assert judged(directory, missing(MissingReason.NO_QUEUE), LAST) == [
+        ("damage", "record-without-entry")
+    ]
 
 
 def test_what_was_not_looked_at_is_taken_for_the_most(directory: StoreDirectory) -> None:
     groups = [
-        Lonely("t", 0, Why.NEWER, 200, 0, 9, 40),
-        Lonely("t", 0, Why.OTHER, 2, 3, 4, 50),
-        Lonely("t", 0, Why.UNKNOWN, 5_000, 0, 99, 60),
+        MissingEntries("t", 0, MissingReason.NEWER, 200, 0, 9, 40),
+        MissingEntries("t", 0, MissingReason.OTHER, 2, 3, 4, 50),
+        MissingEntries("t", 0, MissingReason.UNKNOWN, 5_000, 0, 99, 60),
     ]
     findings = Findings()
-    around = Surroundings(directory, [QueueFact("t", 0, "q", (0,))], [], (0, -1), ())
-    outcomes = [replace(WHOLE, lonely=groups), replace(LAST, lonely=groups[:1])]
+    contents = StoreContents(directory, [QueueInfo("t", 0, "q", (0,))], [], (0, -1), ())
+    outcomes = [replace(WHOLE, missing=groups), replace(LAST, missing=groups[:1])]
     config = StoreConfig(store_path_root_dir=directory.root)
-    judge(config, ReadOnlyFiles(), around, [QueueSpan(0, 50)], outcomes, findings)
+    check_together(config, ReadOnlyFiles(), contents, [QueueSpan(0, 50)], outcomes, findings)
     assert {each.kind: each.count for each in findings.all()} == {
         "deleted-topic": 5_400,
         "record-without-entry": 2,

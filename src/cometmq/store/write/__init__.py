@@ -1,1 +1,0 @@
-"""The write path: batches, and the dispatch of log records to queue entries and index entries."""
