@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.net import runtime
+from cometmq.net import eventloop
 from tests.conftest import cores
 from tests.speedups.test_sends import PIECES, World, framed, header_of
 
@@ -160,7 +160,7 @@ class Greeter(asyncio.Protocol):
     handle = -2
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.handle = runtime.direct_handle(transport)
+        self.handle = eventloop.direct_handle(transport)
 
 
 async def _handle_of(greeter: Greeter) -> int:
@@ -178,5 +178,5 @@ async def _handle_of(greeter: Greeter) -> int:
 
 
 def test_only_uvloops_own_connections_are_written_to_directly() -> None:
-    assert runtime.run(_handle_of(Greeter())) >= 0
+    assert eventloop.run(_handle_of(Greeter())) >= 0
     assert asyncio.run(_handle_of(Greeter())) == -1

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
-    from cometmq.net.reply import Reply
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.headers import CheckTransactionState
 
 log = logging.getLogger(__name__)

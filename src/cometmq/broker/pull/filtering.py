@@ -16,10 +16,10 @@ from cometmq.core.errors import BadRequest
 from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.filter.stored import Budget, matching
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientConfigCheck
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+from cometmq.protocol.frame import Reply
 from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 
 if TYPE_CHECKING:

@@ -59,10 +59,9 @@ if TYPE_CHECKING:
     from cometmq.broker.send.answers import SendAnswers
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.net.peer import Peer
-    from cometmq.net.reply import Reply
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import TopicConfig
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import SendMessage
     from cometmq.store.queue.consumequeue import ConsumeQueue

@@ -28,9 +28,9 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, with_transaction_type
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from cometmq.message.record import BadRecord, Record, decode_one
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Reply
 from cometmq.speedups import Half
 
 if TYPE_CHECKING:
