@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest
-from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
-from cometmq.namesrv.routes import QueueLayout, Registration
+from cometmq.namesrv.routes import QueueLayout, Registration, check_count
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -22,8 +22,8 @@ from cometmq.protocol.bodies import (
     ConsumerData,
     ConsumerIds,
     Heartbeat,
+    parse_client_body,
 )
-from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply

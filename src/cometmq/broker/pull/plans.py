@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
-from cometmq.filter.stored import Budget
+from cometmq.filter.sql92 import Budget
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.protocol.bodies import PERM_READ
 from cometmq.protocol.codes import ResponseCode

@@ -36,13 +36,13 @@ from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
     RETRY_PREFIX,
     TIMER_TOPIC,
 )
+from cometmq.message.record import TRANSACTION_MASK
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.framer import MANY

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from cometmq.filter.stored import Budget
+from cometmq.filter.sql92 import Budget
 from cometmq.speedups import match_records, take_records
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
@@ -31,7 +31,7 @@ class Matcher(Protocol):
 
     @property
     def weight(self) -> int:
-        """Number of its parts that are evaluated for each message (filter/stored.py)."""
+        """Number of its parts that are evaluated for each message (filter/sql92.py)."""
         ...
 
     @property
@@ -56,7 +56,7 @@ def read_matching_at_once(
     """Return matching messages from ``offset`` on: at most ``max_count`` and ``max_bytes``.
 
     At least one is returned if one is found. At most MAX_SCANNED_ENTRIES are examined, fewer if
-    they are costly (filter/stored.py). Returns None if the first message is not in memory or its
+    they are costly (filter/sql92.py). Returns None if the first message is not in memory or its
     entry is wrong; then call :func:`reader.read`.
     """
     queue, start = query.queue, query.offset

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import from_record
-from cometmq.message.record import BadRecord, decode_one, verify
+from cometmq.message.record import COMPRESSED, BadRecord, decode_one, verify
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into

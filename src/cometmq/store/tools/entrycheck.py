@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import takes_queue_slot
 from cometmq.store.layout import HOLE_SIZE
 from cometmq.store.tools.digest import mix_entries
 from cometmq.store.tools.logfile import read_record

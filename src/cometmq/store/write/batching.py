@@ -13,8 +13,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from cometmq.core.errors import MessageIllegal
-from cometmq.message.flags import TRANSACTION_MASK
-from cometmq.message.record import head_of, host_flags
+from cometmq.message.record import TRANSACTION_MASK, head_of, host_flags
 
 _FRONT = Struct(">IIIiiqq")
 _LENGTH_BYTES = 4
