@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filtering import Filters
     from cometmq.speedups import QueueState
-    from cometmq.speedups.plain.pullframes import PullFields
+    from cometmq.speedups.plain.pullanswers import PullFields
     from cometmq.store.read.reader import ReadLimits
 
 #: Limits of one response (upstream: maxTransferBytesOnMessageInMemory and -Count).
