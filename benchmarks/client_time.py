@@ -29,7 +29,7 @@ from cometmq.client.client import Client
 from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, pack
 from cometmq.net import client as connections
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.protocol.bodies import BrokerData, ConsumerIds, QueueData, TopicRoute
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.connection import Connection

@@ -35,7 +35,7 @@ from benchmarks.topics import many_topics
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 from cometmq.speedups import DESCRIPTION
 from tests.compat.anchor import AnchorFailed

@@ -31,7 +31,7 @@ from benchmarks.rounds import Bench, Load, Target
 from benchmarks.targets import JVMS, ROCKETS, make
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 
 TOPICS_MAX: Final = 10_000

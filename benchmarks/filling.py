@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.loading import BenchmarkFailed
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.requests import CONNECTIONS, IN_FLIGHT, ROUND_LIMIT_S, STORE, WARM_UP, Load
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import pull_fields, running_broker, send_fields
 

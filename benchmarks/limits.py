@@ -25,7 +25,7 @@ from zlib import crc32
 
 from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.protocol.frame import DONE_HEAD, send_pieces
 from cometmq.speedups import KnownQueues, QueueState, SendBatch
 

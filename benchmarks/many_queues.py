@@ -31,7 +31,7 @@ from benchmarks.loading import BenchmarkFailed, build_load
 from benchmarks.servers import Server, cpu_s, proc_numbers, report
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode
 

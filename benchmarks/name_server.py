@@ -27,7 +27,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, cast
 
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.codes import RequestCode

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.client import Client
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage

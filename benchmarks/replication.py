@@ -40,7 +40,7 @@ from benchmarks.rounds import Bench, Load, RocketServer, RocketTarget
 from benchmarks.servers import JAVA_HEAP, JAVA_SETTINGS, QUICK_COMPILER, cpu_s
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import KvTable
 from cometmq.protocol.codes import RequestCode

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cometmq.message import batch
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import JSON, encode_head
 from tests.broker.serving import running_broker, send_fields

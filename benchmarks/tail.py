@@ -36,7 +36,7 @@ from benchmarks.servers import OurServer
 from benchmarks.targets import JVMS, ROCKETS, make
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from cometmq.net.tasks import Tasks
 
 #: Files that fill in seconds, and may go as soon as they are full.

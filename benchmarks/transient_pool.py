@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.requests import CONNECTIONS, IN_FLIGHT, STORE, WARM_UP, Load
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from tests.broker.serving import running_broker
 
 if TYPE_CHECKING:

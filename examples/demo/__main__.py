@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cometmq.cli import logs, render, serve
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
-from cometmq.net import runtime
+from cometmq.net import eventloop
 from examples.demo.pipeline import SparkPipeline
 from examples.demo.run import Options, prepare
 from examples.demo.screen import follow
@@ -83,7 +83,7 @@ def run(prepared: Demo) -> int:
                 following.cancel()
 
     try:
-        result = runtime.run(show_and_run())
+        result = eventloop.run(show_and_run())
     except asyncio.CancelledError:
         print("demo: interrupted", file=sys.stderr)
         return INTERRUPTED

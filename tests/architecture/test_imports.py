@@ -85,7 +85,7 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("filter/x.py", "import asyncio", PURE),
         ("net/tasks.py", "import cometmq.message", NET),
         ("net/peer.py", "import cometmq.net.router", NET_LAYERS),
-        ("net/memory.py", "import cometmq.net.peer", NET_LAYERS),
+        ("net/resources.py", "import cometmq.net.peer", NET_LAYERS),
         ("net/x.py", "", NET_LAYERS),
     ],
 )

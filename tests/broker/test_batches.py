@@ -13,7 +13,7 @@ import pytest
 from cometmq.broker.send import handler as send
 from cometmq.message import batch
 from cometmq.message.record import Record, iter_decode
-from cometmq.net import runtime
+from cometmq.net import eventloop
 from cometmq.protocol.frame import BINARY, JSON, encode_head
 from cometmq.speedups import CORE
 from cometmq.store import messagestore as engine
@@ -117,7 +117,7 @@ async def post_slowly(client: BrokerClient, body: bytes) -> None:
 def test_nobody_waits_for_the_largest_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    longest_ms = runtime.run(store_the_largest_batch(tmp_path))
+    longest_ms = eventloop.run(store_the_largest_batch(tmp_path))
     with capsys.disabled():
         print(f" longest turn {longest_ms:.1f} ms ", end="")
     assert longest_ms < LARGEST_MS_MAX

@@ -153,7 +153,7 @@ def is_done(answer: bytes) -> bool:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No turn is so long, beside other work on this machine, that it is reported."""
     monkeypatch.setattr("cometmq.net.peer.TURN_NS", 1 << 40)
-    monkeypatch.setattr("cometmq.net.writecoalescer.SHORT_NS", 1 << 40)
+    monkeypatch.setattr("cometmq.net.peer.SHORT_NS", 1 << 40)
     monkeypatch.setattr("cometmq.broker.acknowledgement.SHORT_NS", 1 << 40)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.net import runtime
+from cometmq.net import eventloop
 from tests.broker.serving import SEND, BrokerClient, RunningBroker, running_broker, send_fields
 
 #: More answers than sockets hold.
@@ -68,4 +68,4 @@ def test_answers_reach_whom_they_are_for(tmp_path: Path, scene: Scene) -> None:
         async with running_broker(tmp_path, None, mappedFileSizeCommitLog=str(1 << 26)) as running:
             await scene(running)
 
-    runtime.run(play())
+    eventloop.run(play())

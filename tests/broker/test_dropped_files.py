@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.message.record import iter_decode
-from cometmq.net import runtime
+from cometmq.net import eventloop
 from cometmq.net.peer import Peer
 from tests.broker.serving import PULL, BrokerClient, RunningBroker, pull_fields, running_broker
 
@@ -22,7 +22,7 @@ ANSWERED: Final = 8
 
 
 def test_a_dropped_file_is_gone_while_a_peer_reads_slowly(tmp_path: Path) -> None:
-    runtime.run(drop_while_a_peer_reads_slowly(tmp_path))
+    eventloop.run(drop_while_a_peer_reads_slowly(tmp_path))
 
 
 async def drop_while_a_peer_reads_slowly(directory: Path) -> None:

@@ -14,7 +14,7 @@ from cometmq.broker.consumers import consumerproxy as relays
 from cometmq.broker.consumers import members
 from cometmq.core.errors import StoreFull
 from cometmq.net import server as servers
-from cometmq.net.memory import MemoryBudget
+from cometmq.net.resources import MemoryBudget
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData, SubscriptionData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json

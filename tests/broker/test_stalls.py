@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.net.eventloop import STALL_NS
 from cometmq.net.peer import Peer
-from cometmq.net.watchdog import STALL_NS
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.broker.serving import PULL, pull_fields, running_broker

@@ -31,16 +31,15 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
-from cometmq.net.memory import MemoryBudget, PeerMemory
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
+from cometmq.net.resources import MemoryBudget, PeerMemory
 from cometmq.net.router import Handler, HandlerPart
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.frame import Request, Response
+from cometmq.protocol.frame import Reply, Request, Response
 from cometmq.protocol.headers import Header
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import Files

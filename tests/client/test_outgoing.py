@@ -12,8 +12,8 @@ from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Packed, Packer
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import Message, MessageQueue, StoredMessage
+from cometmq.message.record import COMPRESSED
 from cometmq.protocol.codes import RequestCode
 
 QUEUE = MessageQueue("t", "broker-a", 3)

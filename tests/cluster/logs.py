@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.replication.prefix import first_difference
+from cometmq.replication.slave import first_difference
 
 
 def log_files(store: Path) -> dict[int, Path]:

@@ -30,7 +30,7 @@ from typing import Final, Protocol
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.core.errors import CometError
-from cometmq.net.runtime import run
+from cometmq.net.eventloop import run
 from tests.cluster.load import names
 from tests.cluster.logs import assert_same_logs, log_end, log_files
 from tests.cluster.servers import BrokerProcess, NamesrvProcess

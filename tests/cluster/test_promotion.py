@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cometmq.admin.api import Admin
-from cometmq.admin.promotion import promote
+from cometmq.admin.failover import promote
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.protocol.bodies import Promote

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from cometmq.message.record import iter_decode
-from cometmq.protocol.clientbodies import ENUMERATIONS
+from cometmq.protocol.bodies import ENUMERATIONS
 from tests.client.shared_broker import fresh_name
 from tests.compat.anchor import wait_until
 from tests.compat.conftest import Target

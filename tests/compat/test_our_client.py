@@ -14,8 +14,8 @@ from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.results import SendStatus
 from cometmq.core.errors import BrokerRefused, RouteNotFound
-from cometmq.message.flags import Compression, compression
 from cometmq.message.model import Message, MessageQueue
+from cometmq.message.record import Compression, compression
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all, read_as_broadcast

@@ -1,10 +1,12 @@
-"""Clocks: the machine's, and the one that tests move."""
+"""Clocks: the machine's, and the one that tests move. Long work gives the loop back."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from cometmq.core.clock import Clock, SystemClock, VirtualClock
+from cometmq.core.clock import SLICE_NS, Clock, Slices, SystemClock, VirtualClock, join_in_slices
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()])
@@ -69,3 +71,57 @@ async def test_the_wall_can_jump_without_waking_anybody() -> None:
     )
     clock.advance(10)
     await task
+
+
+CLOCK = SystemClock()
+
+
+class Turns:
+    """How often the loop came round."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
+@contextmanager
+def counted() -> Iterator[Turns]:
+    turns = Turns()
+    task = asyncio.create_task(turns.run())
+    try:
+        yield turns
+    finally:
+        task.cancel()
+
+
+def work(duration_ns: int) -> None:
+    until_ns = CLOCK.monotonic_ns() + duration_ns
+    while CLOCK.monotonic_ns() < until_ns:
+        pass
+
+
+async def test_long_work_gives_the_loop_back() -> None:
+    with counted() as turns:
+        slices = Slices(CLOCK)
+        for _ in range(100):
+            await slices.pause()
+        assert turns.count == 0  # nothing took long
+        for _ in range(3):
+            work(SLICE_NS + 1)
+            await slices.pause()
+        assert turns.count >= 3
+
+
+async def test_pieces_are_joined_over_several_turns() -> None:
+    def pieces() -> Iterator[bytes]:
+        for number in range(5):
+            work(SLICE_NS + 1)
+            yield b"%d" % number
+
+    with counted() as turns:
+        assert await join_in_slices(pieces(), CLOCK) == b"01234"
+        assert turns.count >= 5

@@ -1,12 +1,25 @@
-"""What SQL92 expressions say of messages."""
+"""What SQL92 expressions say of messages, also of stored records, and how much a read looks at."""
+
+from __future__ import annotations
 
 import random
 from time import process_time
 
 import pytest
 
-from cometmq.filter.sql92 import BadFilter, SqlFilter
+from cometmq.filter.sql92 import (
+    MAX_BYTES,
+    MAX_COMPARISONS,
+    MAX_SEARCHED_BYTES,
+    BadFilter,
+    Budget,
+    Matches,
+    SqlFilter,
+    matching,
+)
 from cometmq.message.properties import encode
+from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack, properties_of
+from cometmq.store.read.reader import MAX_SCANNED_ENTRIES
 from tests.pace import slowness
 
 #: Processor time of any filter beside one message, with much to spare.
@@ -194,3 +207,68 @@ def test_a_bad_expression_is_refused() -> None:
 
 def test_it_says_what_it_filters() -> None:
     assert repr(SqlFilter("a > 1")) == "SqlFilter('a > 1')"
+
+
+HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
+
+
+def record(text: bytes, *, born: int = 4, stored: int = 4, body: bytes = b"body") -> bytes:
+    return pack(
+        Record(0, 0, 1, 0, 7, 100, 0, 1, HOSTS[born], 2, HOSTS[stored], 0, 0, body, "topic", text)
+    )
+
+
+def v2(raw: bytes) -> bytes:
+    """The record with a topic length of two bytes."""
+    at = raw.index(b"\x05topic")
+    longer = (len(raw) + 1).to_bytes(4, "big") + raw[4:at] + b"\0" + raw[at:]
+    return longer.replace(MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"), 1)
+
+
+def test_properties_are_found_behind_any_hosts() -> None:
+    for born in HOSTS:
+        for stored in HOSTS:
+            raw = record(b"a\x01b", born=born, stored=stored)
+            assert bytes(properties_of(memoryview(b"xx" + raw), 2, len(raw))) == b"a\x01b"
+
+
+def test_properties_of_a_record_with_a_long_topic_length() -> None:
+    raw = v2(record(b"a\x01b"))
+    assert bytes(properties_of(memoryview(raw), 0, len(raw))) == b"a\x01b"
+
+
+def test_what_matches_is_joined_and_counted() -> None:
+    yes, no = record(b"keep\x011"), record(b"", body=b"")
+    chunks = [memoryview(no + yes + yes + no), memoryview(yes + no + yes), memoryview(no)]
+    found = matching(chunks, lambda raws: [raw == b"keep\x011" for raw in raws])
+    assert [bytes(chunk) for chunk in found.chunks] == [yes + yes, yes, yes]
+    assert (found.count, found.size_bytes) == (4, 4 * len(yes))
+
+
+def test_nothing_matches() -> None:
+    assert matching([memoryview(record(b""))], lambda raws: [False] * len(raws)) == Matches(
+        [], 0, 0
+    )
+
+
+def test_a_filter_of_a_few_parts_looks_at_as_much_as_a_read_does() -> None:
+    budget = Budget(MAX_COMPARISONS // MAX_SCANNED_ENTRIES)
+    assert budget.count == MAX_SCANNED_ENTRIES
+    budget.take(MAX_SCANNED_ENTRIES - 1, 1_000)
+    assert not budget.is_spent
+    budget.take(1, 0)
+    assert budget.is_spent
+
+
+def test_the_more_parts_the_fewer_messages() -> None:
+    assert Budget(200).count == 100
+    assert Budget(10**9).count == 1
+
+
+def test_the_longer_the_properties_the_fewer_messages() -> None:
+    assert Budget(4_000).size_bytes == MAX_SEARCHED_BYTES // 4_000
+    budget = Budget(3)
+    budget.take(1, MAX_BYTES - 1)
+    assert not budget.is_spent
+    budget.take(1, 30_000)
+    assert budget.is_spent

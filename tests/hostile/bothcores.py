@@ -17,7 +17,6 @@ from tests.conftest import cores
 from tests.hostile import grammar as g
 from tests.speedups import (
     test_pullanswers,
-    test_pullframes,
     test_pulls,
     test_requests,
     test_sends,
@@ -118,7 +117,7 @@ def _answer(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
 
 def _pull(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
     """A text as the header of a pull, which is answered when it asks for what there is."""
-    frame = test_pullframes.framed(data)
+    frame = test_pullanswers.framed(data)
     world = test_pullanswers.World(core)
     taken = world.take(frame)
     return (core.read_pull(frame, 0), taken, world.seen), taken[1] > 0
@@ -261,7 +260,7 @@ COMPARED: Final = (
         _answer,
         _with(_JSON, (test_requests.header_of(), test_requests.header_of({"version": 3}))),
     ),
-    Compared("a pull in both cores", _pull, _with(_JSON, (test_pullframes.header_of(),))),
+    Compared("a pull in both cores", _pull, _with(_JSON, (test_pullanswers.header_of(),))),
     Compared("pulled records in both cores", _pulled, _with(g.BINARY, (_pulled_log(),))),
     Compared("messages in both cores", _cut, _with(g.BINARY, (LOG, RECORDS[0]))),
     Compared("a walk in both cores", _walk, _with(g.BINARY, (LOG, RECORDS[0]))),

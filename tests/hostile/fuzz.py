@@ -41,7 +41,7 @@ if __name__ == "__main__" and atheris is not None:
         import tests.hostile.parsers  # noqa: F401
 
 from cometmq.core.errors import CometError
-from cometmq.net.runtime import loop_factory
+from cometmq.net.eventloop import loop_factory
 from cometmq.protocol.frame import decode_head
 from tests.hostile import core, frames, grammar, pulls, pumped
 from tests.hostile.finding import Finding

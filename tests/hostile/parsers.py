@@ -23,8 +23,7 @@ from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.message import batch, ids, names, properties, record
 from cometmq.namesrv.routes import Registration, RouteTable
-from cometmq.protocol.bodies import DataVersion, Heartbeat, read_offsets
-from cometmq.protocol.clientbodies import parse_client_body
+from cometmq.protocol.bodies import DataVersion, Heartbeat, parse_client_body, read_offsets
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 from cometmq.protocol.frame import BINARY, JSON, decode_head

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message import compression
-from cometmq.message.flags import COMPRESSED
-from cometmq.message.record import BadRecord
+from cometmq.message.record import COMPRESSED, BadRecord
 
 LZ4 = COMPRESSED | 0x100
 ZSTD = COMPRESSED | 0x200

@@ -4,10 +4,9 @@ import pytest
 
 from cometmq.message import properties as props
 from cometmq.message.compression import compress
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import pack_host
 from cometmq.message.model import Message, MessageQueue, from_record, stored_messages
-from cometmq.message.record import BadRecord, Record, iter_decode, pack
+from cometmq.message.record import COMPRESSED, BadRecord, Record, iter_decode, pack
 
 
 def stored(properties: dict[str, str], body: bytes = b"b", sys_flag: int = 0) -> Record:

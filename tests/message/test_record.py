@@ -1,4 +1,4 @@
-"""The message record: layout, round trip, and refusal of anything else."""
+"""The message record: layout, round trip, refusal of anything else; the bits of sysFlag."""
 
 import contextlib
 import struct
@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message import record as layout
-from cometmq.message.record import BadRecord, Record, decode_one, iter_decode, pack
+from cometmq.message.record import (
+    BadRecord,
+    Compression,
+    Record,
+    TransactionType,
+    decode_one,
+    iter_decode,
+    pack,
+)
 from tests.message.strategies import records
 
 SMALL = Record(
@@ -121,3 +129,34 @@ def test_garbage_behind_a_right_head_is_refused(junk: bytes) -> None:
     raw = struct.pack(">II", len(junk) + 8, layout.MAGIC_V1) + junk
     with pytest.raises(BadRecord):
         decode_one(raw, check_crc=True)
+
+
+@pytest.mark.parametrize("kind", list(TransactionType))
+def test_transaction_type_replaces_only_its_bits(kind: TransactionType) -> None:
+    others = layout.COMPRESSED | layout.BORN_HOST_V6 | layout.COMPRESSION_MASK
+    value = layout.with_transaction_type(others | TransactionType.ROLLBACK, kind)
+    assert layout.transaction_type(value) is kind
+    assert value & ~layout.TRANSACTION_MASK == others
+
+
+def test_prepared_and_rollback_take_no_place_in_a_queue() -> None:
+    listed = [kind for kind in TransactionType if layout.takes_queue_slot(kind)]
+    assert listed == [TransactionType.NONE, TransactionType.COMMIT]
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind"),
+    [
+        (0, Compression.ZLIB),
+        (0x100, Compression.LZ4),
+        (0x200, Compression.ZSTD),
+        (0x300, Compression.ZLIB),
+    ],
+)
+def test_compression_type(bits: int, kind: Compression) -> None:
+    assert layout.compression(bits | layout.COMPRESSED) is kind
+
+
+def test_unknown_compression_type_is_an_error() -> None:
+    with pytest.raises(ValueError, match="4"):
+        layout.compression(0x400)

@@ -16,14 +16,13 @@ from cometmq.namesrv.app import NamesrvConfig
 from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
 from cometmq.net.router import Router
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.frame import BINARY, Request
+from cometmq.protocol.frame import BINARY, Reply, Request
 from cometmq.protocol.registry import REGISTRY, Side
 from tests.namesrv.serving import Asker, Served, name_server, topics
 from tests.protocol.strategies import header_values

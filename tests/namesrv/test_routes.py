@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.core.errors import BadRequest
-from cometmq.namesrv.bounds import ENTRY_BYTES, LAYOUT_BYTES, Limits
-from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, Registration, RouteTable
+from cometmq.namesrv.routes import (
+    BROKER_EXPIRY_MS,
+    ENTRY_BYTES,
+    LAYOUT_BYTES,
+    Limits,
+    Registered,
+    Registration,
+    RouteTable,
+)
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicRoute
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.headers import BrokerIdentity, RegisterBroker

@@ -19,10 +19,9 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.client import Remoting, split_address
-from cometmq.net.reply import Reply
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import BINARY, Request
+from cometmq.protocol.frame import BINARY, Reply, Request
 from cometmq.protocol.headers import ConsumerGroup, GetConsumerRunningInfo, Topic
 from tests.client.scripted import Answer, ScriptedPeer, eventually, scripted_peer
 

@@ -20,8 +20,8 @@ from cometmq.net.collector import (
     YOUNG_OBJECTS,
     Collector,
 )
+from cometmq.net.eventloop import STALL_NS, Watchdog
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import STALL_NS, Watchdog
 from tests.store.stores import opened
 
 

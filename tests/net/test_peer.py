@@ -1,4 +1,6 @@
-"""One connection: bad streams, fair turns, pushed requests, pile-ups, closing."""
+"""One connection: bad streams, fair turns, pushed requests, pile-ups, closing; bytes of many leave
+together.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import NotConnected, RequestTimedOut
+from cometmq.net import eventloop
 from cometmq.net import peer as peers
-from cometmq.net import runtime
-from cometmq.net.peer import Peer, describe_host
-from cometmq.net.reply import Reply
+from cometmq.net.eventloop import STALL_NS, Watchdog
+from cometmq.net.peer import Peer, WriteCoalescer, describe_host
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
+from cometmq.protocol.frame import FLAG_RESPONSE, Reply, Request, encode_head
 from tests.net.serving import RawClient, Served, serving
 
 BEAT = RequestCode.HEART_BEAT
@@ -130,7 +133,7 @@ def test_a_view_is_let_go_though_the_peer_does_not_read() -> None:
             whole.close()  # BufferError while somebody has a view of it
             before_close.append(peer.buffered_bytes)
 
-    runtime.run(main())  # uvloop keeps what it cannot send, asyncio copies it
+    eventloop.run(main())  # uvloop keeps what it cannot send, asyncio copies it
     assert before_close[0] > 0
 
 
@@ -296,3 +299,54 @@ def test_hosts_as_text_and_as_record_bytes(host: str, text: str, size: int, loop
     described = describe_host(host, 9)
     assert (described[0], len(described[1]), described[2]) == (text, size, loopback)
     assert described[1][-4:] == b"\0\0\0\x09"
+
+
+async def test_what_peers_have_leaves_after_the_round_in_their_order() -> None:
+    departures = WriteCoalescer(Watchdog())
+    left: list[str] = []
+    asyncio.get_running_loop().call_soon(left.append, "what came in with them")
+    departures.add(lambda: left.append("a"))
+    departures.add(lambda: left.append("b"))
+    assert left == []
+    await asyncio.sleep(0)
+    assert left == ["what came in with them", "a", "b"]
+    await asyncio.sleep(0)
+    assert len(left) == 3
+
+
+async def test_who_comes_while_others_leave_goes_next() -> None:
+    departures = WriteCoalescer(Watchdog())
+    left: list[str] = []
+
+    def leave() -> None:
+        left.append("a")
+        departures.add(lambda: left.append("b"))
+
+    departures.add(leave)
+    await asyncio.sleep(0)
+    assert left == ["a"]
+    await asyncio.sleep(0)
+    assert left == ["a", "b"]
+
+
+async def test_a_round_that_takes_long_is_noticed() -> None:
+    clock = VirtualClock()
+    watchdog = Watchdog(clock)
+    departures = WriteCoalescer(watchdog)
+    departures.add(lambda: clock.advance(STALL_NS // 1_000_000 + 1))
+    await asyncio.sleep(0)
+    assert watchdog.stalls == {"flush": 1}
+
+
+async def test_one_that_fails_keeps_no_other_back(caplog: pytest.LogCaptureFixture) -> None:
+    departures = WriteCoalescer(Watchdog())
+    left: list[str] = []
+
+    def fail() -> None:
+        raise AttributeError("_write_appdata")
+
+    departures.add(fail)
+    departures.add(lambda: left.append("b"))
+    await asyncio.sleep(0)
+    assert left == ["b"]
+    assert caplog.messages == ["flush failed"]

@@ -10,11 +10,10 @@ import pytest
 
 from cometmq.core.errors import BadRequest, StoreFull
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
 from cometmq.net.router import Handler, Router, handlers_of
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, decode_head, encode_head
+from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Reply, Request, decode_head, encode_head
 from cometmq.protocol.registry import Side
 from tests.net.serving import serving
 

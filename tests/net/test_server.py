@@ -12,16 +12,14 @@ import trustme
 
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net import server as server_module
-from cometmq.net.descriptors import Connections
-from cometmq.net.memory import MemoryBudget
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
-from cometmq.net.reply import Reply
+from cometmq.net.resources import Connections, MemoryBudget
 from cometmq.net.router import Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
+from cometmq.protocol.frame import FLAG_RESPONSE, Reply, Request, encode_head
 from cometmq.protocol.registry import Side
 from tests.net.serving import RawClient, serving
 
@@ -126,7 +124,7 @@ class CountingTurns(Watchdog):
 async def test_what_a_server_says_to_its_peers_leaves_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cometmq.net.writecoalescer.SHORT_NS", -1)  # the watchdog hears of all
+    monkeypatch.setattr("cometmq.net.peer.SHORT_NS", -1)  # the watchdog hears of all
     tasks, watchdog = Tasks(), CountingTurns()
     router = Router(Side.BROKER, {BEAT: beat}, tasks=tasks)
     server = Server(router, clock=SystemClock(), tasks=tasks, watchdog=watchdog)

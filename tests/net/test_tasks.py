@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from cometmq.core.clock import VirtualClock
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.tasks import RESTART_MS, Tasks, ended, together
-from cometmq.net.watchdog import Watchdog
 
 
 @pytest.fixture(params=[None, Watchdog()], ids=["unwatched", "watched"])

@@ -1,12 +1,15 @@
-"""What a master sends to whom, and what it takes for an acknowledgement."""
+"""What a master sends to whom, at what rate, and what it takes for an acknowledgement; who keeps a
+connection when more come than it takes.
+"""
 
 import asyncio
 from asyncio import StreamWriter as Writer
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from cometmq.replication.master import MasterSettings
+from cometmq.replication.master import MasterSettings, Rate, SlaveAdmission, are_enough, reached
 from cometmq.replication.transfer import REPORT
 from cometmq.store.config import FlushDiskType
 from tests.replication.pairs import assert_same, pair, until, until_copied
@@ -130,3 +133,156 @@ async def test_strangers_that_say_nothing_are_no_copies(tmp_path: Path) -> None:
         assert master.slaves() == []
         for writer in writers:
             writer.close()
+
+
+def test_bytes_leave_at_the_rate() -> None:
+    rate, now_ms, sent = Rate(1_000_000), 5_000, 0
+    while now_ms < 15_000:
+        if wait_ms := rate.wait_ms(now_ms):
+            now_ms += wait_ms
+        else:
+            rate.spend(10_000, now_ms)
+            sent += 10_000
+    assert 10_000_000 <= sent <= 10_200_000
+
+
+def test_what_was_not_sent_is_not_saved_up() -> None:
+    rate = Rate(1_000_000)
+    rate.spend(1, 0)
+    assert rate.wait_ms(60_000) == 0
+    for _ in range(11):
+        rate.spend(10_000, 60_000)
+    assert rate.wait_ms(60_000) > 0
+
+
+def test_no_rate_is_no_bound() -> None:
+    rate = Rate(0)
+    rate.spend(1 << 40, 0)
+    assert rate.wait_ms(0) == 0
+
+
+@dataclass(frozen=True)
+class Slave:
+    acked: int
+
+
+def slaves(*acked: int) -> list[Slave]:
+    return [Slave(offset) for offset in acked]
+
+
+@pytest.mark.parametrize(
+    ("copies", "acked", "expected"),
+    [
+        (1, (), 100),
+        (2, (), 0),
+        (2, (70,), 70),
+        (2, (-1,), 0),
+        (2, (70, 90), 90),
+        (3, (70, 90), 70),
+        (3, (70, 90, 80), 80),
+        (3, (70,), 0),
+    ],
+)
+def test_where_enough_logs_hold_it(copies: int, acked: tuple[int, ...], expected: int) -> None:
+    assert reached(slaves(*acked), copies, 100) == expected
+
+
+@pytest.mark.parametrize(
+    ("copies", "acked", "expected"),
+    [
+        (1, (), True),
+        (2, (), False),
+        (2, (-1,), False),
+        (2, (50,), False),
+        (2, (51,), True),
+        (3, (51, 50), False),
+        (3, (51, 99), True),
+    ],
+)
+def test_whether_enough_are_near(copies: int, acked: tuple[int, ...], expected: bool) -> None:
+    assert are_enough(slaves(*acked), copies, 100, 50) is expected
+
+
+@dataclass(eq=False)
+class Connection:
+    host: str
+    has_copied: bool = False
+
+
+def places() -> SlaveAdmission[Connection]:
+    return SlaveAdmission(silent_max=3, slaves_max=3)
+
+
+def hosts(connections: dict[Connection, None]) -> list[str]:
+    return [connection.host for connection in connections]
+
+
+def slave_of(made: SlaveAdmission[Connection], host: str, *, copied: bool = False) -> Connection:
+    """A connection that has reported an offset, and perhaps more."""
+    connection = Connection(host)
+    made.connected(connection)
+    made.reported(connection)
+    if copied:
+        connection.has_copied = True
+        made.copied(connection)
+    return connection
+
+
+def test_a_newcomer_takes_the_place_of_the_machine_that_has_most() -> None:
+    made = places()
+    for host in ("slave", "stranger", "stranger"):
+        assert made.connected(Connection(host)) is None
+    gone = made.connected(Connection("other"))
+    assert gone is not None
+    assert gone.host == "stranger"
+    assert hosts(made.silent) == ["slave", "stranger", "other"]
+
+
+def test_the_oldest_silent_one_goes_for_a_newcomer_of_its_machine() -> None:
+    made, all_ = places(), [Connection("a") for _ in range(5)]
+    assert [made.connected(one) for one in all_] == [None, None, None, all_[0], all_[1]]
+
+
+def test_silent_ones_take_no_place_of_a_slave() -> None:
+    made = places()
+    slave = slave_of(made, "slave")
+    for number in range(10):
+        made.connected(Connection(f"stranger-{number}"))
+    assert hosts(made.slaves) == ["slave"]
+    assert len(made.silent) == 3
+    made.left(slave)
+    assert not made.slaves
+
+
+def test_who_copies_stays_when_others_only_report() -> None:
+    made = places()
+    slave = slave_of(made, "a", copied=True)
+    for _ in range(10):
+        slave_of(made, "a")
+    assert slave in made.slaves
+    assert len(made.slaves) == 3
+
+
+def test_a_machine_that_had_a_slave_comes_before_others() -> None:
+    made = places()
+    made.left(slave_of(made, "slave", copied=True))
+    back = slave_of(made, "slave")
+    for number in range(10):
+        slave_of(made, f"stranger-{number}", copied=number > 7)
+    assert back in made.slaves
+
+
+def test_a_slave_comes_in_whoever_is_there() -> None:
+    made = places()
+    for _ in range(3):
+        slave_of(made, "a", copied=True)
+    slave = slave_of(made, "a")
+    assert slave in made.slaves
+    assert len(made.slaves) == 3
+
+
+def test_machines_are_remembered_within_a_bound() -> None:
+    made = places()
+    for number in range(1_000):
+        slave_of(made, f"h{number}", copied=True)
+    assert len(made._hosts) == 64

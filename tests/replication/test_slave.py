@@ -1,4 +1,6 @@
-"""Slaves that copy a master over real sockets: late, killed, ahead, apart."""
+"""Slaves that copy a master over real sockets: late, killed, ahead, apart; whether two logs are the
+same as far as both go.
+"""
 
 import asyncio
 import errno
@@ -10,7 +12,13 @@ import pytest
 
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import MasterSettings
-from cometmq.replication.slave import LogsDiffer, Unwelcome
+from cometmq.replication.slave import (
+    OVERLAP_BYTES,
+    LogsDiffer,
+    Overlap,
+    Unwelcome,
+    first_difference,
+)
 from cometmq.replication.transfer import REPORT, TRANSFER
 from cometmq.store.config import FlushDiskType
 from tests.replication.pairs import assert_same, pair, until, until_copied
@@ -107,7 +115,7 @@ async def test_a_master_whose_log_ends_before_that_of_its_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap_bytes: int
 ) -> None:
     """It lost its tail, and nothing was written since; by much more than a slave asks for, too."""
-    monkeypatch.setattr("cometmq.replication.prefix.OVERLAP_BYTES", overlap_bytes)
+    monkeypatch.setattr("cometmq.replication.slave.OVERLAP_BYTES", overlap_bytes)
     monkeypatch.setattr("cometmq.replication.transfer.HEARTBEAT_MS", 5)
     monkeypatch.setattr("cometmq.replication.master._TICK_MS", 10)
     async with pair(tmp_path) as made:
@@ -145,7 +153,7 @@ async def test_a_master_without_a_log_is_no_reason_to_cut(tmp_path: Path) -> Non
 async def test_logs_that_part_long_ago_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.replication.prefix.OVERLAP_BYTES", 100)
+    monkeypatch.setattr("cometmq.replication.slave.OVERLAP_BYTES", 100)
     async with pair(tmp_path) as made:
         other = made.open("slave")
         fill(other.store, 10)
@@ -249,3 +257,43 @@ async def test_a_bad_record_is_never_reported_and_comes_again(
             assert_same(master.store, slave.store)
             await made.close(slave)
             await made.close(master)
+
+
+def test_a_slave_asks_for_a_little_of_what_it_has() -> None:
+    assert Overlap(0, 10 << 20).begin == (10 << 20) - OVERLAP_BYTES
+    assert Overlap(1 << 20, (1 << 20) + 100).begin == 1 << 20
+
+
+def test_an_empty_slave_says_so_and_no_other_does() -> None:
+    assert Overlap(0, 0).begin == 0
+    assert Overlap(0, 100).begin == 1
+
+
+def test_each_retry_goes_further_back_until_all_was_asked_for() -> None:
+    overlap = Overlap(1_000, 10 << 20)
+    begins = [overlap.begin]
+    while overlap.retry():
+        begins.append(overlap.begin)
+    assert begins == sorted(begins, reverse=True)
+    assert begins[-1] == 1_000
+    assert len(begins) < 5
+
+
+def test_the_first_difference_is_found() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        ours = chance.randbytes(chance.randint(1, 300))
+        theirs = bytearray(ours)
+        assert first_difference(ours, bytes(theirs)) == -1
+        places = sorted(chance.sample(range(len(ours)), chance.randint(1, min(3, len(ours)))))
+        for place in places:
+            theirs[place] ^= 1
+        assert first_difference(ours, bytes(theirs)) == places[0]
+
+
+def test_a_slave_that_has_nothing_asks_from_the_second_byte_and_then_for_all() -> None:
+    overlap = Overlap(0, 0, whole=True)
+    assert (overlap.begin, overlap.lacks_first_byte) == (1, True)
+    assert overlap.retry()
+    assert (overlap.begin, overlap.lacks_first_byte) == (0, False)
+    assert not overlap.retry()

@@ -6,8 +6,7 @@ from struct import Struct
 from hypothesis import strategies as st
 
 from cometmq.message import properties as props
-from cometmq.message.flags import COMPRESSED
-from cometmq.message.record import MAGIC_V2, Record, pack
+from cometmq.message.record import COMPRESSED, MAGIC_V2, Record, pack
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**53), 2**53)

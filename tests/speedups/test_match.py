@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.filter.sqltext import BadFilter
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
-from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack
+from cometmq.message.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6, Record, pack
 from cometmq.speedups.plain import match as plain
 from cometmq.speedups.plain.match import MAX_DEPTH, Op
 from cometmq.store.layout import HOLE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import StoredMessage, from_record
-from cometmq.message.record import MAGIC_V2, Record, iter_decode, pack
+from cometmq.message.record import COMPRESSED, MAGIC_V2, Record, iter_decode, pack
 from tests.conftest import cores
 from tests.message.strategies import records
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
-from cometmq.message.record import HEAD, MAGIC_V1, MAGIC_V2
+from cometmq.message.record import BORN_HOST_V6, HEAD, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 from cometmq.store.layout import HOLE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from tests.conftest import cores
 

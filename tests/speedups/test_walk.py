@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import (
     BadRecord,
     Record,
@@ -20,6 +19,7 @@ from cometmq.message.record import (
     iter_spans,
     pack,
     record_of,
+    takes_queue_slot,
 )
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked

@@ -7,7 +7,7 @@ import pytest
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
 from cometmq.message.batch import SharedFields
-from cometmq.message.flags import STORE_HOST_V6, TransactionType
+from cometmq.message.record import STORE_HOST_V6, TransactionType
 from cometmq.store import messagestore as engine
 from cometmq.store.messagestore import MessageStore
 from tests.store.stores import BORN, STORE_HOST, assert_consistent, opened, put, shared

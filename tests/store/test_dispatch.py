@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.message import properties as props
-from cometmq.message.flags import TransactionType
-from cometmq.message.record import Record
+from cometmq.message.record import Record, TransactionType
 from cometmq.store.dispatch import delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.queue.consumequeue import ConsumeQueue, Dispatched

@@ -9,9 +9,8 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import MessageIllegal, StoreLocked, StoreOffline
 from cometmq.message import batch
-from cometmq.message.flags import TransactionType
 from cometmq.message.ids import pack_host
-from cometmq.message.record import iter_decode
+from cometmq.message.record import TransactionType, iter_decode
 from cometmq.net.tasks import Tasks
 from cometmq.store.config import FlushDiskType
 from cometmq.store.layout import SCHEDULE_TOPIC

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.core.clock import VirtualClock
+from cometmq.core.clock import Slices, VirtualClock
 from cometmq.core.errors import StoreCorrupt
-from cometmq.core.slices import Slices
 from cometmq.store.files import PosixFiles
 from cometmq.store.timerfiles import BUCKET_MS, ROW, ROW_BYTES, TimerFiles, bucket_of
 

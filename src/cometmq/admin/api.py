@@ -48,10 +48,10 @@ from cometmq.protocol.bodies import (
     TopicOffset,
     TopicRoute,
     TopicStatsRead,
+    parse_client_body,
     read_offsets,
     reset_to,
 )
-from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.fields import from_ext

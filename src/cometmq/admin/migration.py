@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cometmq.admin.promotion import promote
-from cometmq.admin.takeover import WAIT_MS, look_at_address
-from cometmq.admin.takeover import take_address as take_over
+from cometmq.admin.failover import TAKEOVER_WAIT_MS, look_at_address, promote
+from cometmq.admin.failover import take_address as take_over
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import (
     Finding,
@@ -279,7 +278,7 @@ class Mover:
         wait_ms: int = 600_000,
         *,
         take_address: bool = False,
-        address_wait_ms: int = WAIT_MS,
+        address_wait_ms: int = TAKEOVER_WAIT_MS,
         stop_old: Callable[[], None] = lambda: None,
     ) -> Move:
         """Carry out the whole move.

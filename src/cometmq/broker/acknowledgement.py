@@ -38,14 +38,14 @@ from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
-from cometmq.net.watchdog import SHORT_NS
+from cometmq.net.eventloop import SHORT_NS
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.net.eventloop import Watchdog
     from cometmq.net.peer import Peer
-    from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.speedups import Half, TransactionBatch, WriteBatch
     from cometmq.store.messagestore import MessageStore, SentRows

@@ -45,12 +45,11 @@ from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.broker.transactions.endtransaction import Transactions
 from cometmq.core.errors import StoreError
 from cometmq.message.ids import pack_host
-from cometmq.net.busypoll import BusyPoll
 from cometmq.net.client import Remoting
+from cometmq.net.eventloop import BusyPoll, Watchdog
 from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 from cometmq.speedups import CORE, DESCRIPTION
 from cometmq.store.recovery.opening import open_store

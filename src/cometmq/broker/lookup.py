@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.message.record import BadRecord, decode_one
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import (
     EarliestStoreTimeResponse,
     QueryMessageResponse,

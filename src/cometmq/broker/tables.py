@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, fresh_copy
-from cometmq.core.slices import join_in_slices
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file

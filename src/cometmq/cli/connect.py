@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cometmq.client.client import Client
-from cometmq.net import runtime
+from cometmq.net import eventloop
 
 T = TypeVar("T")
 
@@ -35,4 +35,4 @@ def client(namesrv: str) -> Client:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine; interrupting it raises KeyboardInterrupt."""
-    return runtime.run(main)
+    return eventloop.run(main)

@@ -20,9 +20,9 @@ from typing import Any, Final
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 from cometmq.net.collector import Collector
-from cometmq.net.runtime import keep_freed_memory, loop_factory, reserve_descriptors
+from cometmq.net.eventloop import Watchdog, loop_factory
+from cometmq.net.resources import keep_freed_memory, reserve_descriptors
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 

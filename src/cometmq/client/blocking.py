@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
 from cometmq.client.consumer import messageview, polling, received, subscription
-from cometmq.net.runtime import loop_factory
+from cometmq.net.eventloop import loop_factory
 
 if TYPE_CHECKING:
     from types import TracebackType

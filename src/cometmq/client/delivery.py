@@ -23,8 +23,8 @@ from cometmq.core.errors import (
     NotConnected,
     RequestTimedOut,
 )
-from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.model import MessageQueue
+from cometmq.message.record import TRANSACTION_MASK
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:

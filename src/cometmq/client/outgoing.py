@@ -19,9 +19,9 @@ from cometmq.client.limits import (
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
 from cometmq.message.compression import compress
-from cometmq.message.flags import COMPRESSED, TransactionType, with_transaction_type
 from cometmq.message.model import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC
+from cometmq.message.record import COMPRESSED, TransactionType, with_transaction_type
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import SendMessageV2
 

@@ -23,8 +23,8 @@ from cometmq.message.ids import pack_host
 from cometmq.message.model import Message, StoredMessage
 from cometmq.message.record import BadRecord
 from cometmq.net.client import split_address
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage

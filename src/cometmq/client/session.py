@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.client.routes import Brokers
     from cometmq.message.model import MessageQueue
-    from cometmq.net.reply import Reply
-    from cometmq.protocol.frame import Request, Response
+    from cometmq.protocol.frame import Reply, Request, Response
     from cometmq.protocol.headers import Header
 
 log = logging.getLogger(__name__)

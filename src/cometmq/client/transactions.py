@@ -20,10 +20,9 @@ from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.results import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
 from cometmq.message import properties as props
-from cometmq.message.flags import TransactionType
 from cometmq.message.ids import decode_offset_id
 from cometmq.message.model import from_record
-from cometmq.message.record import BadRecord, decode_one
+from cometmq.message.record import BadRecord, TransactionType, decode_one
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
-    from cometmq.net.reply import Reply
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.headers import CheckTransactionState
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,19 @@
 """Time as an argument: the only module that reads a clock or sleeps.
 
 Wall time stamps messages and decides when a delayed one is due. Monotonic time measures timeouts,
-leases and expiry, so that a jump of the wall clock affects none of these.
+leases and expiry, so that a jump of the wall clock affects none of these. :class:`Slices` divides
+long work on the event loop into pieces of bounded time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+#: Longest time between two yields to the event loop.
+SLICE_NS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -97,3 +102,29 @@ class VirtualClock:
     def jump_wall(self, offset_ms: int) -> None:
         """Move the wall clock alone, forward or back, as an administrator or NTP would."""
         self._wall_ms += offset_ms
+
+
+class Slices:
+    """Divides long work: call :meth:`pause` between pieces to keep each turn of the loop short."""
+
+    __slots__ = ("_clock", "_started_ns")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+
+    async def pause(self) -> None:
+        """Yield to the event loop if this turn has lasted long enough."""
+        if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
+            await self._clock.sleep_ms(0)
+            self._started_ns = self._clock.monotonic_ns()
+
+
+async def join_in_slices(pieces: Iterable[bytes], clock: Clock) -> bytes:
+    """Join all pieces; each is built in one turn of the loop, and long work takes several turns."""
+    slices = Slices(clock)
+    made: list[bytes] = []
+    for piece in pieces:
+        made.append(piece)
+        await slices.pause()
+    return b"".join(made)

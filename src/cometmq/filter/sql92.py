@@ -1,4 +1,5 @@
-"""SQL92 filters: an expression is compiled once to a program that runs on message properties.
+"""SQL92 filters: an expression is compiled once to a program that runs on message properties, also
+on those of stored records.
 
 Logic is three-valued: True, False, or unknown, which is the result of comparing a missing property;
 only True is a match. Properties are text. Compared with a number they are read as a number,
@@ -7,10 +8,20 @@ error of the whole evaluation: the message does not match, even if another opera
 (upstream: ComparisonExpression.java, ExpressionMessageFilter.java).
 
 speedups/plain/match.py defines the steps of a program.
+
+:func:`matching` filters stored records without decoding them: only lengths are read to find the
+properties, and matching records are returned as slices. This blocks the event loop, so a
+:class:`Budget` limits the work of one read. With a filter of a few comparisons, a read evaluates as
+many small messages as without limits. The more parts the filter has, and the longer the properties
+are, the fewer messages a read evaluates. It then ends early, and the reader continues at the next
+offset.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from cometmq.filter.sqltext import (
@@ -28,15 +39,14 @@ from cometmq.filter.sqltext import (
     Search,
     parse_and_count,
 )
+from cometmq.message.record import iter_sizes, properties_of
 from cometmq.speedups import Op, Program, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from cometmq.message.record import Buffer
     from cometmq.speedups.plain.match import Operand, Step
 
-__all__ = ["BadFilter", "SqlFilter"]
+__all__ = ["BadFilter", "Budget", "Matches", "SqlFilter", "matching"]
 
 _COMPARISONS: Final = {
     "=": Op.EQUAL,
@@ -55,11 +65,18 @@ _FILTER_BYTES: Final = 5_000
 _PART_BYTES: Final = 130
 _CHAR_BYTES: Final = 20
 
+#: Parts of an expression times messages; in plain Python each takes up to half a microsecond.
+MAX_COMPARISONS: Final = 20_000
+#: Total bytes of properties.
+MAX_BYTES: Final = 262_144
+#: Parts of an expression times bytes of properties, because each part may search all of them.
+MAX_SEARCHED_BYTES: Final = 2 << 20
+
 
 class SqlFilter:
     """Compiled expression. Raises BadFilter when it is invalid.
 
-    ``weight`` is the number of parts evaluated for each message (budget.py).
+    ``weight`` is the number of parts evaluated for each message (:class:`Budget`).
     """
 
     __slots__ = ("__weakref__", "expression", "program", "weight")
@@ -164,3 +181,65 @@ class _Compiler:
 
     def _step(self, op: Op, operand: Operand = None) -> None:
         self.code.append((op, operand))
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Matching records; adjacent ones are joined into one chunk."""
+
+    chunks: list[memoryview]
+    count: int
+    size_bytes: int
+    #: Bytes of the properties of all records that were evaluated.
+    looked_bytes: int = 0
+
+
+def matching(
+    chunks: Iterable[memoryview], matches: Callable[[Sequence[Buffer]], Sequence[bool]]
+) -> Matches:
+    """Return the matching records of ``chunks``, each of which holds whole records.
+
+    ``matches`` receives the property bytes of all records and returns a result for each.
+    """
+    places = [(chunk, at, size) for chunk in chunks for at, size in iter_sizes(chunk)]
+    properties = [properties_of(chunk, at, size) for chunk, at, size in places]
+    verdicts = matches(properties)
+    kept: list[memoryview] = []
+    size_bytes = 0
+    last: memoryview | None = None
+    first = stop = 0
+    # Join matches that are adjacent in a chunk, so that there are fewer slices to send.
+    for chunk, at, size in compress(places, verdicts):
+        size_bytes += size
+        if chunk is not last or at != stop:
+            if last is not None:
+                kept.append(last[first:stop])
+            last, first = chunk, at
+        stop = at + size
+    if last is not None:
+        kept.append(last[first:stop])
+    return Matches(kept, sum(verdicts), size_bytes, sum(map(len, properties)))
+
+
+class Budget:
+    """Remaining work of one read with an expression of ``weight`` parts.
+
+    ``count`` messages with ``size_bytes`` of properties are left. At least one message may always
+    be evaluated.
+    """
+
+    __slots__ = ("count", "size_bytes")
+
+    def __init__(self, weight: int) -> None:
+        self.count = max(MAX_COMPARISONS // weight, 1)
+        self.size_bytes = min(MAX_BYTES, MAX_SEARCHED_BYTES // weight)
+
+    @property
+    def is_spent(self) -> bool:
+        """True when no further message may be evaluated."""
+        return self.count <= 0 or self.size_bytes <= 0
+
+    def take(self, count: int, size_bytes: int) -> None:
+        """Subtract evaluated messages and the bytes of their properties."""
+        self.count -= count
+        self.size_bytes -= size_bytes

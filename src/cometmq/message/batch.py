@@ -23,8 +23,13 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from cometmq.core.errors import MessageIllegal
-from cometmq.message.flags import TRANSACTION_MASK
-from cometmq.message.record import MAX_PROPERTIES_BYTES, BadRecord, head_of, host_flags
+from cometmq.message.record import (
+    MAX_PROPERTIES_BYTES,
+    TRANSACTION_MASK,
+    BadRecord,
+    head_of,
+    host_flags,
+)
 
 _ENTRY = Struct(">iiiii")
 _ENTRY_READ = Struct(">i8xii")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from cometmq.message.flags import COMPRESSED, Compression, compression
-from cometmq.message.record import BadRecord
+from cometmq.message.record import COMPRESSED, BadRecord, Compression, compression
 
 #: Larger bodies are rejected; message limits of senders are far below this.
 MAX_INFLATED_BYTES = 256 << 20

@@ -9,9 +9,8 @@ import msgspec
 
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import encode_offset_id, unpack_host
-from cometmq.message.record import iter_spans
+from cometmq.message.record import COMPRESSED, iter_spans
 from cometmq.speedups import cut_records
 
 if TYPE_CHECKING:

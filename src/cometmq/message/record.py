@@ -8,7 +8,7 @@
     16        4       flag                  the user's own
     20        8       queue offset          0 for prepared and rollback records
     28        8       physical offset       of this record in the log
-    36        4       sysFlag               see flags.py
+    36        4       sysFlag               see below
     40        8       born timestamp        ms
     48        8|20    born host             ip 4|16 + port 4; 20 with BORN_HOST_V6
     ..        8       store timestamp       ms
@@ -18,6 +18,13 @@
     ..        4+n     body
     ..        1+n     topic                 V2: 2+n
     ..        2+n     properties            UTF-8, see properties.py
+
+sysFlag has these bits (upstream: MessageSysFlag.java):
+
+    0x0001 body is compressed            0x0010 bornHost is IPv6 (16 + 4 bytes)
+    0x0002 several tags                  0x0020 storeHost is IPv6 (16 + 4 bytes)
+    0x000C transaction type              0x0040 batch queue entry to unwrap (5.x)
+    0x0700 compression type              0x0080 inner batch (5.x)
 
 All integers are big-endian (upstream: MessageDecoder.java, CommitLog.java). V2 is read and never
 written, because the recovery of a 4.9 broker stops at a V2 record. A blank has 8 bytes, the space
@@ -31,6 +38,7 @@ Only this module knows the layout. Code that reads some fields of a head takes t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from struct import Struct, calcsize
 from typing import Final, TypeAlias
 from zlib import crc32
@@ -38,7 +46,6 @@ from zlib import crc32
 import msgspec
 
 from cometmq.core.errors import CometError
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -46,6 +53,16 @@ MAGIC_BLANK = 0xCBD43194
 CRC_MASK = 0x7FFFFFFF
 MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 """Common prefix of the magic numbers of both versions."""
+
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_MASK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_MASK = 0x700
+_COMPRESSION_SHIFT = 8
 
 BLANK = Struct(">II")
 BLANK_BYTES = BLANK.size
@@ -146,6 +163,23 @@ class BadRecord(CometError):
         super().__init__(f"record at {position}: {problem}")
 
 
+class TransactionType(IntEnum):
+    """Role of a record in a transaction: the two bits of ``TRANSACTION_MASK``."""
+
+    NONE = 0x0
+    PREPARED = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC
+
+
+class Compression(IntEnum):
+    """Compression of a body with the COMPRESSED bit (5.x; earlier releases have only zlib)."""
+
+    ZLIB = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One record, field by field; hosts are packed (ip + port), body and properties as stored."""
 
@@ -175,6 +209,32 @@ Head: TypeAlias = tuple[
 Span: TypeAlias = tuple[int, Head, int, int, int, int]
 """Position of a record, its head, start and end of its body, start and end of its topic. The
 properties begin two bytes after the topic and end with the record."""
+
+
+def transaction_type(sys_flag: int) -> TransactionType:
+    """Return the transaction type in ``sys_flag``."""
+    return TransactionType(sys_flag & TRANSACTION_MASK)
+
+
+def with_transaction_type(sys_flag: int, kind: TransactionType) -> int:
+    """Return ``sys_flag`` with its transaction type replaced by ``kind``."""
+    return sys_flag & ~TRANSACTION_MASK | kind
+
+
+def takes_queue_slot(sys_flag: int) -> bool:
+    """Return whether a record has an entry in its consume queue; prepared and rollback ones do
+    not.
+    """
+    return not sys_flag & 0x4
+
+
+def compression(sys_flag: int) -> Compression:
+    """Return the compression type in ``sys_flag``; 3 means zlib, as upstream writes it.
+
+    Raises ValueError for a type that no release has.
+    """
+    value = (sys_flag & COMPRESSION_MASK) >> _COMPRESSION_SHIFT
+    return Compression.ZLIB if value == 3 else Compression(value)
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 from cometmq.speedups import DESCRIPTION
 

@@ -16,17 +16,16 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices
-from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
-from cometmq.namesrv.routes import QueueLayout, Registration
-from cometmq.net.reply import Reply
+from cometmq.namesrv.routes import QueueLayout, Registration, check_count
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.registerbody import RegisterBodyReader
 
 if TYPE_CHECKING:

@@ -5,28 +5,24 @@ broker change in one step, so no answer ever shows a broker in one of them and n
 
 A route is joined from the texts of its brokers and of its queues. Many topics of many brokers have
 the same queues, so each text is stored once; no other cache is needed for fast answers.
+
+Any machine may register, so everything that a registration leaves in memory is bounded
+(:class:`Limits`). A registration over a limit is refused with a remark that names the limit. It
+changes nothing then, and known brokers stay.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from cometmq.namesrv.bounds import (
-    LAYOUT_BYTES,
-    Limits,
-    check_count,
-    check_numbers,
-    check_texts,
-    check_topic_names,
-    size_of,
-)
+from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import (
     MASTER_ID,
     PERM_READ,
@@ -39,6 +35,7 @@ from cometmq.protocol.bodies import (
     TopicConfig,
     TopicList,
 )
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import encode_json
 
 if TYPE_CHECKING:
@@ -49,6 +46,36 @@ BROKER_EXPIRY_MS: Final = 120_000
 #: Limit of shared layouts. Topics usually have few different ones; beyond this number new texts are
 #: not shared with earlier ones.
 _SHARED_LAYOUTS: Final = 10_000
+#: Memory of a topic of a broker besides its name, and memory of one queue layout.
+ENTRY_BYTES: Final = 64
+LAYOUT_BYTES: Final = 400
+_INT32: Final = 1 << 31
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a route table.
+
+    Lengths are in characters. ``brokers`` limits addresses, and separately names. ``host_brokers``
+    limits the addresses registered by one machine, ``connection_brokers`` those of one connection.
+    A broker has at most ``topics`` topics with ``layouts`` different queue layouts. ``topic_bytes``
+    limits the topics of all brokers together, counted as ENTRY_BYTES plus the name for each topic
+    of each broker.
+    """
+
+    name_length: int = 255
+    topic_length: int = 512
+    brokers: int = 4_096
+    host_brokers: int = 1_024
+    connection_brokers: int = 64
+    name_addresses: int = 64
+    address_names: int = 16
+    name_clusters: int = 16
+    filter_servers: int = 16
+    topics: int = 250_000
+    layouts: int = 1_024
+    topic_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,3 +534,62 @@ def _place(broker: _Broker, broker_id: int, address: str) -> None:
 
 def _member(name: str, value: str) -> bytes:
     return b"," + encode_json(name) + b":" + encode_json(value)
+
+
+def check_texts(broker: RegisterBroker, filter_servers: list[str], limits: Limits) -> None:
+    """Raise BadRequest (SYSTEM_ERROR) if a text of a registration is too long, or if it has too
+    many filter servers."""
+    most = limits.name_length
+    texts = {
+        "brokerName": broker.broker_name,
+        "brokerAddr": broker.broker_addr,
+        "clusterName": broker.cluster_name,
+        "haServerAddr": broker.ha_server_addr,
+    }
+    for name, text in texts.items():
+        if len(text) > most:
+            raise refused(f"{name} {text[:_SHOWN]!r}... has {len(text)} characters", most)
+    check_count("filter servers of a broker", len(filter_servers), limits.filter_servers)
+    for server in filter_servers:
+        if len(server) > most:
+            raise refused(
+                f"filter server {server[:_SHOWN]!r}... has {len(server)} characters", most
+            )
+
+
+def check_topic_names(names: Iterable[str], limits: Limits) -> None:
+    """Raise BadRequest (SYSTEM_ERROR) if the name of a topic is too long."""
+    longest = max(names, key=len, default="")
+    if len(longest) > limits.topic_length:
+        raise refused(
+            f"topic {longest[:_SHOWN]!r}... has {len(longest)} characters", limits.topic_length
+        )
+
+
+def check_numbers(**numbers: int) -> None:
+    """Raise BadRequest (SYSTEM_ERROR) for a number that does not fit 32 bits."""
+    for name, number in numbers.items():
+        if not -_INT32 <= number < _INT32:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"registration refused: {name} of a topic is no 32-bit number",
+            )
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Raise BadRequest (SYSTEM_ERROR) if ``count`` is over the limit ``most``."""
+    if count > most:
+        raise refused(f"{count} {what}", most)
+
+
+def refused(what: str, most: int) -> BadRequest:
+    """Return the error that refuses a registration."""
+    return BadRequest(
+        ResponseCode.SYSTEM_ERROR,
+        f"registration refused: {what}; this name server takes at most {most}",
+    )
+
+
+def size_of(names: Iterable[str], count: int) -> int:
+    """Return the memory counted for ``count`` topics with these names."""
+    return sum(map(len, names)) + ENTRY_BYTES * count

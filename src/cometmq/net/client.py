@@ -36,8 +36,8 @@ from cometmq.speedups import send_frame
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.net.reply import Reply
     from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Reply
     from cometmq.protocol.headers import Header
     from cometmq.speedups.plain.requests import Place, Waiting
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.net.eventloop import Watchdog
     from cometmq.net.tasks import Tasks
-    from cometmq.net.watchdog import Watchdog
 
 #: New objects after which the interpreter starts a young collection, at any point: 1 to 3 ms.
 YOUNG_OBJECTS: Final = 10_000

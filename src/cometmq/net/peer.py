@@ -4,14 +4,15 @@ Turns. One read of a pipelining client may hold hundreds of requests. At most FR
 them, or TURN_NS of work, are served before other connections get their turn. The rest waits in the
 protocol object; reading pauses when it exceeds READ_BOUND_BYTES.
 
-Writes. Responses are collected and sent in one write after the turn of the loop that made them
-(writecoalescer.py). When the peer does not read and WRITE_HIGH_BYTES are unsent, reading from it
-pauses too, for at most STALL_LIMIT_MS: clients send heartbeats on the same connection, and without
-them whole groups would expire. After that it is read again as ``congested``: sends are refused,
-urgent requests are served. At WRITE_BOUND_BYTES it is closed.
+Writes. Responses are collected and sent in one write after the turn of the loop that made them,
+together with those of other connections (:class:`WriteCoalescer`). When the peer does not read and
+WRITE_HIGH_BYTES are unsent, reading from it pauses too, for at most STALL_LIMIT_MS: clients send
+heartbeats on the same connection, and without them whole groups would expire. After that it is read
+again as ``congested``: sends are refused, urgent requests are served. At WRITE_BOUND_BYTES it is
+closed.
 
-Waiting requests. Large ones are charged to the connection (memory.py), which is not read while it
-exceeds its share.
+Waiting requests. Large ones are charged to the connection (resources.py), which is not read while
+it exceeds its share.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
-from cometmq.net.memory import PeerMemory, process_budget
-from cometmq.net.runtime import direct_handle
-from cometmq.net.watchdog import SHORT_NS
-from cometmq.net.writecoalescer import WriteCoalescer
+from cometmq.net.eventloop import SHORT_NS, direct_handle
+from cometmq.net.resources import PeerMemory, process_budget
 from cometmq.protocol.connection import Answered, Connection, request_of
 from cometmq.protocol.frame import JSON, decode_head, encode_response
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
@@ -35,12 +34,10 @@ from cometmq.speedups import Outlet
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.net.busypoll import BusyPoll
-    from cometmq.net.memory import MemoryBudget
-    from cometmq.net.reply import Reply
-    from cometmq.net.watchdog import Watchdog
+    from cometmq.net.eventloop import BusyPoll, Watchdog
+    from cometmq.net.resources import MemoryBudget
     from cometmq.protocol.connection import Event
-    from cometmq.protocol.frame import Request, Response
+    from cometmq.protocol.frame import Reply, Request, Response
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import Header
 
@@ -58,6 +55,41 @@ STALL_LIMIT_MS: Final = 1_000
 IDLE_LIMIT_MS: Final = 120_000
 
 Waiter = asyncio.Future["Response"]
+
+
+class WriteCoalescer:
+    """Writes the responses of all peers of a server together, one turn after they were made.
+
+    A peer's bytes could be written by the turn that made them. But one round of the loop serves all
+    peers that sent requests. If their responses are written together afterwards, a client process
+    that reads several of them on another processor wakes up once, and its next requests arrive
+    together too.
+    """
+
+    __slots__ = ("_now_ns", "_waiting", "_watchdog")
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
+        self._now_ns = watchdog.clock.monotonic_ns
+        self._waiting: list[Callable[[], None]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        """Call ``flush`` once in the next turn of the loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._let_go)
+        self._waiting.append(flush)
+
+    def _let_go(self) -> None:
+        begin_ns = self._now_ns()
+        waiting, self._waiting = self._waiting, []
+        for flush in waiting:
+            try:
+                flush()
+            except Exception:  # a failure of one peer must not keep the others' bytes
+                log.exception("flush failed")
+        took_ns = self._now_ns() - begin_ns
+        if took_ns > SHORT_NS:
+            self._watchdog.turn("flush", took_ns)
 
 
 class RequestRouter(Protocol):

@@ -14,10 +14,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected
-from cometmq.protocol.frame import JSON, encode_done, encode_response
+from cometmq.protocol.frame import JSON, Reply, encode_done, encode_response
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
 if TYPE_CHECKING:

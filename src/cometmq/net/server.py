@@ -15,18 +15,16 @@ import socket
 from collections.abc import Set
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.net.descriptors import PROCESS, backlog, max_connections
-from cometmq.net.memory import process_budget
-from cometmq.net.peer import IDLE_LIMIT_MS, Peer
-from cometmq.net.watchdog import Watchdog
-from cometmq.net.writecoalescer import WriteCoalescer
+from cometmq.net.eventloop import Watchdog
+from cometmq.net.peer import IDLE_LIMIT_MS, Peer, WriteCoalescer
+from cometmq.net.resources import PROCESS, backlog, max_connections, process_budget
 
 if TYPE_CHECKING:
     import ssl
 
     from cometmq.core.clock import Clock
-    from cometmq.net.busypoll import BusyPoll
-    from cometmq.net.memory import MemoryBudget
+    from cometmq.net.eventloop import BusyPoll
+    from cometmq.net.resources import MemoryBudget
     from cometmq.net.router import Router
     from cometmq.net.tasks import Tasks
 

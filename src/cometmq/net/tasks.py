@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.net.watchdog import Watchdog
+    from cometmq.net.eventloop import Watchdog
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from cometmq.protocol.registry import FAST_DECODERS, decode_fields
 from cometmq.speedups import settle_plain
 
 if TYPE_CHECKING:
-    from cometmq.core.budget import Account
+    from cometmq.protocol.frame import Account
     from cometmq.protocol.headers import Header
     from cometmq.speedups.plain.requests import Waiting
 

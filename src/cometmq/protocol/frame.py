@@ -1,4 +1,4 @@
-"""Requests and responses of frames, and their headers in both codecs.
+"""Requests, responses and replies of handlers, and the headers of their frames in both codecs.
 
 JSON header (codec 0): an object with ``code``, ``language``, ``version``, ``opaque``, ``flag``,
 ``remark`` (omitted when null) and ``extFields`` (string to string).
@@ -17,6 +17,9 @@ Binary header (codec 1, upstream: RocketMQSerializable.java):
 A header is decoded once, into the struct of its code if the registry has one. Headers that the fast
 path rejects (numbers for strings, "+5", "", null) are parsed by :mod:`cometmq.protocol.fields`.
 
+A large request is charged to the connection that it came from. Its bytes are given back when the
+last reference to the charge is dropped, so code that lets a request wait need not handle it.
+
 Responses are encoded whole, and for plain sends and pulls as the parts around their numbers. The
 parts are cut from the output of the same encoder, so that all responses have the same form.
 """
@@ -27,18 +30,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from struct import Struct as Packer
 from struct import error as StructError
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
-from cometmq.core.budget import Charge
 from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
 from cometmq.protocol.codes import OUR_VERSION, Language, ResponseCode
 from cometmq.protocol.fields import Int32, stringify, to_ext
-
-if TYPE_CHECKING:
-    from cometmq.protocol.headers import Header
+from cometmq.protocol.headers import Header
 
 H = TypeVar("H")
 
@@ -56,6 +56,45 @@ _FIXED: Final = Packer(">hBhiii")
 _I32: Final = Packer(">i")
 _I16: Final = Packer(">h")
 _NAME_MAX_BYTES: Final = 0x7FFF
+
+
+class Account(Protocol):
+    """Account to which bytes in memory are charged."""
+
+    def charge(self, size_bytes: int) -> Charge:
+        """Count bytes until the charge is given back."""
+        ...
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back bytes of a charge. Any thread may call it."""
+        ...
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if all connections together hold as much as the process may hold."""
+        ...
+
+
+class Charge:
+    """Bytes on an account. They are given back once: on request, or when this object is deleted."""
+
+    __slots__ = ("account", "size_bytes")
+
+    def __init__(self, account: Account, size_bytes: int) -> None:
+        self.account = account
+        self.size_bytes = size_bytes
+
+    def give_back(self, size_bytes: int | None = None) -> None:
+        """Give back some of the bytes; all that are left if ``size_bytes`` is None."""
+        given = self.size_bytes if size_bytes is None else min(size_bytes, self.size_bytes)
+        self.size_bytes -= given
+        if given:
+            self.account.give_back(given)
+
+    def __del__(self) -> None:
+        if self.size_bytes:
+            self.account.give_back(self.size_bytes)
+            self.size_bytes = 0
 
 
 class Request(
@@ -103,6 +142,16 @@ class Response(Struct, gc=False):
     ext: dict[str, str]
     body: bytes
     version: int = 0
+
+
+class Reply(Struct, frozen=True):
+    """Response of a handler. ``ext`` replaces ``header`` if the registry has no header for it."""
+
+    code: int = ResponseCode.SUCCESS
+    header: Header | None = None
+    body: bytes = b""
+    remark: str | None = None
+    ext: dict[str, str] | None = None
 
 
 class RawHead(Struct, rename={"ext": "extFields"}):

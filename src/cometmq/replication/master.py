@@ -3,20 +3,30 @@
 Recently written bytes are sent in the turn that wrote them. A thread reads bytes that are not in
 memory, one piece at a time for each slave. With SYNC_FLUSH only durable bytes are sent: a slave
 must not have records that its master may lose in a power cut.
+
+Replica counts. ``copies`` is the number of logs that must hold a message, the master's included
+(upstream: inSyncReplicas). A slave counts with the offset that it acknowledged on its current
+connection; a disconnected one does not count. The reached offset is never taken back, but it stops
+growing.
+
+Admission. The port has no authentication, so connections are limited, and strangers must not
+displace slaves. A connection is silent until it reports an offset; silent connections have a limit
+of their own. A new connection is always admitted. At the limit another one is closed, one of the
+host with the most connections; among these one of a host that never had a slave, then one that
+never acknowledged bytes sent to it, then the oldest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from cometmq.core.errors import StoreError
-from cometmq.replication.admission import SlaveAdmission
-from cometmq.replication.rate import Rate
-from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
 
 if TYPE_CHECKING:
@@ -33,6 +43,131 @@ _TICK_MS: Final = 1_000
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
 _ANY: Final = Bounds(0, 0)
+_BURST_MS: Final = 100
+#: Lag, in bytes, from which on a slave does not count as near enough to wait for (upstream:
+#: haSlaveFallbehindMax).
+FALL_BEHIND_MAX_BYTES: Final = 256 << 20
+#: Limit of silent connections: a Java slave reports 5 to 6 s after it connects.
+SILENT_MAX: Final = 64
+#: Limit of slaves: more are a mistake, or a program that reconnects over and over.
+SLAVES_MAX: Final = 64
+#: Limit of remembered hosts that had slaves; the latest are kept.
+_HOSTS_MAX: Final = 64
+_ACKED: Final = attrgetter("acked")
+
+
+class Rate:
+    """A limit of ``bytes_per_s``, 0 for none, with bursts of a tenth of a second."""
+
+    __slots__ = ("_bytes_per_s", "_free_ms")
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_ms = 0.0
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return the milliseconds to wait before more may be sent; 0 for none."""
+        over_ms = self._free_ms - now_ms - _BURST_MS
+        return max(int(over_ms) + 1, 0) if over_ms > 0 else 0
+
+    def spend(self, size_bytes: int, now_ms: int) -> None:
+        """Count bytes that were sent."""
+        if self._bytes_per_s:
+            self._free_ms = max(self._free_ms, now_ms) + 1_000 * size_bytes / self._bytes_per_s
+
+
+class Acked(Protocol):
+    """A slave with the end of its log."""
+
+    @property
+    def acked(self) -> int:
+        """End of the slave's log as acknowledged; -1 if unknown."""
+        ...
+
+
+def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
+    """Return the offset up to which ``copies`` logs hold the master's log, which ends at ``end``.
+
+    Returns 0 if there are too few slaves.
+    """
+    needed = copies - 1
+    if needed <= 0:
+        return end
+    offsets = sorted(map(_ACKED, slaves), reverse=True)
+    return max(offsets[needed - 1], 0) if len(offsets) >= needed else 0
+
+
+def are_enough(
+    slaves: Collection[Acked], copies: int, end: int, fall_behind_max_bytes: int
+) -> bool:
+    """Return whether enough slaves are connected, with a lag below the limit, to wait for them."""
+    near = 0
+    for slave in slaves:
+        near += slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes
+    return near >= copies - 1
+
+
+class Connected(Protocol):
+    """The properties of a connection that the choice depends on."""
+
+    @property
+    def host(self) -> str:
+        """The host that it comes from."""
+        ...
+
+    @property
+    def has_copied(self) -> bool:
+        """True once it acknowledged bytes that were sent to it."""
+        ...
+
+
+C = TypeVar("C", bound=Connected)
+
+
+class SlaveAdmission(Generic[C]):
+    """The connections of one master; those in ``slaves`` have reported an offset."""
+
+    def __init__(self, silent_max: int = SILENT_MAX, slaves_max: int = SLAVES_MAX) -> None:
+        self._silent_max = silent_max
+        self._slaves_max = slaves_max
+        self._hosts: dict[str, None] = {}
+        self.silent: dict[C, None] = {}
+        self.slaves: dict[C, None] = {}
+
+    def connected(self, newcomer: C) -> C | None:
+        """Add a connection; return the one to close for it, if any."""
+        return self._enter(newcomer, self.silent, self._silent_max)
+
+    def reported(self, newcomer: C) -> C | None:
+        """Make a connection a slave's after its first report; return the one to close, if any."""
+        self.silent.pop(newcomer, None)
+        return self._enter(newcomer, self.slaves, self._slaves_max)
+
+    def copied(self, slave: C) -> None:
+        """Remember the host of a slave that acknowledged bytes sent to it."""
+        self._hosts.pop(slave.host, None)
+        self._hosts[slave.host] = None
+        if len(self._hosts) > _HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
+
+    def left(self, connection: C) -> None:
+        """Remove a closed connection."""
+        self.silent.pop(connection, None)
+        self.slaves.pop(connection, None)
+
+    def _enter(self, newcomer: C, places: dict[C, None], most: int) -> C | None:
+        leaving = None
+        if len(places) >= most:
+            hosts = Counter([one.host for one in places])
+            hosts[newcomer.host] += 1
+            # ``min`` returns the first of equals, which is the oldest.
+            leaving = min(
+                places,
+                key=lambda one: (-hosts[one.host], one.host in self._hosts, one.has_copied),
+            )
+            del places[leaving]
+        places[newcomer] = None
+        return leaving
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from typing import Literal
 
 from cometmq.speedups.plain.batches import append_batch, pack_batch, place_batch
 from cometmq.speedups.plain.columns import RecordColumns
-from cometmq.speedups.plain.hashing import index_hashes, java_hash
-from cometmq.speedups.plain.indexkeys import put_keys
-from cometmq.speedups.plain.knownqueues import KnownQueues
+from cometmq.speedups.plain.hashing import index_hashes, java_hash, put_keys
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import Records, cut_records
 from cometmq.speedups.plain.pullanswers import (
@@ -23,16 +21,16 @@ from cometmq.speedups.plain.pullanswers import (
     PullCounter,
     PullPlan,
     PullTotals,
+    answer_frame,
+    read_pull,
 )
-from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_plain
-from cometmq.speedups.plain.sendanswers import Outlet, send_answers
-from cometmq.speedups.plain.sends import SendBatch
+from cometmq.speedups.plain.sends import Outlet, SendBatch, send_answers
 from cometmq.speedups.plain.syncthread import SyncThread
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
-from cometmq.speedups.plain.writebatch import QueueState, WriteBatch
+from cometmq.speedups.plain.writebatch import KnownQueues, QueueState, WriteBatch
 
 __all__ = [
     "CORE",
@@ -82,9 +80,7 @@ __all__ = [
 NAMES = {
     "batches": ("append_batch", "pack_batch", "place_batch"),
     "columns": ("RecordColumns",),
-    "hashing": ("index_hashes", "java_hash"),
-    "indexkeys": ("put_keys",),
-    "knownqueues": ("KnownQueues",),
+    "hashing": ("index_hashes", "java_hash", "put_keys"),
     "match": ("Program", "match_records"),
     "messages": ("Records", "cut_records"),
     "pullanswers": (
@@ -97,12 +93,11 @@ NAMES = {
     ),
     "pulls": ("is_record", "take_records"),
     "requests": ("send_frame", "settle_plain"),
-    "sendanswers": ("Outlet", "send_answers"),
-    "sends": ("SendBatch",),
+    "sends": ("Outlet", "SendBatch", "send_answers"),
     "syncthread": ("SyncThread",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
     "walk": ("check_records", "walk"),
-    "writebatch": ("QueueState", "WriteBatch"),
+    "writebatch": ("KnownQueues", "QueueState", "WriteBatch"),
 }
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.flags import TRANSACTION_MASK, TransactionType, takes_queue_slot
+from cometmq.message.record import TRANSACTION_MASK, TransactionType, takes_queue_slot
 from cometmq.speedups import WriteBatch
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC

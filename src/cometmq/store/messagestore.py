@@ -19,14 +19,15 @@ from zlib import crc32
 
 from cometmq.core.errors import MessageIllegal, StoreError, fresh_copy
 from cometmq.core.offsetwaiters import OffsetWaiters
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
     BLANK_BYTES,
+    BORN_HOST_V6,
     CRC_MASK,
     FIXED_BYTES,
     HEAD,
     MAGIC_V1,
     MAX_PROPERTIES_BYTES,
+    STORE_HOST_V6,
     head_of,
     host_flags,
 )

@@ -29,7 +29,7 @@ from cometmq.store.files import make_durable_directory
 from cometmq.store.layout import file_name, file_offset
 
 if TYPE_CHECKING:
-    from cometmq.core.slices import Slices
+    from cometmq.core.clock import Slices
     from cometmq.store.files import Files
 
 logger = logging.getLogger(__name__)

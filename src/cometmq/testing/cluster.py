@@ -25,7 +25,7 @@ from cometmq.admin.node import VIP_DISTANCE, NodeProcess, lasting_port
 from cometmq.cli.node import node_config, running_node
 from cometmq.core.clock import SystemClock
 from cometmq.core.settings import normalise
-from cometmq.net.runtime import loop_factory
+from cometmq.net.eventloop import loop_factory
 
 #: Files small enough for hundreds of clusters in one test run.
 SMALL_FILES: Final[Mapping[str, str]] = {

@@ -13,10 +13,10 @@ from cometmq.broker.pull import longpoll
 from cometmq.broker.pull.filtering import PullFilter
 from cometmq.broker.pull.longpoll import HeldPull, LongPoll
 from cometmq.core.clock import VirtualClock
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router
 from cometmq.net.tasks import Tasks
-from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.frame import Request
 from cometmq.protocol.registry import Side
 from cometmq.store.dispatch import Listener

@@ -7,10 +7,9 @@ import pytest
 from cometmq.broker.replication.roles import as_slave
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
 from cometmq.net.router import Handler
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import Request
+from cometmq.protocol.frame import Reply, Request
 from tests.broker.world import connect, request
 
 

@@ -16,12 +16,12 @@ from cometmq.broker.topics import registration as r
 from cometmq.broker.topics.registration import BrokerPlace, Registration
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net.client import Remoting
-from cometmq.net.reply import Reply
 from cometmq.net.router import Handler
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.registry import Side
 from tests.namesrv.serving import Served, name_server, topics, until
 from tests.net.serving import serving

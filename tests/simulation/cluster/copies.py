@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, decode_one
 from cometmq.protocol.fastjson import parse_json
-from cometmq.replication.prefix import first_difference
+from cometmq.replication.slave import first_difference
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from tests.simulation.faults.disk import Disk, File, Folder
 

@@ -14,7 +14,7 @@ from cometmq.client import transactions
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.settling import ConsumerSettler
-from cometmq.message.flags import TransactionType
+from cometmq.message.record import TransactionType
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import ResponseCode
 from tests.simulation.cluster.invariants import Violated

@@ -15,7 +15,7 @@ from cometmq.broker.consumers.offsets import ConsumerOffsets
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
-from cometmq.net.watchdog import Watchdog
+from cometmq.net.eventloop import Watchdog
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.checksums import FileSums, sums_of
 from cometmq.store.maintenance.checksumming import SumsFailed

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message import properties as props
-from cometmq.message.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from cometmq.message.record import BadRecord, Record, pack
+from cometmq.message.record import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, BadRecord, Record, pack
 from cometmq.spark.decode import faults
 from cometmq.spark.decode.faults import all_places
 from cometmq.spark.decode.records import Block

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message.compression import decompress
-from cometmq.message.flags import COMPRESSED, Compression
 from cometmq.message.properties import decode
-from cometmq.message.record import BadRecord, Record, iter_decode
+from cometmq.message.record import COMPRESSED, BadRecord, Compression, Record, iter_decode
 from cometmq.spark.decode.faults import all_places
 from cometmq.spark.decode.records import Block
 from cometmq.spark.schema import NAMES, arrow_schema

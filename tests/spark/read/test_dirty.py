@@ -10,9 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import MessageQueue
-from cometmq.message.record import Record, pack
+from cometmq.message.record import COMPRESSED, Record, pack
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.decode.records import Block

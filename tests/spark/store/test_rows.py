@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.message.flags import TransactionType
-from cometmq.message.record import MAGIC_V1
+from cometmq.message.record import MAGIC_V1, TransactionType
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.dirty import DirtyRow
 from cometmq.spark.read.losses import DataLoss

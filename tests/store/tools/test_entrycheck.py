@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cometmq.message.flags import TransactionType
+from cometmq.message.record import TransactionType
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY

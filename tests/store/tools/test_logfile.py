@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cometmq.message.flags import TransactionType, takes_queue_slot
-from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.message.record import BLANK, MAGIC_BLANK, TransactionType, takes_queue_slot
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import SCHEDULE_TOPIC, index_hash, topic_prefix

@@ -16,10 +16,10 @@ from cometmq.broker.lookup import find_record
 from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt, StoreError
 from cometmq.core.settings import format_properties, parse_properties, to_properties
 from cometmq.message.names import is_system_topic
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetBrokerConfigResponse
 
 if TYPE_CHECKING:

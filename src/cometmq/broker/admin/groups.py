@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from cometmq.core.clock import Slices, join_in_slices
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices, join_in_slices
 from cometmq.message.names import is_legal_name
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     ClientConnection,
     ProducerConnections,
@@ -21,6 +20,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.broker.consumers.groups import GroupTable

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.framer import MAX_FRAME_BYTES
 

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.broker.lookup import bounds
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     BrokerConsumeStats,
     ConsumeOffset,
@@ -37,6 +36,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import ResetOffset
 
 if TYPE_CHECKING:

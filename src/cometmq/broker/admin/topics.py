@@ -9,9 +9,8 @@ import msgspec
 
 from cometmq.broker.lookup import bounds
 from cometmq.broker.topics.table import check_name
+from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import join_in_slices
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     GroupList,
     QueueKey,
@@ -24,6 +23,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender

@@ -18,7 +18,6 @@ import msgspec
 from cometmq.broker.lookup import find_bytes
 from cometmq.core.errors import BadRequest, ClientError, CometError, RequestTimedOut
 from cometmq.message.ids import decode_offset_id
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientStatusRead, ConsumerStatus, queue_table
 from cometmq.protocol.codes import VERSION_3_1_8, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import (
@@ -27,6 +26,7 @@ from cometmq.protocol.fastjson import (
     object_map,
     parse_json,
 )
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetConsumerStatus
 
 if TYPE_CHECKING:

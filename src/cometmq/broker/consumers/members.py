@@ -16,28 +16,27 @@ from cometmq.broker.consumers.membertable import Member, MemberTable, OnlineGrou
 from cometmq.core.errors import BadRequest
 from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import (
     ClientConnection,
     ConsumerConnections,
     ConsumerData,
     ConsumerIds,
     Heartbeat,
+    parse_client_body,
 )
-from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
     from cometmq.broker.consumers.groups import GroupTable
     from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.budget import Charge
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import SubscriptionData
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Charge, Request
     from cometmq.protocol.headers import UnregisterClient
 
 log = logging.getLogger(__name__)

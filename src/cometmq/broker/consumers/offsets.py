@@ -16,13 +16,13 @@ import msgspec
 
 from cometmq.broker.lookup import bounds, find_entry, is_young
 from cometmq.broker.tables import EntryTexts, TableFile
+from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest, StoreError
-from cometmq.core.slices import join_in_slices
 from cometmq.message.names import is_legal_name
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import QueueOffsetResponse
 
 if TYPE_CHECKING:

@@ -25,11 +25,10 @@ import msgspec
 
 from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreCorrupt, StoreError
-from cometmq.net.reply import Reply
-from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
-from cometmq.protocol.clientbodies import parse_client_body
+from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse, parse_client_body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.frame import Reply
 from cometmq.store.files import PosixFiles
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id, encode_offset_id
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, WAITING_TOPICS, is_legal_name
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cometmq.broker.acknowledgement import Scattered
 from cometmq.broker.dedup.window import IdWindow
 from cometmq.broker.lookup import bounds, find_entry
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
-from cometmq.core.slices import Slices
 from cometmq.message import batch
 from cometmq.message import properties as props
 from cometmq.message.batch import has_more_than

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest
 from cometmq.filter import tags
-from cometmq.filter.sql92 import BadFilter, SqlFilter
-from cometmq.filter.stored import Budget, matching
-from cometmq.net.reply import Reply
+from cometmq.filter.sql92 import BadFilter, Budget, SqlFilter, matching
 from cometmq.protocol.bodies import ClientConfigCheck
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+from cometmq.protocol.frame import Reply
 from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def read_matching(
     """Return the matching messages from ``offset`` on.
 
     Examines at most MAX_SCANNED_ENTRIES entries, and fewer if the filter's budget is spent first
-    (filter/stored.py). ``read(offset, max_count, max_bytes)`` returns messages. If the first
+    (filter/sql92.py). ``read(offset, max_count, max_bytes)`` returns messages. If the first
     messages are cold, returns that cold result unfiltered: the caller must load it and filter it.
     ``far`` of the result is set if any examined message is far from the end of the log, whether it
     matches or not.

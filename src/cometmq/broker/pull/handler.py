@@ -16,10 +16,9 @@ from cometmq.broker.pull.filtering import keep_matching, read_matching
 from cometmq.broker.pull.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.broker.pull.plans import MAX_BYTES, MAX_MESSAGES, PullPlans
 from cometmq.core.errors import CometError, StoreCorrupt
-from cometmq.net.reply import Reply
 from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import JSON, pull_pieces
+from cometmq.protocol.frame import JSON, Reply, pull_pieces
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.speedups import answer_frame
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from cometmq.broker.hooks import ConsumeHooks
     from cometmq.broker.pull.filtering import Filters, PullFilter
     from cometmq.filter.sql92 import SqlFilter
+    from cometmq.net.eventloop import Watchdog
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.speedups import PullPlan

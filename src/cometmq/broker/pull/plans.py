@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
-from cometmq.filter.stored import Budget
+from cometmq.filter.sql92 import Budget
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.protocol.bodies import PERM_READ
 from cometmq.protocol.codes import ResponseCode
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filtering import Filters
     from cometmq.speedups import QueueState
-    from cometmq.speedups.plain.pullframes import PullFields
+    from cometmq.speedups.plain.pullanswers import PullFields
     from cometmq.store.read.reader import ReadLimits
 
 #: Limits of one response (upstream: maxTransferBytesOnMessageInMemory and -Count).

@@ -22,12 +22,12 @@ from cometmq.broker.config import resolve
 from cometmq.broker.replication.roles import keep_role, role_path
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
 from cometmq.net.client import split_address
-from cometmq.net.descriptors import backlog
-from cometmq.net.reply import Reply
+from cometmq.net.resources import backlog
 from cometmq.net.server import Reserve, reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     import socket

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.broker.config import BrokerRole
 from cometmq.broker.replication.roles import SlavePart
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClusterInfo, Finding, Promote, Promotion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig

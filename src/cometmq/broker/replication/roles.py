@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from cometmq.broker.replication.metadatasync import MasterTables
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
-    from cometmq.net.reply import Reply
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Reply, Request
     from cometmq.replication.slave import LogsDiffer
     from cometmq.store.files import Files
     from cometmq.store.messagestore import MessageStore

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.topics.table import check_name
 from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.message import properties as props
-from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import FORBIDDEN_TO_SEND
+from cometmq.message.record import TRANSACTION_MASK
 from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import ResponseCode
 from cometmq.speedups import KnownQueues

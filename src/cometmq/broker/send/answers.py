@@ -11,9 +11,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.acknowledgement import Scattered
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import DONE_HEAD, JSON, Request, encode_done, lengths, send_pieces
+from cometmq.protocol.frame import (
+    DONE_HEAD,
+    JSON,
+    Reply,
+    Request,
+    encode_done,
+    lengths,
+    send_pieces,
+)
 from cometmq.protocol.headers import NoFields, SendMessageResponse
 from cometmq.speedups import send_answers
 

@@ -37,13 +37,13 @@ from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.batch import SharedFields
-from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import (
     DLQ_PREFIX,
     HALF_TOPIC,
     RETRY_PREFIX,
     TIMER_TOPIC,
 )
+from cometmq.message.record import TRANSACTION_MASK
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.framer import MANY
@@ -59,10 +59,9 @@ if TYPE_CHECKING:
     from cometmq.broker.send.answers import SendAnswers
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.net.peer import Peer
-    from cometmq.net.reply import Reply
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import TopicConfig
-    from cometmq.protocol.frame import Request
+    from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import SendMessage
     from cometmq.store.queue.consumequeue import ConsumeQueue

@@ -22,9 +22,9 @@ from cometmq.broker.send.admission import (
 )
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import PushReply, SendMessageResponse
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import CometError
-from cometmq.core.slices import join_in_slices
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, KvTable, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -25,12 +25,17 @@ from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_m
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.flags import TransactionType, with_transaction_type
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from cometmq.message.record import BadRecord, Record, decode_one
-from cometmq.net.reply import Reply
+from cometmq.message.record import (
+    BadRecord,
+    Record,
+    TransactionType,
+    decode_one,
+    with_transaction_type,
+)
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Reply
 from cometmq.speedups import Half
 
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.admin import draining
-from cometmq.admin.promotion import PromotionOutcome, promote
+from cometmq.admin import failover
+from cometmq.admin.failover import PromotionOutcome, promote
 from cometmq.cli import render
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import Finding, Promote
 
 if TYPE_CHECKING:
-    from cometmq.admin.draining import Told
+    from cometmq.admin.failover import Told
 
 
 class MasterRole(StrEnum):
@@ -96,7 +96,7 @@ def drain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) ->
 
     async def main() -> list[Told]:
         async with client(namesrv) as opened:
-            return await draining.drain(opened.session, name)
+            return await failover.drain(opened.session, name)
 
     _show_told("drained", name, run(main()), as_json)
 
@@ -106,7 +106,7 @@ def undrain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) 
 
     async def main() -> list[Told]:
         async with client(namesrv) as opened:
-            return await draining.undrain(opened.session, name)
+            return await failover.undrain(opened.session, name)
 
     _show_told("undrained", name, run(main()), as_json)
 

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from cometmq.admin import migration, takeover
+from cometmq.admin import failover, migration
 from cometmq.admin.api import Admin
+from cometmq.admin.failover import TAKEOVER_WAIT_MS
 from cometmq.admin.migration import MigrationPlan, Move, Mover, NotMoved, Status
-from cometmq.admin.takeover import WAIT_MS
 from cometmq.cli import render
 from cometmq.cli.commands.broker import MasterRole, Role, show_finding
 from cometmq.cli.connect import AsJson, Namesrv, client, run
@@ -169,7 +169,7 @@ def promote(
             "--take-address", help="Listen on the old master's address after it has stopped."
         ),
     ] = False,
-    address_wait: AddressWait = WAIT_MS / 1_000,
+    address_wait: AddressWait = TAKEOVER_WAIT_MS / 1_000,
     stop_with: Annotated[
         str,
         typer.Option(
@@ -243,14 +243,14 @@ def take_address(
         str,
         typer.Argument(metavar="ADDRESS", show_default=False, help="HOST:PORT of the old master."),
     ],
-    wait: AddressWait = WAIT_MS / 1_000,
+    wait: AddressWait = TAKEOVER_WAIT_MS / 1_000,
 ) -> None:
     """Make the new master also listen on the old master's address after that has stopped."""
 
     async def main() -> int:
         async with client("") as opened:
             session = opened.session
-            return await takeover.take_address(
+            return await failover.take_address(
                 session.remoting, session.clock, master, address,
                 wait_ms=int(wait * 1_000), say=typer.echo,
             )  # fmt: skip

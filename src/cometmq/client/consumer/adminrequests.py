@@ -17,11 +17,11 @@ from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import BadRequest
 from cometmq.message.model import MessageList, from_record
 from cometmq.message.record import BadRecord, decode_one
-from cometmq.net.reply import Reply
 from cometmq.protocol.bodies import ClientStatus, DirectResult, read_offsets
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, object_map
 from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from cometmq.protocol.acl import Account
+from cometmq.protocol.fields import Account
 from cometmq.spark.brokers import tls
 from cometmq.spark.options import BadOption, Given, get, one_of, positive, required, some_text
 

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cometmq.message.compression import decompress
-from cometmq.message.flags import COMPRESSED
-from cometmq.message.record import HEAD_FIELDS, POSITIONS, BadRecord, iter_spans
+from cometmq.message.record import COMPRESSED, HEAD_FIELDS, POSITIONS, BadRecord, iter_spans
 from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
 from cometmq.speedups import RecordColumns
 from cometmq.speedups.plain.columns import PLACE_COLUMNS

@@ -12,10 +12,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.core.errors import CometError
-from cometmq.message.flags import TransactionType
 from cometmq.message.model import MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.message.record import BadRecord
+from cometmq.message.record import BadRecord, TransactionType
 from cometmq.spark.decode.records import Block
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read.dirty import Mode, clean, quarantine, read_block, safe_name

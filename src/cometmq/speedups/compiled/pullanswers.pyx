@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Plain pulls of a connection: from request frames to answer frames.
 
-Compiled; plain/pullanswers.py and plain/pullframes.py are the definition. Untrusted bytes are read
-by headers.pxd, entries and records by pulls.pyx and match.pyx.
+Compiled; plain/pullanswers.py is the definition. Untrusted bytes are read by headers.pxd, entries
+and records by pulls.pyx and match.pyx.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -115,7 +115,7 @@ cdef tuple _fields(Header *pull):
 
 
 def read_pull(bytes data, Py_ssize_t at):
-    """Return the plain pull at a position, or the number of odd frames; see plain/pullframes.py."""
+    """Return the plain pull at a position, or the number of odd frames; see plain/pullanswers.py."""
     cdef Header pull
     cdef Py_ssize_t stop = 0
     cdef int odd = _next_pull(data, at, &pull, &stop)
@@ -125,7 +125,7 @@ def read_pull(bytes data, Py_ssize_t at):
 
 
 def answer_frame(tuple pieces, tuple numbers, chunks):
-    """Return the frame of an answer; see plain/pullframes.py."""
+    """Return the frame of an answer; see plain/pullanswers.py."""
     cdef long long values[NUMBERS_MAX]
     cdef Py_ssize_t n, count = len(numbers), body_bytes = 0
     cdef unsigned char *out

@@ -2,11 +2,10 @@
 """Declarations of the batch that takes sends, for the module that adds transactions."""
 
 from cometmq.speedups.compiled.headers cimport Header
-from cometmq.speedups.compiled.knownqueues cimport KnownQueues
 from cometmq.speedups.compiled.octets cimport Bytes
 from cometmq.speedups.compiled.properties cimport Named
 from cometmq.speedups.compiled.texts cimport Span
-from cometmq.speedups.compiled.writebatch cimport QueueState, Row, WriteBatch
+from cometmq.speedups.compiled.writebatch cimport KnownQueues, QueueState, Row, WriteBatch
 
 # Kind of a frame, from its header.
 cdef enum Reading:

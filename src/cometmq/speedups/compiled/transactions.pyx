@@ -13,7 +13,6 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
 )
-from cometmq.speedups.compiled.knownqueues cimport KnownQueues
 from cometmq.speedups.compiled.octets cimport (
     DIGITS_MAX, Bytes, be32, be64, put16, put32, put64, put_decimal,
 )
@@ -28,7 +27,7 @@ from cometmq.speedups.compiled.sends cimport (
     Send, SendBatch, Taking, find_queue,
 )
 from cometmq.speedups.compiled.texts cimport Span, is_text
-from cometmq.speedups.compiled.writebatch cimport HALF, OP, QueueState, Row
+from cometmq.speedups.compiled.writebatch cimport HALF, OP, KnownQueues, QueueState, Row
 
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)

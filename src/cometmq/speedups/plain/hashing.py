@@ -1,9 +1,15 @@
-"""Java's ``String.hashCode``, and the hash under which the index stores a key."""
+"""Java's ``String.hashCode``, the hash under which the index stores a key, and the entries of keys
+(store/index.py).
+
+This is the definition; compiled/hashing.pyx does the same, byte for byte.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import mul
+from struct import Struct
+from typing import Any, Final
 
 _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
@@ -12,6 +18,9 @@ _UNITS = 64
 #: By number of units: the factor of each unit, and the factor of the hash before them.
 _FACTORS = [[pow(31, n, _MASK + 1) for n in reversed(range(count))] for count in range(_UNITS + 1)]
 _BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
+
+_INDEX_ENTRY: Final = Struct(">iqii")
+_INT_MAX: Final = 0x7FFFFFFF
 
 
 def java_hash(text: str) -> int:
@@ -31,6 +40,34 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
     for prefix, key in zip(prefixes, keys, strict=True):
         hashes.append(absolute(extended_hash(prefix, key)))
     return hashes
+
+
+def put_keys(
+    slots: Any,
+    hashes: Sequence[int],
+    places: Sequence[int],
+    times_ms: Sequence[int],
+    begin_ms: int,
+    first: int,
+) -> tuple[bytes, int]:
+    """Return the index entries of keys, and the number of slots that were empty before.
+
+    ``begin_ms`` is the begin timestamp of the index file, ``first`` the number of the first entry.
+    Updates ``slots`` (native int32) to point to the new entries. ``hashes``, ``places`` and
+    ``times_ms`` are columns of native int64. Raises ValueError if their lengths differ or if there
+    are no slots.
+    """
+    count, used = len(hashes), 0
+    if len(places) != count or len(times_ms) != count or not len(slots):
+        raise ValueError("columns of different lengths, or no slots")
+    entries: list[bytes] = []
+    for number, (value, place, ms) in enumerate(zip(hashes, places, times_ms, strict=True)):
+        slot = value % len(slots)
+        seconds = min(max((ms - begin_ms) // 1000, 0), _INT_MAX)
+        entries.append(_INDEX_ENTRY.pack(value, place, seconds, slots[slot]))
+        used += not slots[slot]
+        slots[slot] = first + number
+    return b"".join(entries), used
 
 
 def signed(value: int) -> int:

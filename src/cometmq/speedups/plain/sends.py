@@ -1,4 +1,4 @@
-"""Plain sends, single ones and batches: from the frames of clients to records.
+"""Plain sends, single ones and batches: from the frames of clients to records, and their answers.
 
 This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain if all of
 the following is true; every other frame is odd and is handled individually:
@@ -11,13 +11,18 @@ the following is true; every other frame is odd and is handled individually:
 - a batch (320) has a valid body (batches.py), and its topic belongs to no consumer group.
 
 This module also parses prepared sends and ends of transactions; plain/transactions.py stores them.
+
+:func:`send_answers` writes the answers directly to their sockets if possible. An :class:`Outlet` is
+the socket of a connection. The caller writes the answers of a connection without an outlet, and the
+bytes that a socket does not accept at once. Plain Python leaves all writes to the caller.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from cometmq.speedups.plain.batches import append_messages, read_messages
 from cometmq.speedups.plain.headers import (
@@ -36,10 +41,7 @@ from cometmq.speedups.plain.headers import (
 )
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, HEAD, MAGIC_V1, PREPARED, stored_crc
-from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
-
-if TYPE_CHECKING:
-    from cometmq.speedups.plain.knownqueues import KnownQueues
+from cometmq.speedups.plain.writebatch import KnownQueues, QueueState, Row, WriteBatch
 
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
@@ -444,3 +446,49 @@ class SendBatch(WriteBatch):
         self.rows.append(row)
         queue.next_offset += 1
         return record
+
+
+class Outlet:
+    """The socket of a connection.
+
+    ``handle`` is the file descriptor, or -1 if only the transport may write to the socket.
+    ``queued`` holds data that must be sent first. ``unsent_bytes`` returns the size of the
+    transport's write buffer; it raises RuntimeError if the socket is closed.
+    """
+
+    __slots__ = ("handle", "queued", "unsent_bytes")
+
+    def __init__(
+        self, handle: int, queued: list[bytes | memoryview], unsent_bytes: Callable[[], int]
+    ) -> None:
+        self.handle = handle
+        self.queued = queued
+        self.unsent_bytes = unsent_bytes
+
+
+class HasOutlet(Protocol):
+    """A connection. Without an outlet, the caller writes all of its answers."""
+
+    @property
+    def outlet(self) -> Outlet | None: ...
+
+
+C = TypeVar("C", bound=HasOutlet)
+
+
+def send_answers(
+    rows: Sequence[tuple[C, WriteBatch, int, int]], pieces: tuple[bytes, ...]
+) -> list[tuple[C, bytes]]:
+    """Send the answers of stored rows, as far as their sockets accept them at once.
+
+    Each item of ``rows`` holds a connection, its write batch, the first row, and the row after the
+    last. ``pieces`` are the pieces of :meth:`WriteBatch.answers`.
+
+    Returns the bytes that the caller still has to write, at most one item for each connection. This
+    implementation sends nothing and returns all bytes.
+    """
+    found: dict[C, bytes] = {}
+    # The answers of a connection are joined, so that it is written to once.
+    for owner, batch, first, stop in rows:
+        found[owner] = found.get(owner, b"") + batch.answers(first, stop, pieces)
+    return [(owner, data) for owner, data in found.items() if data]

@@ -41,7 +41,7 @@ from cometmq.speedups.plain.sends import (
 from cometmq.speedups.plain.writebatch import HALF, OP, QueueState, Row
 
 if TYPE_CHECKING:
-    from cometmq.speedups.plain.knownqueues import KnownQueues
+    from cometmq.speedups.plain.writebatch import KnownQueues
 
 _COMMIT: Final = 8
 _HOST_BITS: Final = 0x30

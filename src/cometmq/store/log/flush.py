@@ -113,7 +113,7 @@ class Flusher:
         self.threaded_count = 0
 
     def watch(self, watched: Callable[[str, Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Report the turns that follow syncs: ``watched`` wraps a function (net/watchdog.py)."""
+        """Report the turns that follow syncs: ``watched`` wraps a function (net/eventloop.py)."""
         self._on_synced = watched("synced", self._on_synced)
 
     def sync(self, messages: int) -> None:

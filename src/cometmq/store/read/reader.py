@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.filter.stored import Budget
+from cometmq.filter.sql92 import Budget
 from cometmq.message.record import QUEUE_OFFSET_POSITION, iter_sizes
 from cometmq.speedups import match_records, take_records
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES

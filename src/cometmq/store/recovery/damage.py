@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.flags import TransactionType
 from cometmq.message.record import (
     BLANK,
     FIXED_BYTES,
     MAGIC_BLANK,
     Record,
+    TransactionType,
     pack,
 )
 from cometmq.store.config import DamagePolicy

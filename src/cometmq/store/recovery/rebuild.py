@@ -18,8 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.core.errors import MessageIllegal
-from cometmq.message.flags import takes_queue_slot
-from cometmq.message.record import FIXED_BYTES
+from cometmq.message.record import FIXED_BYTES, takes_queue_slot
 from cometmq.speedups import WriteBatch
 from cometmq.store.dispatch import row_of
 from cometmq.store.log.scan import Scan, first_record

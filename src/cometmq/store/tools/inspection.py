@@ -20,9 +20,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import from_record
-from cometmq.message.record import BadRecord, decode_one, verify
+from cometmq.message.record import COMPRESSED, BadRecord, decode_one, verify
 from cometmq.store.checkpoint import Positions
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, index_hash, topic_prefix

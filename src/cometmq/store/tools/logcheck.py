@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.flags import BORN_HOST_V6
 from cometmq.message.record import (
+    BORN_HOST_V6,
     HOST_BITS_POSITION,
     LONGER_HOST_BYTES,
     STORE_MS_BYTES,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.message.flags import TransactionType
 from cometmq.message.record import (
     BLANK_BYTES,
     FIXED_BYTES,
@@ -21,6 +20,7 @@ from cometmq.message.record import (
     PREFIX,
     BadRecord,
     Record,
+    TransactionType,
     claimed_size,
     decode_one,
 )

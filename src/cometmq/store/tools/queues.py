@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import takes_queue_slot
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from cometmq.broker.scheduled.timers.pending import Pending, Waiting, done_in, first_bucket
 from cometmq.broker.scheduled.timers.wheel import TICK_MS, tick_of
-from cometmq.core.clock import VirtualClock
-from cometmq.core.slices import Slices
+from cometmq.core.clock import Slices, VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.timerfiles import BUCKET_MS, ROW, TimerFiles
 

@@ -15,7 +15,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.record import Record, iter_decode
-from cometmq.net.watchdog import Watchdog
+from cometmq.net.eventloop import Watchdog
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import Files
 from cometmq.store.messagestore import MessageStore

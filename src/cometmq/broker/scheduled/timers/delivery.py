@@ -21,8 +21,8 @@ from cometmq.broker.scheduled.timers.intake import end_mark
 from cometmq.broker.scheduled.timers.pending import RECALL_MS
 from cometmq.broker.scheduled.timers.rules import is_recalled
 from cometmq.broker.scheduled.timers.wheel import tick_of
+from cometmq.core.clock import Slices
 from cometmq.core.errors import StoreCorrupt, StoreError
-from cometmq.core.slices import Slices
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.timerfiles import ROW, ROW_BYTES

@@ -20,7 +20,7 @@ from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from cometmq.broker.scheduled.timers.pending import Pending
-    from cometmq.core.slices import Slices
+    from cometmq.core.clock import Slices
     from cometmq.message.record import Record
     from cometmq.store.messagestore import MessageStore
 

@@ -21,7 +21,7 @@ from cometmq.broker.scheduled.timers.wheel import TICK_MS, Wheel, tick_of
 from cometmq.store.timerfiles import ROW, ROW_BYTES, bucket_of
 
 if TYPE_CHECKING:
-    from cometmq.core.slices import Slices
+    from cometmq.core.clock import Slices
     from cometmq.store.timerfiles import TimerFiles
 
 #: A recall stays valid for this long after its due time.

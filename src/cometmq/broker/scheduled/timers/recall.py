@@ -14,8 +14,8 @@ from cometmq.broker.scheduled.timers.rules import SECOND_MS, recall_key
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_recall
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import RecallMessageResponse
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from cometmq.broker.scheduled.timers.intake import end_mark, record_or_none
 from cometmq.broker.scheduled.timers.pending import done_in
 from cometmq.broker.scheduled.timers.rules import rolled
 from cometmq.broker.scheduled.timers.wheel import tick_of
+from cometmq.core.clock import Slices
 from cometmq.core.errors import StoreError
-from cometmq.core.slices import Slices
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.timerfiles import ROW, ROW_BYTES, bucket_of

@@ -21,8 +21,8 @@ from cometmq.broker.scheduled.timers.pending import Pending
 from cometmq.broker.scheduled.timers.rolling import Rolling
 from cometmq.broker.scheduled.timers.snapshot import Saver, rebuild, recover
 from cometmq.broker.scheduled.timers.wheel import TICK_MS
+from cometmq.core.clock import Slices
 from cometmq.core.errors import StoreCorrupt, StoreError
-from cometmq.core.slices import Slices
 from cometmq.store.timerfiles import BUCKET_MS, TimerFiles
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from cometmq.broker.lookup import bounds
 from cometmq.broker.scheduled.timers.intake import BUFFER_BYTES, end_wait, ended_by, waiting_of
 from cometmq.broker.scheduled.timers.pending import first_bucket
 from cometmq.broker.scheduled.timers.wheel import TICK_MS, tick_of
-from cometmq.core.slices import Slices
+from cometmq.core.clock import Slices
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.files import read_file, write_file_atomically
 from cometmq.store.log.scan import Scan, resumption

@@ -1,8 +1,10 @@
-"""Busy polling: the loop polls for the next request instead of sleeping while requests are close.
+"""The event loop of a process: its choice, turns that block it, and busy polling.
 
-A loop without work sleeps, and on an idle processor it takes 40 us or more to wake up: longer than
-most requests. A client with one request in flight pays this for every request. So after a request
-the loop polls for the next one for a short time, and sleeps only after that.
+A :class:`Watchdog` logs and counts, by handler, every turn that blocks the loop for too long.
+
+Busy polling: a loop without work sleeps, and on an idle processor it takes 40 us or more to wake
+up: longer than most requests. A client with one request in flight pays this for every request. So
+after a request the loop polls for the next one for a short time, and sleeps only after that.
 
 Polling pays only if the next request comes within that time. A weighted mean of the last pauses
 predicts it: an idle server never polls, and one whose pauses get longer stops after a few polls
@@ -14,13 +16,28 @@ for a time that grows with each such case (docs/decisions/0005-lookout.md has th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING, Final
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sized
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from cometmq.net.runtime import yield_processor
+from cometmq.core.clock import SystemClock
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: A turn longer than this is a stall that affects other connections.
+STALL_NS: Final = 20_000_000
+#: A turn shorter than this need not be reported.
+SHORT_NS: Final = 200_000
+#: Handlers counted separately; the number is limited because task names may contain data.
+HANDLERS_MAX: Final = 200
 
 #: The newest pause has a weight of 1/2**3. A pause counts as at most twice the polling time.
 _WEIGHT_SHIFT: Final = 3
@@ -32,6 +49,75 @@ _REST_MIN_NS: Final = 1_000_000
 _REST_MAX_NS: Final = 500_000_000
 _TAKEN_SHIFT: Final = 2
 _FOUND_SHIFT: Final = 1
+
+
+def _keep_processor() -> None:
+    """Do nothing, on systems without sched_yield."""
+
+
+#: Yields the processor to a waiting thread or process; returns at once if none waits.
+yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", _keep_processor)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return a constructor of the fastest event loop available."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` to its end on a new loop, as asyncio.run does."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(main)
+
+
+def direct_handle(transport: asyncio.BaseTransport) -> int:
+    """Return the file descriptor of a transport that may be bypassed while its buffer is empty.
+
+    Returns -1 for any other transport: for TLS, because its bytes must be encrypted, and for loops
+    other than uvloop, because they send at once anyway.
+    """
+    kind = type(transport)
+    if (kind.__module__, kind.__name__) != ("uvloop.loop", "TCPTransport"):
+        return -1
+    handle: int = transport.get_extra_info("socket").fileno()
+    return handle
+
+
+class Watchdog:
+    """Counts turns of the loop over 20 ms by handler."""
+
+    __slots__ = ("clock", "longest_ns", "stalls")
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.stalls: Counter[str] = Counter()
+        self.longest_ns = 0
+
+    def turn(self, handler: str, took_ns: int) -> None:
+        """Report one turn of ``handler``; cheap when it was short."""
+        if took_ns > self.longest_ns:
+            self.longest_ns = took_ns
+        if took_ns > STALL_NS:
+            known = handler in self.stalls or len(self.stalls) < HANDLERS_MAX
+            self.stalls[handler if known else "others"] += 1
+            log.warning("loop stalled handler=%s took_ms=%d", handler, took_ns // 1_000_000)
+
+    def watched(self, handler: str, callback: Callable[P, None]) -> Callable[P, None]:
+        """Return ``callback`` wrapped so that each call is reported as a turn of ``handler``."""
+        now_ns, turn = self.clock.monotonic_ns, self.turn
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            begin_ns = now_ns()
+            try:
+                callback(*args, **kwargs)
+            finally:
+                turn(handler, now_ns() - begin_ns)
+
+        return run
 
 
 class BusyPoll:

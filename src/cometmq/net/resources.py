@@ -1,21 +1,28 @@
-"""Memory held by connections, individually and together.
+"""Memory and file descriptors of a process, and what its connections may take of them.
 
-Three kinds of bytes count: received and not served yet, queued to be sent, and requests that a
-handler holds. The protocol layer charges requests if they are large; a charge is released when its
-request is freed (core/budget.py). A connection that holds more than its share is not read until it
-holds less. When all together hold too much, those that hold most are closed, and until then large
-requests are refused.
+Memory. Three kinds of bytes count: received and not served yet, queued to be sent, and requests
+that a handler holds. The protocol layer charges requests if they are large; a charge is released
+when its request is freed (protocol/frame.py). A connection that holds more than its share is not
+read until it holds less. When all together hold too much, those that hold most are closed, and
+until then large requests are refused.
+
+Descriptors. A process has one limit of open files. After the share of the stores, all servers
+together use the rest for connections: a name server and a broker in one process have one common
+limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.core.budget import Charge
 from cometmq.core.memory import limit_bytes
+from cometmq.protocol.frame import Charge
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,6 +39,26 @@ PEER_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 4_096
 #: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
+#: Freed memory that stays with the process for later allocations.
+KEPT_BYTES: Final = 4 << 20
+#: Parameters of glibc's mallopt.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+#: Limit of connections of one process, unless the machine's limit is lower.
+MAX_CONNECTIONS: Final = 100_000
+#: Descriptors reserved for the stores: RESERVED_FILES, or an eighth of all up to
+#: RESERVED_FILES_MAX, which leaves room for connections that arrive faster than they are refused.
+#: If there are few descriptors, the reserve is half of all, but at least STORE_FILES (256 queue
+#: files and some more), as long as a quarter of all is left for connections.
+RESERVED_FILES: Final = 1_024
+RESERVED_FILES_MAX: Final = 8_192
+STORE_FILES: Final = 512
+#: Descriptors for which there is room from the start; 128 KiB of the kernel's memory.
+DESCRIPTORS: Final = 16_384
+#: Connections that may wait to be accepted, if descriptors are plentiful.
+BACKLOG: Final = 1_024
+_BACKLOG_MIN: Final = 16
 
 
 class Closable(Protocol):
@@ -202,3 +229,113 @@ class PeerMemory:
     def close(self) -> None:
         """Detach the callbacks of a closed connection; bytes that are still held keep counting."""
         self._on_full = self._on_room = None
+
+
+def keep_freed_memory() -> bool:
+    """Make the allocator keep freed memory, up to KEPT_BYTES; return False if it cannot.
+
+    By default glibc returns free memory beyond 128 KiB to the system. A process that allocates and
+    frees 200 KB a hundred times a second would make the system clear these pages every time.
+    """
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_MMAP_THRESHOLD, KEPT_BYTES))
+
+
+def open_files() -> int | None:
+    """Raise this process's limit of open files as far as allowed; return it, None for no limit."""
+    try:
+        import resource
+    except ImportError:  # Windows counts sockets separately from files
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def max_connections() -> int:
+    """Return the maximum number of connections of all servers of this process together."""
+    files = open_files()
+    if files is None:
+        return MAX_CONNECTIONS
+    few = max(min(files // 2, files - STORE_FILES), files // 4)
+    reserved = max(RESERVED_FILES, min(files // 8, RESERVED_FILES_MAX))
+    return min(max(files - reserved, few), MAX_CONNECTIONS)
+
+
+def backlog() -> int:
+    """Return the number of connections that may wait to be accepted.
+
+    One turn of the loop accepts all of them before the first is refused, and closes them a turn
+    later. Meanwhile they take descriptors from the reserve. Several listeners may do so at once.
+    """
+    files = open_files()
+    if files is None:
+        return BACKLOG
+    return min(max((files - max_connections()) // 8, _BACKLOG_MIN), BACKLOG)
+
+
+def reserve_descriptors(count: int = DESCRIPTORS) -> bool:
+    """Make room for ``count`` file descriptors in the kernel's table; return False if it cannot.
+
+    In a process with threads, the call that makes the table grow waits for all processors (RCU):
+    9 to 13 ms for the open() or accept() that is one too many. Call it before threads start.
+    """
+    limit = open_files()
+    last = (count if limit is None else min(count, limit)) - 1
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import fcntl
+
+        os.close(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, last))
+        return True
+    return False
+
+
+class Counted(Protocol):
+    """A server whose connections are counted."""
+
+    @property
+    def open_connections(self) -> int:
+        """Number of its connections."""
+        ...
+
+
+class Connections:
+    """Connections of all servers of a process, counted together.
+
+    A server takes part from :meth:`join` to :meth:`leave`, or until it is freed. A quarter of the
+    places is reserved for servers with few connections, so that clients that fill one port do not
+    block the others.
+    """
+
+    def __init__(self) -> None:
+        self._servers: weakref.WeakSet[Counted] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def join(self, server: Counted) -> None:
+        """Count the connections of a server."""
+        with self._lock:
+            self._servers.add(server)
+
+    def leave(self, server: Counted) -> None:
+        """Stop counting the connections of a server; do nothing if they were not counted."""
+        with self._lock:
+            self._servers.discard(server)
+
+    def room(self, server: Counted, most: int) -> int:
+        """Return the number of connections that ``server`` may have if all may have ``most``."""
+        with self._lock:
+            others = [other.open_connections for other in self._servers if other is not server]
+        kept = most // (4 * (len(others) + 1))
+        return most - sum([max(count, kept) for count in others])
+
+
+#: Connections of all servers of this process.
+PROCESS: Final = Connections()

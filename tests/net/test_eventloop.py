@@ -1,24 +1,40 @@
-"""The loop stays awake while requests follow each other closely, and only then."""
+"""The event loop: uvloop where there is one; long turns counted; awake while requests are close."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from typing import Any
 
 import pytest
+import uvloop
 
 from cometmq.core.clock import SystemClock, VirtualClock
-from cometmq.net.busypoll import BusyPoll
+from cometmq.net import eventloop
+from cometmq.net.eventloop import HANDLERS_MAX, BusyPoll, Watchdog
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import Request
+from cometmq.protocol.frame import Reply, Request
 from tests.net.serving import serving
 
 LOOK_US = 100
 TURN_US = 10
 #: Turns that go by before it is known whether looking pays.
 NOT_LOOKING = 2
+
+
+async def loop_type() -> type[asyncio.AbstractEventLoop]:
+    return type(asyncio.get_running_loop())
+
+
+def test_uvloop_runs_us() -> None:
+    assert issubclass(eventloop.run(loop_type()), uvloop.Loop)
+
+
+def test_without_uvloop_asyncio_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert not issubclass(eventloop.run(loop_type()), uvloop.Loop)
 
 
 class TurningClock(VirtualClock):
@@ -194,3 +210,44 @@ async def test_a_server_looks_between_requests_and_rests_after_them() -> None:
         async with asyncio.timeout(10):
             while lookout.is_awake:
                 await asyncio.sleep(0.01)
+
+
+def test_only_long_turns_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    watchdog = Watchdog()
+    with caplog.at_level(logging.WARNING):
+        watchdog.turn("code 310", 19_999_999)
+        watchdog.turn("code 12", 45_000_000)
+    assert watchdog.stalls == {"code 12": 1}
+    assert watchdog.longest_ns == 45_000_000
+    assert [record.getMessage() for record in caplog.records] == [
+        "loop stalled handler=code 12 took_ms=45"
+    ]
+
+
+def test_the_counted_handlers_are_bounded() -> None:
+    watchdog = Watchdog()
+    for number in range(HANDLERS_MAX + 5):
+        watchdog.turn(f"cold read {number}", 30_000_000)
+    watchdog.turn("cold read 0", 30_000_000)
+    assert len(watchdog.stalls) == HANDLERS_MAX + 1
+    assert watchdog.stalls["others"] == 5
+    assert watchdog.stalls["cold read 0"] == 2
+
+
+def test_a_watched_callback_is_timed_also_when_it_fails() -> None:
+    clock = VirtualClock()
+    watchdog = Watchdog(clock)
+
+    def work(duration_ms: int) -> None:
+        clock.advance(duration_ms)
+        if duration_ms > 30:
+            raise ValueError("too long")
+
+    run = watchdog.watched("commit", work)
+    run(20)
+    assert not watchdog.stalls
+    run(21)
+    with pytest.raises(ValueError, match="too long"):
+        run(duration_ms=31)
+    assert watchdog.stalls == {"commit": 2}
+    assert watchdog.longest_ns == 31_000_000

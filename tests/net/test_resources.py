@@ -1,23 +1,36 @@
-"""What waits is counted and bounded, for each connection and for all, and given back."""
+"""What the connections of a process may take of its memory and of its descriptors."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
-from cometmq.net import server as servers
-from cometmq.net.memory import MemoryBudget, PeerMemory
+from cometmq.net import resources
+from cometmq.net import server as server_module
 from cometmq.net.peer import Peer
-from cometmq.net.reply import Reply
+from cometmq.net.resources import (
+    BACKLOG,
+    Connections,
+    MemoryBudget,
+    PeerMemory,
+    backlog,
+    max_connections,
+)
 from cometmq.net.router import Handler
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection
-from cometmq.protocol.frame import FLAG_ONEWAY, Request, encode_head
+from cometmq.protocol.frame import FLAG_ONEWAY, Reply, Request, encode_head
 from cometmq.protocol.framer import MAX_HEADER_BYTES
 from tests.net.serving import RawClient, Served, serving, until, until_still
 
@@ -26,6 +39,12 @@ SLOW = RequestCode.UPDATE_BROKER_CONFIG
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 MAX = RequestCode.GET_MAX_OFFSET
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of other tests in this process do not count."""
+    monkeypatch.setattr(server_module, "PROCESS", Connections())
 
 
 class Waiting:
@@ -180,7 +199,7 @@ async def test_a_header_over_the_limit_ends_its_connection() -> None:
 async def test_half_sent_frames_of_many_connections_are_shed_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(servers, "SHED_SCAN_MS", 1_000_000)
+    monkeypatch.setattr(server_module, "SHED_SCAN_MS", 1_000_000)
     async with bounded(Waiting().handlers(), 8 * MIB) as (served, budget):
         clients = [await served.connect() for _ in range(40)]
         for client in clients:
@@ -196,7 +215,7 @@ async def test_half_sent_frames_of_many_connections_are_shed_at_once(
 
 
 async def test_answers_that_are_not_read_are_shed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "SHED_SCAN_MS", 1_000_000)
+    monkeypatch.setattr(server_module, "SHED_SCAN_MS", 1_000_000)
 
     def large(_peer: Peer, _request: Request[Any]) -> Reply | None:
         return Reply(body=bytes(2 * MIB))
@@ -275,3 +294,140 @@ def test_no_header_sets_what_only_the_server_may(field: str) -> None:
     assert isinstance(event, Request)
     assert event.charge is None
     assert (event.codec, event.body, event.flag) == (0, b"", FLAG_ONEWAY)
+
+
+def test_freed_memory_stays() -> None:
+    # Four pieces that are taken and left together have 100 pages.
+    program = """if True:
+        import resource
+        from cometmq.net import resources
+        assert resources.keep_freed_memory()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(100):
+            pieces = [b"x" * 100_000 for _ in range(4)]
+            del pieces
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    assert int(subprocess.check_output([sys.executable, "-c", program])) < 1_000
+
+
+def test_there_is_room_for_descriptors() -> None:
+    program = """if True:
+        from cometmq.net import resources
+        room = lambda: int(open("/proc/self/status").read().partition("FDSize:")[2].split()[0])
+        wanted = min(resources.open_files() or 16_384, 16_384)
+        assert room() < wanted
+        assert resources.reserve_descriptors()
+        assert room() >= wanted
+        assert not resources.reserve_descriptors(0)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@dataclass(eq=False)
+class Some:
+    """A server with so many connections."""
+
+    open_connections: int = 0
+
+
+def test_this_machine_allows_connections() -> None:
+    assert max_connections() > 100
+    assert 16 <= backlog() <= BACKLOG
+
+
+@pytest.mark.parametrize(
+    ("files", "connections"),
+    [
+        (None, 100_000),
+        (1 << 20, 100_000),
+        (1 << 16, 57_344),
+        (4_096, 3_072),
+        (1_024, 512),
+        (600, 150),
+        (100, 25),
+    ],
+)
+def test_connections_leave_files_to_stores(
+    files: int | None, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "open_files", lambda: files)
+    assert max_connections() == connections
+
+
+def test_all_servers_have_one_bound_and_none_takes_every_place() -> None:
+    connections, one, other = Connections(), Some(), Some()
+    assert connections.room(one, 800) == 800
+    connections.join(one)
+    connections.join(other)
+    assert connections.room(one, 800) == 700
+    other.open_connections = 300
+    assert connections.room(one, 800) == 500
+    connections.leave(other)
+    assert connections.room(one, 800) == 800
+
+
+def test_a_server_that_is_no_more_has_no_connections() -> None:
+    connections, one, other = Connections(), Some(), Some(300)
+    connections.join(other)
+    assert connections.room(one, 800) == 500
+    del other
+    assert connections.room(one, 800) == 800
+
+
+def beat(peer: Peer, request: Request[Any]) -> Reply | None:
+    return Reply()
+
+
+async def test_two_servers_share_the_places_of_their_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "max_connections", lambda: 8)
+    async with serving({BEAT: beat}) as full, serving({BEAT: beat}) as other:
+        clients = [await full.connect() for _ in range(7)]
+        for client in clients:
+            client.send(BEAT)
+            await client.frame()
+        refused = await full.connect()
+        assert await refused.closed()
+        last = await other.connect()
+        last.send(BEAT)
+        await last.frame()
+        assert await (await other.connect()).closed()
+        await full.server.close()
+        again = await other.connect()
+        again.send(BEAT)
+        await again.frame()
+
+
+async def test_with_tls_connections_that_say_nothing_have_places_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "max_connections", lambda: 3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    async with serving({BEAT: beat}, tls=context) as served:
+        client = await served.connect()
+        client.send(BEAT)
+        await client.frame()
+        for _ in range(2):
+            await served.connect()
+        async with asyncio.timeout(10):
+            while served.server.open_connections < 3:
+                await asyncio.sleep(0.001)
+        assert await (await served.connect()).closed()
+
+
+CROWDED = Path(__file__).parent / "crowded_node.py"
+
+
+def test_a_full_node_still_stores(tmp_path: Path) -> None:
+    """A name server and a broker in one process, each with as many connections as it takes."""
+    done = subprocess.run(
+        [sys.executable, str(CROWDED), str(tmp_path), "1024"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Half of 1 024 files, an eighth of them kept for the port that is not crowded yet. The broker
+    # and a client are connected to the name server, the client to the broker.
+    assert done.stdout.startswith(f"namesrv={448 - 2} broker={64 - 1} refused=0 "), done.stdout
