@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cometmq.client.config import ClientConfig
-from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Packed, Packer
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import Message, MessageQueue, StoredMessage
+from cometmq.message.names import Namespace
 from cometmq.protocol.codes import RequestCode
 
 QUEUE = MessageQueue("t", "broker-a", 3)

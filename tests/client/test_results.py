@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cometmq.client.config import ClientConfig
-from cometmq.client.namespace import Namespace
 from cometmq.client.outgoing import Packer
 from cometmq.client.results import SendResult, SendStatus, read_results
 from cometmq.core.errors import BadRequest, BrokerRefused, CometError
 from cometmq.message.model import Message, MessageQueue
+from cometmq.message.names import Namespace
 from cometmq.protocol.frame import Response
 
 QUEUE = MessageQueue("t", "a", 1)

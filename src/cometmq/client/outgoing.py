@@ -27,8 +27,8 @@ from cometmq.protocol.headers import SendMessageV2
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
-    from cometmq.client.namespace import Namespace
     from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.message.names import Namespace
 
 #: Larger bodies are compressed in a thread: compressing this many bytes takes about 1 ms.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024

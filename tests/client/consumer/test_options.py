@@ -9,10 +9,10 @@ import pytest
 
 from cometmq.client.consumer.allocate import ByConfig, average, circle
 from cometmq.client.consumer.options import SubscribeOptions, make_options
-from cometmq.client.namespace import Namespace
 from cometmq.core.errors import MessageIllegal, SettingsError
 from cometmq.filter.tags import tag_code
 from cometmq.message.model import MessageQueue
+from cometmq.message.names import Namespace
 from cometmq.protocol.fastjson import encode_json, parse_json
 
 

@@ -9,12 +9,11 @@ from typing import ClassVar, Final, Literal
 
 from cometmq.client.consumer.allocate import NAMED, ByConfig, Strategy, average
 from cometmq.client.limits import check_group, check_topic
-from cometmq.client.namespace import Namespace
 from cometmq.core.errors import SettingsError
 from cometmq.filter import tags
 from cometmq.filter.sqltext import parse
 from cometmq.filter.tags import TagFilter
-from cometmq.message.names import RETRY_PREFIX
+from cometmq.message.names import RETRY_PREFIX, Namespace
 from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 
 

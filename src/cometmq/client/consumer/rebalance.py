@@ -23,9 +23,9 @@ from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.namespace import Namespace
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
+    from cometmq.message.names import Namespace
 
 log = logging.getLogger(__name__)
 
