@@ -15,9 +15,9 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cometmq.client.nameservers import NameServers
 from cometmq.client.routes import (
     KnownTopic,
+    NameServers,
     RouteTable,
     auto_create_route,
     moved_route,
