@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.subscription import Subscription as Subscription
     from cometmq.client.hooks import ConsumeAttempt as ConsumeAttempt
     from cometmq.client.hooks import SendAttempt as SendAttempt
-    from cometmq.client.results import SendResult as SendResult
-    from cometmq.client.results import SendStatus as SendStatus
+    from cometmq.client.sendrequests import SendResult as SendResult
+    from cometmq.client.sendrequests import SendStatus as SendStatus
     from cometmq.client.transactions import Transaction as Transaction
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
@@ -76,8 +76,8 @@ _HOMES = {
     "Relay": "cometmq.outbox.relay",
     "RelaySettings": "cometmq.outbox.relay",
     "SendAttempt": "cometmq.client.hooks",
-    "SendResult": "cometmq.client.results",
-    "SendStatus": "cometmq.client.results",
+    "SendResult": "cometmq.client.sendrequests",
+    "SendStatus": "cometmq.client.sendrequests",
     "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",

@@ -11,7 +11,7 @@ import pytest
 from cometmq.client.client import Client
 from cometmq.client.config import ClientConfig
 from cometmq.client.consumer.messageview import MessageView
-from cometmq.client.outgoing import Packer
+from cometmq.client.sendrequests import Packer
 from cometmq.core.errors import BrokerRefused, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.model import Message

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cometmq.client import transactions
     from cometmq.client.config import ClientConfig
-    from cometmq.client.results import SendResult
+    from cometmq.client.sendrequests import SendResult
     from cometmq.message.model import MessageQueue, StoredMessage
 
 __all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.hooks import ForbiddenHook, SendAttempt, SendHook, run_after, run_before
-from cometmq.client.results import SendResult, SendStatus, read_results
 from cometmq.client.selection import FaultScores, Prober, RoundRobin, by_key
+from cometmq.client.sendrequests import SendResult, SendStatus, read_results
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,
@@ -30,8 +30,8 @@ from cometmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cometmq.client.outgoing import Packed
     from cometmq.client.selection import QueueSelector
+    from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
     from cometmq.net.client import Outcome
 

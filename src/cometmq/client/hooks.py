@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.messageview import MessageView, Outcome
-    from cometmq.client.results import SendResult
+    from cometmq.client.sendrequests import SendResult
     from cometmq.message.model import Message, MessageQueue
 
 A = TypeVar("A")

@@ -15,8 +15,7 @@ import msgspec
 
 from cometmq.client.delivery import Begun
 from cometmq.client.limits import check_message, check_property_size, check_target
-from cometmq.client.outgoing import INLINE_COMPRESS_BYTES
-from cometmq.client.results import SendResult, SendStatus
+from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, SendResult, SendStatus
 from cometmq.message import properties as props
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Link

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from cometmq.client.delivery import Delivery
 from cometmq.client.limits import check_producer_group, plan_batches
-from cometmq.client.outgoing import INLINE_COMPRESS_BYTES, Packer
 from cometmq.client.plainsends import PlainSends
-from cometmq.client.results import SendResult
+from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, Packer, SendResult
 from cometmq.core.errors import BrokerRefused, MessageIllegal
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessage
 
 if TYPE_CHECKING:
     from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
-    from cometmq.client.outgoing import Packed
     from cometmq.client.plainsends import Posted
     from cometmq.client.selection import QueueSelector
+    from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
     from cometmq.net.client import Outcome

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.client.consumer.failures import note
 from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.hooks import TransactionEnd, tell
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
@@ -30,8 +30,8 @@ from cometmq.protocol.headers import EndTransaction
 if TYPE_CHECKING:
     from cometmq.client.hooks import TransactionHook
     from cometmq.client.producer import Producer
-    from cometmq.client.results import SendResult
     from cometmq.client.selection import QueueSelector
+    from cometmq.client.sendrequests import SendResult
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
     from cometmq.net.reply import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.client import Client
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import CometError
 from cometmq.message.ids import UniqueKeys
 from tests.simulation.cluster.clock import SimClock
