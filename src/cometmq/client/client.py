@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.options import Sql
     from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
-    from cometmq.client.selection import QueueSelector
     from cometmq.client.sendrequests import SendResult
     from cometmq.core.clock import Clock
 

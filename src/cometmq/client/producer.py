@@ -19,9 +19,9 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessage
 
 if TYPE_CHECKING:
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
     from cometmq.client.plainsends import Posted
-    from cometmq.client.selection import QueueSelector
     from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage

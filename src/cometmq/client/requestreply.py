@@ -28,8 +28,8 @@ from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.producer import Producer
-    from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.frame import Request

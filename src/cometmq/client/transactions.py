@@ -28,9 +28,9 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction
 
 if TYPE_CHECKING:
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import TransactionHook
     from cometmq.client.producer import Producer
-    from cometmq.client.selection import QueueSelector
     from cometmq.client.sendrequests import SendResult
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.client.delivery import by_key
 from cometmq.client.limits import check_message, check_target, goes_alone, plan_batches
 from cometmq.client.producer import Producer
-from cometmq.client.selection import by_key
 from cometmq.client.sendrequests import SendStatus
 from cometmq.client.transactions import Transaction
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, MessageIllegal
