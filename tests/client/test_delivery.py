@@ -1,8 +1,8 @@
 """Attempts: which queue, which broker, for how long, and who is told.
 
 Queues take turns, failed brokers are passed over, and a key has one queue. Slow and failed brokers
-are left alone for the time that upstream gives them; those that could not be reached are asked until
-they answer, and no longer.
+are left alone for the time that upstream gives them; those that could not be reached are asked
+until they answer, and no longer.
 """
 
 from __future__ import annotations

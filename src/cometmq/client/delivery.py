@@ -232,7 +232,7 @@ class Prober:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Send whose first attempt, to ``queue`` at ``address``, was made by plainsends.py.
+    """Send whose first attempt, to ``queue`` at ``address``, was made by PlainSends.
 
     ``outcome`` is a response, the loss of the connection, or None for a timeout. The send began at
     ``begun_ms`` and has ``timeout_ms`` for all its attempts.
