@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
+from cometmq.client import transactions
 from cometmq.client.consumer import messageview, polling, received, subscription
 from cometmq.net.runtime import loop_factory
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from cometmq.client import transactions
     from cometmq.client.config import ClientConfig
     from cometmq.client.sendrequests import SendResult
     from cometmq.message.model import MessageQueue, StoredMessage
@@ -79,6 +77,8 @@ Inner = TypeVar("Inner")
 
 class _Facade(Generic[Inner]):
     """Facade of an asyncio object that lives on the loop of a thread."""
+
+    __slots__ = ("_inner", "_thread")
 
     def __init__(self, thread: LoopThread, inner: Inner) -> None:
         self._thread = thread
@@ -136,29 +136,22 @@ class ReceivedMessage(messageview.MessageView):
         self._thread.wait(self._message.retry(delay_level, pause_ms=pause_ms))
 
 
-class Processing:
+class Processing(_Facade[received.Processing]):
     """Block in which a message is processed; see ReceivedMessage.processing."""
 
-    __slots__ = ("_block", "_message", "_thread")
+    __slots__ = ("_message",)
 
     def __init__(
-        self, message: ReceivedMessage, thread: LoopThread, block: received.Processing
+        self, message: ReceivedMessage, thread: LoopThread, inner: received.Processing
     ) -> None:
+        super().__init__(thread, inner)
         self._message = message
-        self._thread = thread
-        self._block = block
 
     def __enter__(self) -> ReceivedMessage:
-        self._thread.wait(self._block.__aenter__())
+        self._thread.wait(self._inner.__aenter__())
         return self._message
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        return self._thread.wait(self._block.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(received.Processing.__aexit__)
 
 
 class Subscription(_Facade[subscription.Subscription]):
@@ -235,13 +228,7 @@ class PullConsumer(_Facade[polling.PullConsumer]):
         self._thread.wait(self._inner.start())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(polling.PullConsumer.__aexit__)
 
     def __iter__(self) -> Iterator[messageview.MessageView]:
         """Yield messages one by one until the consumer is closed.
@@ -305,14 +292,10 @@ async def _closing(parts: Any) -> None:
 M = TypeVar("M")
 
 
-class Transaction:
+class Transaction(_Facade[transactions.Transaction]):
     """Transactional message around a ``with`` block; see the asyncio client's class."""
 
-    __slots__ = ("_inner", "_thread")
-
-    def __init__(self, thread: LoopThread, inner: transactions.Transaction) -> None:
-        self._thread = thread
-        self._inner = inner
+    __slots__ = ()
 
     @property
     def result(self) -> SendResult:
@@ -332,13 +315,7 @@ class Transaction:
         self._thread.wait(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(transactions.Transaction.__aexit__)
 
 
 def _waiting(
