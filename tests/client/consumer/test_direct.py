@@ -8,8 +8,8 @@ import pytest
 
 from cometmq.client.consumer import adminrequests
 from cometmq.client.consumer.adminrequests import DirectConsumption
-from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.failures import SendBack
+from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.producer import Producer

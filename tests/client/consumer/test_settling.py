@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.failures import SendBack
-from cometmq.client.consumer.inflight import InFlight
+from cometmq.client.consumer.inflight import Dispatch, InFlight
 from cometmq.client.consumer.messageview import Outcome
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.settling import ConsumerSettler

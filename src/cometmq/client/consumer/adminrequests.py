@@ -24,7 +24,7 @@ from cometmq.protocol.fastjson import encode_json, object_map
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.dispatch import Dispatch
+    from cometmq.client.consumer.inflight import Dispatch
     from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.consumer.offsets import OffsetStore
     from cometmq.client.consumer.reading import QueueReader

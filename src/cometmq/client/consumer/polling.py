@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.dispatch import Dispatch
+from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.reading import QueueReader

@@ -12,8 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
-from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.failures import RetryInPlace, SendBack
+from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader

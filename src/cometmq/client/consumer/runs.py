@@ -17,8 +17,7 @@ from cometmq.client.consumer.messageview import Outcome
 from cometmq.client.consumer.received import ReceivedMessage, UnreadMessage
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.dispatch import Dispatch
-    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.inflight import Dispatch, InFlight
     from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.consumer.settling import ConsumerSettler
     from cometmq.client.hooks import ConsumeAttempt

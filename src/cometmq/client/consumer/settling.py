@@ -17,8 +17,7 @@ from cometmq.core.errors import ClientError
 from cometmq.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.dispatch import Dispatch
-    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.inflight import Dispatch, InFlight
     from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.hooks import ConsumeHook
