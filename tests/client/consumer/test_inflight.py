@@ -60,6 +60,19 @@ def test_a_message_that_was_added_before_is_left_out() -> None:
     assert [each.queue_offset for each in iter(lambda: inflight.take(0), None)] == [0, 1, 2]
 
 
+def test_the_next_pull_begins_after_the_messages_whatever_the_broker_says() -> None:
+    inflight = InFlight(QUEUE, 0)
+    inflight.add(MessageList([message(0), message(1), message(2)]), 1)
+    assert inflight.next_offset == 3
+    # The broker was asked for 1 before, and answers again.
+    inflight.add(MessageList([message(1), message(2), message(3)]), 2)
+    assert inflight.next_offset == 4
+    taken = list(iter(lambda: inflight.take(0), None))
+    assert [each.queue_offset for each in taken] == [0, 1, 2, 3]
+    assert all(map(inflight.settle, taken))
+    assert (inflight.count, inflight.size_bytes, inflight.committable) == (0, 0, 4)
+
+
 def test_settling_twice_has_no_effect() -> None:
     inflight = filled(0)
     taken = inflight.take(0)

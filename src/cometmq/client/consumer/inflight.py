@@ -127,7 +127,9 @@ class InFlight:
     def add(self, batch: Batch, next_offset: int) -> None:
         """Add the messages of a pull, in offset order; the next pull begins at ``next_offset``.
 
-        Messages before the offset of this pull were added already and are skipped.
+        Messages before the offset of this pull were added already and are skipped. The next pull
+        begins after these messages, also if the broker's ``next_offset`` is lower: otherwise they
+        would be added twice.
         """
         begin = self.next_offset
         if batch and batch.offset_at(0) < begin:
@@ -137,7 +139,8 @@ class InFlight:
             self._batches.append(batch)
             self._batched += count
             self.size_bytes += batch.bytes_of(0, count)
-        self.next_offset = max(next_offset, self.next_offset)
+            begin = batch.offset_at(count - 1) + 1
+        self.next_offset = max(next_offset, begin)
 
     def reset(self, next_offset: int) -> None:
         """Forget all messages; pulls continue at ``next_offset``.
