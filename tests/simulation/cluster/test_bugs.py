@@ -12,7 +12,7 @@ from cometmq.broker.scheduled.delaylevels import DelayLevels
 from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.client import transactions
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.queuelocks import QueueLocks
+from cometmq.client.consumer.rebalance import QueueLocks
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.message.flags import TransactionType
 from cometmq.protocol.bodies import QueueKey

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import BrokerRefused, ClientError
-from cometmq.message.model import MessageQueue
 from cometmq.net.tasks import together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import MASTER_ID, QueueKey
@@ -27,6 +27,7 @@ from cometmq.protocol.fields import from_ext
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -265,19 +266,13 @@ def _read_table(path: Path) -> dict[MessageQueue, int]:
         except Exception as error:
             log.warning("offset_file_unreadable path=%s error=%s", candidate, error)
             continue
-        return {
-            MessageQueue(key.topic, key.broker_name, key.queue_id): offset
-            for key, offset in keys.items()
-        }
+        return {queue_of(key): offset for key, offset in keys.items()}
     return {}
 
 
 def _write_table(path: Path, table: dict[MessageQueue, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pairs = [
-        (QueueKey(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id), at)
-        for queue, at in sorted(table.items())
-    ]
+    pairs = [(key_of(queue), at) for queue, at in sorted(table.items())]
     fresh = path.with_suffix(".json.tmp")
     fresh.write_bytes(encode_json({"offsetTable": object_map(pairs)}))
     if path.exists():

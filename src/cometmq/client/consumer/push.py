@@ -15,9 +15,8 @@ from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
 from cometmq.client.consumer.failures import RetryInPlace, SendBack
 from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.offsets import offsets_of
-from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader
-from cometmq.client.consumer.rebalance import Plan, Rebalancer
+from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.running import Moment, running_info, stacks
 from cometmq.client.consumer.runs import Run

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.consumer.queuelocks import QueueLocks
+    from cometmq.client.consumer.rebalance import QueueLocks
     from cometmq.client.consumer.starting import StartPositions
     from cometmq.client.consumer.stats import ConsumerStats
     from cometmq.client.session import Session
