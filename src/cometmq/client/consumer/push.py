@@ -18,7 +18,7 @@ from cometmq.client.consumer.offsets import offsets_of
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.running import Moment, running_info, stacks
+from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
 from cometmq.client.consumer.runs import Run
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.consumer.starting import StartPositions, check_filters

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.consumer.rebalance import QueueLocks
+    from cometmq.client.consumer.runninginfo import ConsumerStats
     from cometmq.client.consumer.starting import StartPositions
-    from cometmq.client.consumer.stats import ConsumerStats
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.client.consumer.stats import MEASURED, ConsumerStats
+from cometmq.client.consumer.runninginfo import MEASURED, ConsumerStats
 from cometmq.client.hooks import ConsumeAttempt, run_after, run_before
 from cometmq.core.errors import ClientError
 from cometmq.message.names import RETRY_PREFIX
