@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.offsets import RemoteOffsets
+from cometmq.client.consumer.offsets import RemoteOffsets, StartPositions
 from cometmq.client.consumer.reading import QueueReader
-from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.messageview import MessageView
-from cometmq.client.consumer.offsets import offsets_of
+from cometmq.client.consumer.offsets import StartPositions, offsets_of
+from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
-from cometmq.client.consumer.starting import StartPositions, check_filters
 from cometmq.client.pull import Puller
 from cometmq.core.errors import SettingsError
 

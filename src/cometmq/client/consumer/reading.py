@@ -21,10 +21,10 @@ from cometmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     import asyncio
 
+    from cometmq.client.consumer.offsets import StartPositions
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.consumer.rebalance import QueueLocks
     from cometmq.client.consumer.runninginfo import ConsumerStats
-    from cometmq.client.consumer.starting import StartPositions
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
 
