@@ -18,9 +18,8 @@ from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
-from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.received import ReceivedMessage, Run
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
-from cometmq.client.consumer.runs import Run
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.pull import Puller
 

@@ -11,7 +11,7 @@ from cometmq.client.consumer.received import ReceivedMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.consumer.runs import Rest
+    from cometmq.client.consumer.received import Rest
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
