@@ -11,8 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.consumer.acknowledgements import ConsumerSettler, RetryInPlace, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
-from cometmq.client.consumer.failures import RetryInPlace, SendBack
 from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
@@ -20,7 +20,6 @@ from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage, Run
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
-from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.pull import Puller
 
 if TYPE_CHECKING:

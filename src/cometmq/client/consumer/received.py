@@ -21,8 +21,8 @@ from cometmq.client.consumer.messageview import MessageView, Outcome
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from cometmq.client.consumer.acknowledgements import ConsumerSettler
     from cometmq.client.consumer.inflight import Batch, Dispatch, InFlight
-    from cometmq.client.consumer.settling import ConsumerSettler
     from cometmq.client.hooks import ConsumeAttempt
     from cometmq.core.clock import Clock
     from cometmq.message.model import StoredMessage
