@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.allocate import ConsistentHash as ConsistentHash
     from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
     from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
-    from cometmq.client.consumer.messageview import MessageView as MessageView
     from cometmq.client.consumer.options import Sql as Sql
     from cometmq.client.consumer.polling import PullConsumer as PullConsumer
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from cometmq.core.errors import SettingsError as SettingsError
     from cometmq.message.model import Message as Message
     from cometmq.message.model import MessageQueue as MessageQueue
+    from cometmq.message.model import MessageView as MessageView
     from cometmq.message.model import StoredMessage as StoredMessage
     from cometmq.outbox.postgres import PostgresOutbox as PostgresOutbox
     from cometmq.outbox.relay import Relay as Relay
@@ -68,7 +68,7 @@ _HOMES = {
     "ConsumeAttempt": "cometmq.client.hooks",
     "Message": "cometmq.message.model",
     "MessageQueue": "cometmq.message.model",
-    "MessageView": "cometmq.client.consumer.received",
+    "MessageView": "cometmq.message.model",
     "OutboxBusy": "cometmq.outbox.row",
     "PostgresOutbox": "cometmq.outbox.postgres",
     "PullConsumer": "cometmq.client.consumer.polling",

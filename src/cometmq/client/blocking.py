@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
 from cometmq.client import transactions
-from cometmq.client.consumer import messageview, polling, received, subscription
+from cometmq.client.consumer import polling, received, subscription
+from cometmq.message.model import MessageView
 from cometmq.net.runtime import loop_factory
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _calling(
     return call
 
 
-class ReceivedMessage(messageview.MessageView):
+class ReceivedMessage(MessageView):
     """One message of a subscription; see the asyncio client's class."""
 
     __slots__ = ("_message", "_thread")
@@ -230,7 +231,7 @@ class PullConsumer(_Facade[polling.PullConsumer]):
 
     __exit__ = _facade_call(polling.PullConsumer.__aexit__)
 
-    def __iter__(self) -> Iterator[messageview.MessageView]:
+    def __iter__(self) -> Iterator[MessageView]:
         """Yield messages one by one until the consumer is closed.
 
         A message counts as processed when the next one is requested.

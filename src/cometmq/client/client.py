@@ -25,7 +25,6 @@ from cometmq.message.names import AUTO_CREATE_TOPIC
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.consumer.options import Sql
     from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import ReceivedMessage
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.sendrequests import SendResult
     from cometmq.core.clock import Clock
+    from cometmq.message.model import MessageView
 
 
 class Client:

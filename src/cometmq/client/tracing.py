@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.messageview import Outcome
+from cometmq.client.hooks import Outcome
 from cometmq.client.producer import Producer
 from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import CometError

@@ -15,14 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.failures import note
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.ids import decode_offset_id
-from cometmq.message.model import from_record
+from cometmq.message.model import MessageView, from_record
 from cometmq.message.record import BadRecord, decode_one
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction

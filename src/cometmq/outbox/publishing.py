@@ -43,9 +43,8 @@ from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
-    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.transactions import Checker
-    from cometmq.message.model import Message, MessageQueue
+    from cometmq.message.model import Message, MessageQueue, MessageView
     from cometmq.outbox.row import Row
 
 log = logging.getLogger(__name__)

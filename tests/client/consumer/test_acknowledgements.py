@@ -11,9 +11,8 @@ from msgspec import structs
 
 from cometmq.client.consumer.acknowledgements import ConsumerSettler, SendBack
 from cometmq.client.consumer.inflight import Dispatch, InFlight
-from cometmq.client.consumer.messageview import Outcome
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.hooks import ConsumeAttempt, ConsumeHook
+from cometmq.client.hooks import ConsumeAttempt, ConsumeHook, Outcome
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused

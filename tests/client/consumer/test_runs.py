@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.messageview import Outcome
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.subscription import Subscription
-from cometmq.client.hooks import ConsumeAttempt
+from cometmq.client.hooks import ConsumeAttempt, Outcome
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from tests.client.consumer.test_options import options

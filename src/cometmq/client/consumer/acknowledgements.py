@@ -30,12 +30,11 @@ from cometmq.protocol.headers import ConsumerSendMsgBack
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import Dispatch, InFlight
-    from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.hooks import ConsumeHook
+    from cometmq.client.hooks import ConsumeHook, Outcome
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
-    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.message.model import MessageQueue, MessageView, StoredMessage
 
 log = logging.getLogger(__name__)
 

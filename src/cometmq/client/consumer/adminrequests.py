@@ -25,14 +25,13 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import Dispatch
-    from cometmq.client.consumer.messageview import MessageView, Outcome
     from cometmq.client.consumer.offsets import OffsetStore
     from cometmq.client.consumer.reading import QueueReader
     from cometmq.client.consumer.received import Settler
-    from cometmq.client.hooks import ConsumeAttempt
+    from cometmq.client.hooks import ConsumeAttempt, Outcome
     from cometmq.client.session import Session
     from cometmq.core.clock import Clock
-    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.message.model import MessageQueue, MessageView, StoredMessage
     from cometmq.protocol import headers as h
     from cometmq.protocol.bodies import RunningInfo
     from cometmq.protocol.frame import Request

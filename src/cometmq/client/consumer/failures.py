@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.messageview import MessageView
+    from cometmq.message.model import MessageView
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.inflight import Dispatch
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.reading import QueueReader
@@ -22,6 +21,7 @@ from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalanc
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
 from cometmq.client.pull import Puller
 from cometmq.core.errors import SettingsError
+from cometmq.message.model import MessageView
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import InFlight

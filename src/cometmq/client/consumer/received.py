@@ -16,7 +16,8 @@ from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.client.consumer.failures import log_failure, note
-from cometmq.client.consumer.messageview import MessageView, Outcome
+from cometmq.client.hooks import Outcome
+from cometmq.message.model import MessageView
 
 if TYPE_CHECKING:
     from types import TracebackType
