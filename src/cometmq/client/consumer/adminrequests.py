@@ -24,9 +24,9 @@ from cometmq.protocol.fastjson import encode_json, object_map
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.fetcher import Fetcher
     from cometmq.client.consumer.inflight import Dispatch
     from cometmq.client.consumer.offsets import OffsetStore
-    from cometmq.client.consumer.reading import QueueReader
     from cometmq.client.consumer.received import Settler
     from cometmq.client.hooks import ConsumeAttempt, Outcome
     from cometmq.client.session import Session
@@ -42,7 +42,7 @@ _NOWHERE: Final = -1
 
 
 class Resets:
-    """Resets queues of one reader.
+    """Resets queues of one fetcher.
 
     ``releasing`` is the set of queues that a rebalance must not add at the moment; queues being
     reset are added to it. ``until_idle`` waits until a queue may be read again, ``is_closed``
@@ -51,7 +51,7 @@ class Resets:
 
     def __init__(
         self,
-        reader: QueueReader,
+        fetcher: Fetcher,
         offsets: OffsetStore,
         releasing: set[MessageQueue],
         *,
@@ -59,7 +59,7 @@ class Resets:
         is_closed: Callable[[], bool],
         moved: Callable[[], None],
     ) -> None:
-        self._reader = reader
+        self._fetcher = fetcher
         self._offsets = offsets
         self._releasing = releasing
         self._until_idle = until_idle
@@ -81,10 +81,10 @@ class Resets:
             if queue in self._moving:
                 self._moving[queue] = offset
                 self._offsets.update(queue, offset)
-            elif self._reader.find(queue) is not None:
+            elif self._fetcher.find(queue) is not None:
                 self._moving[queue] = offset
                 self._releasing.add(queue)
-                moves.append(self._move(self._reader.stop(queue)))
+                moves.append(self._move(self._fetcher.stop(queue)))
         await asyncio.gather(*moves)
 
     async def _move(self, inflight: InFlight) -> None:
@@ -99,7 +99,7 @@ class Resets:
             inflight.reset(_NOWHERE)
             if not self._is_closed():
                 log.info("offset_reset queue=%s to=%d", queue, offset)
-                self._reader.start_at(queue, offset)
+                self._fetcher.start_at(queue, offset)
         finally:
             del self._moving[queue]
             self._releasing.discard(queue)

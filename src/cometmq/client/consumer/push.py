@@ -1,6 +1,6 @@
 """Push consumer: one member of a consumer group, from joining to leaving.
 
-The reader fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
+The fetcher fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
 settles them; the offset store commits the settled offsets (upstream:
 DefaultMQPushConsumerImpl.java).
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.acknowledgements import ConsumerSettler, RetryInPlace, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
+from cometmq.client.consumer.fetcher import Fetcher
 from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
-from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage, Run
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
@@ -80,7 +80,7 @@ class PushConsumer:
         self._rebalancer = Rebalancer(session, options, self)
         puller = Puller(session)
         self._starts = StartPositions(session, options, self._offsets, puller)
-        self._reader = QueueReader(
+        self._fetcher = Fetcher(
             session,
             options,
             self._starts,
@@ -91,7 +91,7 @@ class PushConsumer:
         self._started_ms = session.clock.wall_ms()
         self._releasing: set[MessageQueue] = set()
         self._resets = Resets(
-            self._reader,
+            self._fetcher,
             self._offsets,
             self._releasing,
             until_idle=self._until_idle,
@@ -162,9 +162,9 @@ class PushConsumer:
         self._dispatch.close()
         for task in self._loops:
             task.cancel()
-        self._reader.stop_pulling()
+        self._fetcher.stop_pulling()
         await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
-        ends = [self._reader.stop(queue) for queue in self._reader.queues()]
+        ends = [self._fetcher.stop(queue) for queue in self._fetcher.queues()]
         # The lock of a queue with a message that is still being processed is left to expire, so
         # that no other member begins before.
         at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
@@ -193,7 +193,7 @@ class PushConsumer:
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         return {
             inflight.queue: inflight.committable
-            for inflight in self._reader.inflights()
+            for inflight in self._fetcher.inflights()
             if inflight.queue.topic == topic and inflight.next_offset != _NOWHERE
         }
 
@@ -203,7 +203,7 @@ class PushConsumer:
         return running_info(
             self._options,
             self._config,
-            [(each, self._is_locked(each)) for each in self._reader.inflights()],
+            [(each, self._is_locked(each)) for each in self._fetcher.inflights()],
             {
                 topic: self._settler.stats.of(topic).rates(now.monotonic_ms)
                 for topic in sorted(self._options.topics)
@@ -223,11 +223,11 @@ class PushConsumer:
 
     def assigned(self, topic: str | None = None) -> list[MessageQueue]:
         """Return the queues that are read, of one topic or of all."""
-        return self._reader.queues(topic)
+        return self._fetcher.queues(topic)
 
     async def apply(self, change: Plan) -> bool:
         for queue in change.drop:
-            inflight = self._reader.stop(queue)
+            inflight = self._fetcher.stop(queue)
             self._releasing.add(queue)
             self._session.tasks.spawn(self._give_up(inflight), name=f"give up {queue}")
         wanted = [queue for queue in change.add if queue not in self._releasing]
@@ -235,7 +235,7 @@ class PushConsumer:
             # Queues that another member still holds are added by a later round.
             held = await self._locks.acquire(wanted)
             wanted = [queue for queue in wanted if queue in held]
-        started = await asyncio.gather(*map(self._reader.start, wanted))
+        started = await asyncio.gather(*map(self._fetcher.start, wanted))
         return sum(started) == len(change.add)
 
     async def _give_up(self, inflight: InFlight) -> None:
@@ -268,7 +268,7 @@ class PushConsumer:
 
     async def persist_offsets(self) -> None:
         """Store the offsets of all queues; failures are logged."""
-        for inflight in self._reader.inflights():
+        for inflight in self._fetcher.inflights():
             self._note_offset(inflight)
         await self._offsets.persist()
 
@@ -285,10 +285,10 @@ class PushConsumer:
         while True:
             await self._clock.sleep_ms(pause_ms)
             # Queues that are given up stay locked while one of their messages is being processed.
-            renewed = await locks.renew({*self._reader.queues(), *self._releasing})
+            renewed = await locks.renew({*self._fetcher.queues(), *self._releasing})
             # After a failure, locks would expire before the next regular renewal.
             pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
-            for inflight in self._reader.inflights():
+            for inflight in self._fetcher.inflights():
                 if locks.held(inflight.queue):
                     self._dispatch.offer(inflight)
                 else:
@@ -302,7 +302,7 @@ class PushConsumer:
         while True:
             await self._clock.sleep_ms(min(_STUCK_CHECK_MS, timeout_ms))
             now_ms = self._clock.monotonic_ms()
-            for inflight in self._reader.inflights():
+            for inflight in self._fetcher.inflights():
                 for message in inflight.stuck(now_ms, timeout_ms):
                     await self._settler.expired(inflight, message)
 
