@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
     from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
     from cometmq.client.consumer.options import Sql as Sql
-    from cometmq.client.consumer.polling import PullConsumer as PullConsumer
+    from cometmq.client.consumer.pullconsumer import PullConsumer as PullConsumer
+    from cometmq.client.consumer.pushconsumer import Subscription as Subscription
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription as Subscription
     from cometmq.client.hooks import ConsumeAttempt as ConsumeAttempt
     from cometmq.client.hooks import SendAttempt as SendAttempt
     from cometmq.client.sendrequests import SendResult as SendResult
@@ -71,7 +71,7 @@ _HOMES = {
     "MessageView": "cometmq.message.model",
     "OutboxBusy": "cometmq.outbox.row",
     "PostgresOutbox": "cometmq.outbox.postgres",
-    "PullConsumer": "cometmq.client.consumer.polling",
+    "PullConsumer": "cometmq.client.consumer.pullconsumer",
     "ReceivedMessage": "cometmq.client.consumer.received",
     "Relay": "cometmq.outbox.relay",
     "RelaySettings": "cometmq.outbox.relay",
@@ -81,7 +81,7 @@ _HOMES = {
     "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
-    "Subscription": "cometmq.client.consumer.subscription",
+    "Subscription": "cometmq.client.consumer.pushconsumer",
     "Transaction": "cometmq.client.transactions",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
     **dict.fromkeys(_STRATEGIES, "cometmq.client.consumer.allocate"),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
 from cometmq.client import transactions
-from cometmq.client.consumer import polling, received, subscription
+from cometmq.client.consumer import pullconsumer, pushconsumer, received
 from cometmq.message.model import MessageView
 from cometmq.net.runtime import loop_factory
 
@@ -155,7 +155,7 @@ class Processing(_Facade[received.Processing]):
     __exit__ = _facade_call(received.Processing.__aexit__)
 
 
-class Subscription(_Facade[subscription.Subscription]):
+class Subscription(_Facade[pushconsumer.Subscription]):
     """Membership in a consumer group; see the asyncio client's class."""
 
     def __enter__(self) -> Subscription:
@@ -222,14 +222,14 @@ class Subscription(_Facade[subscription.Subscription]):
         self._thread.wait(self._inner.close())
 
 
-class PullConsumer(_Facade[polling.PullConsumer]):
+class PullConsumer(_Facade[pullconsumer.PullConsumer]):
     """Polling consumer; see the asyncio client's class."""
 
     def __enter__(self) -> PullConsumer:
         self._thread.wait(self._inner.start())
         return self
 
-    __exit__ = _facade_call(polling.PullConsumer.__aexit__)
+    __exit__ = _facade_call(pullconsumer.PullConsumer.__aexit__)
 
     def __iter__(self) -> Iterator[MessageView]:
         """Yield messages one by one until the consumer is closed.
@@ -239,22 +239,22 @@ class PullConsumer(_Facade[polling.PullConsumer]):
         while not self._inner.closed:
             yield from self.poll(max_messages=1)
 
-    start = _facade_call(polling.PullConsumer.start)
-    close = _facade_call(polling.PullConsumer.close)
-    poll = _facade_call(polling.PullConsumer.poll)
-    assign = _facade_call(polling.PullConsumer.assign)
-    seek = _facade_call(polling.PullConsumer.seek)
-    seek_to_begin = _facade_call(polling.PullConsumer.seek_to_begin)
-    seek_to_end = _facade_call(polling.PullConsumer.seek_to_end)
-    seek_to_time = _facade_call(polling.PullConsumer.seek_to_time)
-    offset_for_time = _facade_call(polling.PullConsumer.offset_for_time)
-    committed = _facade_call(polling.PullConsumer.committed)
-    commit = _facade_call(polling.PullConsumer.commit)
-    assignment = _calling(polling.PullConsumer.assignment)
-    pause = _calling(polling.PullConsumer.pause)
-    resume = _calling(polling.PullConsumer.resume)
-    paused = _calling(polling.PullConsumer.paused)
-    position = _calling(polling.PullConsumer.position)
+    start = _facade_call(pullconsumer.PullConsumer.start)
+    close = _facade_call(pullconsumer.PullConsumer.close)
+    poll = _facade_call(pullconsumer.PullConsumer.poll)
+    assign = _facade_call(pullconsumer.PullConsumer.assign)
+    seek = _facade_call(pullconsumer.PullConsumer.seek)
+    seek_to_begin = _facade_call(pullconsumer.PullConsumer.seek_to_begin)
+    seek_to_end = _facade_call(pullconsumer.PullConsumer.seek_to_end)
+    seek_to_time = _facade_call(pullconsumer.PullConsumer.seek_to_time)
+    offset_for_time = _facade_call(pullconsumer.PullConsumer.offset_for_time)
+    committed = _facade_call(pullconsumer.PullConsumer.committed)
+    commit = _facade_call(pullconsumer.PullConsumer.commit)
+    assignment = _calling(pullconsumer.PullConsumer.assignment)
+    pause = _calling(pullconsumer.PullConsumer.pause)
+    resume = _calling(pullconsumer.PullConsumer.resume)
+    paused = _calling(pullconsumer.PullConsumer.paused)
+    position = _calling(pullconsumer.PullConsumer.position)
 
 
 class Puller(_Facade[pulls.Puller]):
@@ -343,7 +343,7 @@ def _read(argument: object) -> object:
 
 
 def _subscribing(
-    method: Callable[Concatenate[asynchronous.Client, P], subscription.Subscription],
+    method: Callable[Concatenate[asynchronous.Client, P], pushconsumer.Subscription],
 ) -> Callable[Concatenate[Client, P], Subscription]:
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Subscription:
@@ -353,7 +353,7 @@ def _subscribing(
 
 
 def _polling(
-    method: Callable[Concatenate[asynchronous.Client, P], polling.PullConsumer],
+    method: Callable[Concatenate[asynchronous.Client, P], pullconsumer.PullConsumer],
 ) -> Callable[Concatenate[Client, P], PullConsumer]:
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> PullConsumer:

@@ -10,8 +10,8 @@ import msgspec
 from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
-from cometmq.client.consumer.polling import PullConsumer
-from cometmq.client.consumer.subscription import Subscription
+from cometmq.client.consumer.pullconsumer import PullConsumer
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.requestreply import Asker, Responder, respond

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cometmq.client.config import ClientConfig
+    from cometmq.client.consumer.pushconsumer import Subscription
     from cometmq.client.consumer.received import ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription
     from cometmq.message.model import MessageView
     from tests.simulation.cluster.history import Group, Sent
     from tests.simulation.cluster.invariants import Watch

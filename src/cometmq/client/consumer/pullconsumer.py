@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData, RunningInfo
 
+
 log = logging.getLogger(__name__)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.options import Sql
-from cometmq.client.consumer.push import PushConsumer
+from cometmq.client.consumer.pushconsumer import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session

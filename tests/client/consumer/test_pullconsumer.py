@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.options import Sql
-from cometmq.client.consumer.polling import PullConsumer
+from cometmq.client.consumer.pullconsumer import PullConsumer
 from cometmq.core.errors import BrokerRefused, SettingsError
 from cometmq.message.model import MessageQueue, MessageView
 from cometmq.message.names import Namespace
