@@ -1,6 +1,7 @@
 """Queues read ahead of a consumer: where a fetcher begins, moves and stops.
 
-How it pulls, and what it does when pulls fail, is shown with whole consumers (test_pushconsumer.py).
+How it pulls, and what it does when pulls fail, is shown with whole consumers
+(test_pushconsumer.py).
 """
 
 from __future__ import annotations
