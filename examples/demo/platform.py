@@ -22,8 +22,8 @@ from examples.demo.tables import TABLES, Change, connect, decode
 if TYPE_CHECKING:
     import asyncio
 
+    from cometmq.client.consumer.pushconsumer import Subscription
     from cometmq.client.consumer.received import ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription
     from cometmq.core.clock import Clock
     from examples.demo.progress import Party
 

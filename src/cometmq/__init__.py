@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.allocate import ConsistentHash as ConsistentHash
     from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
     from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
-    from cometmq.client.consumer.messageview import MessageView as MessageView
     from cometmq.client.consumer.options import Sql as Sql
-    from cometmq.client.consumer.polling import PullConsumer as PullConsumer
+    from cometmq.client.consumer.pullconsumer import PullConsumer as PullConsumer
+    from cometmq.client.consumer.pushconsumer import Subscription as Subscription
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription as Subscription
     from cometmq.client.hooks import ConsumeAttempt as ConsumeAttempt
     from cometmq.client.hooks import SendAttempt as SendAttempt
-    from cometmq.client.results import SendResult as SendResult
-    from cometmq.client.results import SendStatus as SendStatus
+    from cometmq.client.sendrequests import SendResult as SendResult
+    from cometmq.client.sendrequests import SendStatus as SendStatus
     from cometmq.client.transactions import Transaction as Transaction
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from cometmq.core.errors import SettingsError as SettingsError
     from cometmq.message.model import Message as Message
     from cometmq.message.model import MessageQueue as MessageQueue
+    from cometmq.message.model import MessageView as MessageView
     from cometmq.message.model import StoredMessage as StoredMessage
     from cometmq.outbox.postgres import PostgresOutbox as PostgresOutbox
     from cometmq.outbox.relay import Relay as Relay
@@ -68,20 +68,20 @@ _HOMES = {
     "ConsumeAttempt": "cometmq.client.hooks",
     "Message": "cometmq.message.model",
     "MessageQueue": "cometmq.message.model",
-    "MessageView": "cometmq.client.consumer.received",
+    "MessageView": "cometmq.message.model",
     "OutboxBusy": "cometmq.outbox.row",
     "PostgresOutbox": "cometmq.outbox.postgres",
-    "PullConsumer": "cometmq.client.consumer.polling",
+    "PullConsumer": "cometmq.client.consumer.pullconsumer",
     "ReceivedMessage": "cometmq.client.consumer.received",
     "Relay": "cometmq.outbox.relay",
     "RelaySettings": "cometmq.outbox.relay",
     "SendAttempt": "cometmq.client.hooks",
-    "SendResult": "cometmq.client.results",
-    "SendStatus": "cometmq.client.results",
+    "SendResult": "cometmq.client.sendrequests",
+    "SendStatus": "cometmq.client.sendrequests",
     "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
-    "Subscription": "cometmq.client.consumer.subscription",
+    "Subscription": "cometmq.client.consumer.pushconsumer",
     "Transaction": "cometmq.client.transactions",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
     **dict.fromkeys(_STRATEGIES, "cometmq.client.consumer.allocate"),

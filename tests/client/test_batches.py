@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from cometmq.client.config import ClientConfig
 from cometmq.client.limits import plan_batches
-from cometmq.client.namespace import Namespace
-from cometmq.client.outgoing import Packer
+from cometmq.client.sendrequests import Packer
 from cometmq.message.model import Message
+from cometmq.message.names import Namespace
 
 PACKER = Packer(ClientConfig(("a:1",)), Namespace())
 

@@ -15,9 +15,8 @@ import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client import client as asynchronous
 from cometmq.client.blocking import Client, ReceivedMessage
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.core.errors import MessageIllegal
-from cometmq.message.model import Message
+from cometmq.message.model import Message, MessageView
 from cometmq.testing.cluster import Cluster
 from tests.client.shared_broker import fresh_topic
 

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.client import pull
 from cometmq.client.blocking import Client, PullConsumer, Puller
-from cometmq.client.consumer import polling
+from cometmq.client.consumer import pullconsumer
 from cometmq.message.model import Message
 from cometmq.testing.cluster import Cluster
 from tests.client.shared_broker import fresh_topic
@@ -32,7 +32,7 @@ FOR_OTHERS |= {"positions", "running_info", "reset", "consume_directly"}
 
 
 @pytest.mark.parametrize(
-    ("own", "asynchronous"), [(PullConsumer, polling.PullConsumer), (Puller, pull.Puller)]
+    ("own", "asynchronous"), [(PullConsumer, pullconsumer.PullConsumer), (Puller, pull.Puller)]
 )
 def test_they_have_the_names_of_the_asyncio_ones(own: type, asynchronous: type) -> None:
     calls = {

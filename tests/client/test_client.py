@@ -12,8 +12,8 @@ import pytest
 import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.hooks import ConsumeAttempt, SendAttempt
 from cometmq.core.errors import BrokerRefused, CometError, MessageIllegal, SettingsError
 from cometmq.message.model import Message, MessageQueue

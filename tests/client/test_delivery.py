@@ -1,4 +1,9 @@
-"""Attempts: which queue, which broker, for how long, and who is told."""
+"""Attempts: which queue, which broker, for how long, and who is told.
+
+Queues take turns, failed brokers are passed over, and a key has one queue. Slow and failed brokers
+are left alone for the time that upstream gives them; those that could not be reached are asked
+until they answer, and no longer.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,17 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.delivery import (
+    FAILURE_LATENCY_MS,
+    FaultScores,
+    Prober,
+    RoundRobin,
+    by_key,
+    penalty_ms,
+)
 from cometmq.client.hooks import SendAttempt
 from cometmq.client.producer import Producer
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import (
     BrokerRefused,
     CometError,
@@ -349,3 +362,167 @@ async def test_a_broker_that_was_away_is_used_again_when_it_is_back(cluster: Fak
         async with asyncio.timeout(10):
             while (await producer.send(Message("t", b""))).queue.broker_name != "broker-0":
                 await asyncio.sleep(0.005)
+
+
+pytestmark = pytest.mark.core
+
+QUEUES = [MessageQueue("t", name, at) for name in "ab" for at in range(2)]
+
+
+def test_every_queue_gets_its_turn() -> None:
+    turns = RoundRobin()
+    picked = [turns.pick(QUEUES) for _ in range(8)]
+    assert picked[:4] == picked[4:]
+    assert sorted(picked[:4]) == QUEUES
+
+
+def test_topics_take_turns_apart() -> None:
+    turns = RoundRobin()
+    others = [MessageQueue("u", "a", at) for at in range(3)]
+    first = turns.pick(QUEUES)
+    for _ in range(5):
+        turns.pick(others)
+    assert turns.pick(QUEUES) == QUEUES[(QUEUES.index(first) + 1) % 4]
+
+
+def test_a_list_that_shrank_is_no_problem() -> None:
+    turns = RoundRobin()
+    for _ in range(7):
+        turns.pick(QUEUES)
+    assert turns.pick(QUEUES[:1]) == QUEUES[0]
+
+
+def test_the_broker_that_failed_is_avoided_while_there_is_another() -> None:
+    turns = RoundRobin()
+    for _ in range(8):
+        assert turns.pick(QUEUES, avoid_broker="a").broker_name == "b"
+    only = QUEUES[:2]
+    assert turns.pick(only, avoid_broker="a") in only
+
+
+def test_brokers_with_faults_are_passed_over() -> None:
+    turns, faults = RoundRobin(), FaultScores()
+    faults.refused("a", 0)
+    for _ in range(8):
+        assert turns.pick(QUEUES, faults=faults, now_ms=1).broker_name == "b"
+    faults.answered("b", 600, 0)
+    assert turns.pick(QUEUES, faults=faults, now_ms=1).broker_name == "b"
+    assert {turns.pick(QUEUES, faults=faults, now_ms=700_000).broker_name for _ in range(4)} == {
+        "a",
+        "b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "index"),
+    # What Java prints for Math.abs(key.hashCode() % 3).
+    [("AD-02", 0), ("order-7", 2), ("polygenelubricants", 2), ("a", 1), ("", 0)],
+)
+def test_a_key_goes_where_java_sends_it(key: str, index: int) -> None:
+    assert by_key(QUEUES[:3], key) == QUEUES[index]
+
+
+A, B, C = (MessageQueue("t", name, 0) for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "expected_ms"),
+    [
+        (0, 0),
+        (549, 0),
+        (550, 30_000),
+        (1_000, 60_000),
+        (2_000, 120_000),
+        (3_000, 180_000),
+        (14_999, 180_000),
+        (15_000, 600_000),
+        (FAILURE_LATENCY_MS, 600_000),
+    ],
+)
+def test_penalties(latency_ms: int, expected_ms: int) -> None:
+    assert penalty_ms(latency_ms) == expected_ms
+
+
+def test_a_slow_broker_is_left_alone_until_its_time_is_over() -> None:
+    scores = FaultScores()
+    assert scores.is_available("a", 0)
+    scores.answered("a", 1_200, 10)
+    assert not scores.is_available("a", 60_009)
+    assert scores.is_available("a", 60_010)
+    assert scores.to_probe(11) == []
+    scores.answered("a", 5, 20)
+    assert scores.is_available("a", 20)
+
+
+def test_a_refusal_counts_as_a_failure_and_is_not_probed() -> None:
+    scores = FaultScores()
+    scores.refused("a", 0)
+    assert not scores.is_available("a", 599_999)
+    assert scores.is_available("a", 600_000)
+    assert scores.to_probe(1) == []
+
+
+def test_a_broker_that_cannot_be_reached_is_probed_until_it_is_back() -> None:
+    scores = FaultScores()
+    scores.unreachable(A, 0)
+    scores.unreachable(B, 100_000)
+    assert scores.to_probe(1) == [A, B]
+    assert scores.to_probe(600_000) == [B]
+    scores.is_back("b")
+    assert scores.is_available("b", 100_001)
+    assert scores.to_probe(100_001) == [A]
+
+
+def test_when_all_are_left_alone_the_first_to_be_back_is_taken() -> None:
+    scores = FaultScores()
+    scores.refused("a", 0)
+    scores.answered("b", 600, 0)
+    scores.answered("c", 2_500, 0)
+    assert scores.least_bad(["a", "b", "c"], 1) == "b"
+
+
+def test_a_broker_that_answers_is_better_than_one_that_does_not() -> None:
+    scores = FaultScores()
+    scores.unreachable(A, 0)
+    scores.refused("b", 500_000)
+    assert scores.least_bad(["a", "b"], 500_001) == "b"
+
+
+QUEUE = MessageQueue("t", "broker-0", 1)
+PROBE = RequestCode.GET_MAX_OFFSET
+
+
+async def test_a_broker_is_asked_until_it_answers_whatever_it_answers(
+    cluster: FakeCluster,
+) -> None:
+    peer = cluster.brokers[0].peer
+    async with open_session(cluster, probe_interval_ms=5, probe_timeout_ms=5) as session:
+        await session.publish_queues("t")
+        faults = FaultScores()
+        prober = Prober(session, faults)
+        peer.on(PROBE, None)
+        faults.unreachable(QUEUE, session.clock.monotonic_ms())
+        prober.wake()
+        prober.wake()
+        await eventually(lambda: len(peer.received(PROBE)) >= 3)
+        assert not faults.is_available("broker-0", session.clock.monotonic_ms())
+        header = peer.received(PROBE)[0].header
+        assert (header.topic, header.queue_id) == ("t", 1)
+        peer.on(PROBE, Answer(1, remark="not well, but here"))
+        await eventually(lambda: faults.is_available("broker-0", session.clock.monotonic_ms()))
+        assert prober._running is not None
+        await prober._running  # with nobody to ask it ends
+        faults.unreachable(QUEUE, session.clock.monotonic_ms())
+        prober.wake()
+        await eventually(lambda: faults.is_available("broker-0", session.clock.monotonic_ms()))
+
+
+async def test_a_broker_without_a_route_is_not_asked(cluster: FakeCluster) -> None:
+    async with open_session(cluster, probe_interval_ms=1) as session:
+        faults = FaultScores()
+        prober = Prober(session, faults)
+        gone = MessageQueue("t", "gone", 0)
+        faults.unreachable(gone, session.clock.monotonic_ms())
+        prober.wake()
+        await prober._probe(gone)
+        assert faults.to_probe(session.clock.monotonic_ms()) == [gone]

@@ -12,11 +12,10 @@ from cometmq.client.limits import (
     check_target,
     check_topic,
 )
-from cometmq.client.namespace import Namespace
-from cometmq.client.outgoing import Packer
+from cometmq.client.sendrequests import Packer
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
-from cometmq.message.names import FORBIDDEN_TO_SEND
+from cometmq.message.names import FORBIDDEN_TO_SEND, Namespace
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.client import delivery
 from cometmq.client.producer import Producer
-from cometmq.client.results import SendResult, SendStatus
+from cometmq.client.sendrequests import SendResult, SendStatus
 from cometmq.core.errors import BrokerRefused, RequestTimedOut
 from cometmq.message import properties
 from cometmq.message.model import Message

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.client.hooks import SendAttempt
 from cometmq.client.producer import Producer
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import (
     MessageIllegal,
     RouteNotFound,

@@ -1,20 +1,33 @@
-"""Routes become the queues that may be written and read; the table forgets what nobody uses."""
+"""Routes become the queues that may be written and read; the table forgets what nobody uses. Name
+servers are asked in turn, with one question a topic at a time. Queues as bodies carry them."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 
+from cometmq.client.config import ClientConfig
 from cometmq.client.routes import (
     RouteTable,
     auto_create_route,
     brokers_of,
+    by_queue,
+    key_of,
     moved_route,
     publish_queues,
     pull_address,
+    queue_of,
     subscribe_queues,
 )
+from cometmq.client.session import Session
+from cometmq.core.errors import BadRequest, BrokerRefused, CometError, NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from cometmq.protocol.codes import RequestCode
+from tests.client.fake_broker import FakeCluster, fake_cluster, open_session
+from tests.client.scripted import Answer, scripted_peer
 
 
 def route(*queues: QueueData, masters: str = "ab", order: str | None = None) -> TopicRoute:
@@ -153,3 +166,91 @@ def test_where_routes_disagree_the_last_answer_counts() -> None:
     assert table.brokers["a"] == {0: "new:1"}
     table.put("t", at("new:1"), 2)
     assert table.brokers["a"] == {0: "new:1"}
+
+
+QUEUE = MessageQueue("t", "a", 3)
+
+
+def test_a_queue_and_back() -> None:
+    assert queue_of(key_of(QUEUE)) == QUEUE
+
+
+def test_tables_by_queue() -> None:
+    assert by_queue({'{"topic":"t","brokerName":"a","queueId":3}': 7}) == {QUEUE: 7}
+
+
+@pytest.mark.parametrize("key", ["", "x", "{}", '{"topic":"t","brokerName":"a","queueId":-1}'])
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(CometError):
+        by_queue({key: 7})
+
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster(brokers=2) as cluster:
+        cluster.create("t", 2)
+        yield cluster
+
+
+async def test_a_topic_is_asked_for_once_at_a_time(cluster: FakeCluster) -> None:
+    async with open_session(cluster, route_poll_interval_ms=60_000) as session:
+        servers = session.name_servers
+        found = await asyncio.gather(*(servers.route("t") for _ in range(5)), servers.route("u"))
+        assert all(isinstance(route, TopicRoute) for route in found[:5])
+        assert isinstance(found[5], RouteNotFound)
+        assert len(cluster.namesrv.received(ROUTE)) == 2
+    assert isinstance(await servers.route("t"), NotConnected)
+
+
+async def test_who_gives_up_leaves_its_question_to_others(cluster: FakeCluster) -> None:
+    async with open_session(cluster, route_poll_interval_ms=60_000) as session:
+        servers = session.name_servers
+        waits = [asyncio.create_task(servers.route("t")) for _ in range(3)]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        routes = await asyncio.gather(*waits[1:])
+        assert all(isinstance(route, TopicRoute) for route in routes)
+        assert waits[0].cancelled()
+        assert len(cluster.namesrv.received(ROUTE)) <= 2
+
+
+async def test_the_next_name_server_is_asked_when_one_is_away(cluster: FakeCluster) -> None:
+    async with scripted_peer() as gone:
+        away = gone.address
+    config = ClientConfig((away, cluster.namesrv.address))
+    async with Session(config) as session:
+        assert await session.publish_queues("t")
+        # The one that answered stays in use.
+        await session.route("t")
+        assert len(cluster.namesrv.received(ROUTE)) == 2
+    async with Session(ClientConfig((away,))) as session:
+        with pytest.raises(NotConnected):
+            await session.publish_queues("t")
+
+
+async def test_several_who_fail_at_once_all_go_to_the_next_name_server(
+    cluster: FakeCluster,
+) -> None:
+    async with scripted_peer() as gone:
+        away = gone.address
+    for topic in ("u", "v", "w"):
+        cluster.create(topic, 1)
+    async with Session(ClientConfig((away, cluster.namesrv.address))) as session:
+        found = await asyncio.gather(*(session.publish_queues(topic) for topic in "tuvw"))
+        assert all(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(Answer(1, remark="broken"), BrokerRefused), (Answer(body=b"{no json"), BadRequest)],
+)
+async def test_a_name_server_that_answers_nonsense(
+    cluster: FakeCluster, answer: Answer, error: type[Exception]
+) -> None:
+    cluster.namesrv.on(ROUTE, answer)
+    async with open_session(cluster) as session:
+        with pytest.raises(error):
+            await session.publish_queues("t")

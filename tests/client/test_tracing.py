@@ -10,9 +10,8 @@ import pytest
 
 from cometmq.client import tracing
 from cometmq.client.client import Client
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.message import properties as props
-from cometmq.message.model import Message
+from cometmq.message.model import Message, MessageView
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.frame import Request

@@ -10,12 +10,11 @@ import pytest
 
 from cometmq.client.client import Client
 from cometmq.client.config import ClientConfig
-from cometmq.client.consumer.messageview import MessageView
-from cometmq.client.namespace import Namespace
-from cometmq.client.outgoing import Packer
+from cometmq.client.sendrequests import Packer
 from cometmq.core.errors import BrokerRefused, MessageIllegal
 from cometmq.message import properties as props
-from cometmq.message.model import Message
+from cometmq.message.model import Message, MessageView
+from cometmq.message.names import Namespace
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.testing.cluster import Cluster, running_cluster
 from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.message import properties
-from cometmq.message.model import Message
+from cometmq.message.model import Message, MessageView
 from cometmq.message.record import Record
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode

@@ -10,8 +10,8 @@ import pytest
 
 from cometmq.client.client import Client
 from cometmq.client.config import ClientConfig, parse_name_servers
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.subscription import Subscription
 from cometmq.message.model import Message
 from tests.client.shared_broker import fresh_name
 from tests.compat.conftest import Target

@@ -12,7 +12,7 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.record import Compression, compression

@@ -13,8 +13,8 @@ from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.options import Sql, Start
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.delivery import by_key
 from cometmq.client.hooks import ConsumeAttempt, SendAttempt
-from cometmq.client.selection import by_key
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
 from tests.client.scripted import eventually

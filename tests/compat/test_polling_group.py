@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
-from cometmq.client.consumer.polling import PullConsumer
+from cometmq.client.consumer.pullconsumer import PullConsumer
 from cometmq.message.model import Message, MessageQueue
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic

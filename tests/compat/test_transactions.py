@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.message import properties as props
+from cometmq.message.model import MessageView
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all
 from tests.compat.anchor import wait_until

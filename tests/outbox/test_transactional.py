@@ -12,8 +12,7 @@ from typing import cast
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.client.consumer.messageview import MessageView
-from cometmq.message.model import Message
+from cometmq.message.model import Message, MessageView
 from cometmq.outbox.publishing import ATTEMPT, checker, may_be_half
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import Row, Settled

@@ -22,15 +22,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
-from cometmq.client.consumer import messageview, polling, received, subscription
+from cometmq.client import transactions
+from cometmq.client.consumer import (
+    pullconsumer,
+    pushconsumer,
+    received,
+)
+from cometmq.message.model import MessageView
 from cometmq.net.eventloop import loop_factory
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from cometmq.client import transactions
     from cometmq.client.config import ClientConfig
-    from cometmq.client.results import SendResult
+    from cometmq.client.sendrequests import SendResult
     from cometmq.message.model import MessageQueue, StoredMessage
 
 __all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
@@ -80,6 +83,8 @@ Inner = TypeVar("Inner")
 class _Facade(Generic[Inner]):
     """Facade of an asyncio object that lives on the loop of a thread."""
 
+    __slots__ = ("_inner", "_thread")
+
     def __init__(self, thread: LoopThread, inner: Inner) -> None:
         self._thread = thread
         self._inner = inner
@@ -109,7 +114,7 @@ def _calling(
     return call
 
 
-class ReceivedMessage(messageview.MessageView):
+class ReceivedMessage(MessageView):
     """One message of a subscription; see the asyncio client's class."""
 
     __slots__ = ("_message", "_thread")
@@ -136,32 +141,25 @@ class ReceivedMessage(messageview.MessageView):
         self._thread.wait(self._message.retry(delay_level, pause_ms=pause_ms))
 
 
-class Processing:
+class Processing(_Facade[received.Processing]):
     """Block in which a message is processed; see ReceivedMessage.processing."""
 
-    __slots__ = ("_block", "_message", "_thread")
+    __slots__ = ("_message",)
 
     def __init__(
-        self, message: ReceivedMessage, thread: LoopThread, block: received.Processing
+        self, message: ReceivedMessage, thread: LoopThread, inner: received.Processing
     ) -> None:
+        super().__init__(thread, inner)
         self._message = message
-        self._thread = thread
-        self._block = block
 
     def __enter__(self) -> ReceivedMessage:
-        self._thread.wait(self._block.__aenter__())
+        self._thread.wait(self._inner.__aenter__())
         return self._message
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        return self._thread.wait(self._block.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(received.Processing.__aexit__)
 
 
-class Subscription(_Facade[subscription.Subscription]):
+class Subscription(_Facade[pushconsumer.Subscription]):
     """Membership in a consumer group; see the asyncio client's class."""
 
     def __enter__(self) -> Subscription:
@@ -228,22 +226,16 @@ class Subscription(_Facade[subscription.Subscription]):
         self._thread.wait(self._inner.close())
 
 
-class PullConsumer(_Facade[polling.PullConsumer]):
+class PullConsumer(_Facade[pullconsumer.PullConsumer]):
     """Polling consumer; see the asyncio client's class."""
 
     def __enter__(self) -> PullConsumer:
         self._thread.wait(self._inner.start())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(pullconsumer.PullConsumer.__aexit__)
 
-    def __iter__(self) -> Iterator[messageview.MessageView]:
+    def __iter__(self) -> Iterator[MessageView]:
         """Yield messages one by one until the consumer is closed.
 
         A message counts as processed when the next one is requested.
@@ -251,22 +243,22 @@ class PullConsumer(_Facade[polling.PullConsumer]):
         while not self._inner.closed:
             yield from self.poll(max_messages=1)
 
-    start = _facade_call(polling.PullConsumer.start)
-    close = _facade_call(polling.PullConsumer.close)
-    poll = _facade_call(polling.PullConsumer.poll)
-    assign = _facade_call(polling.PullConsumer.assign)
-    seek = _facade_call(polling.PullConsumer.seek)
-    seek_to_begin = _facade_call(polling.PullConsumer.seek_to_begin)
-    seek_to_end = _facade_call(polling.PullConsumer.seek_to_end)
-    seek_to_time = _facade_call(polling.PullConsumer.seek_to_time)
-    offset_for_time = _facade_call(polling.PullConsumer.offset_for_time)
-    committed = _facade_call(polling.PullConsumer.committed)
-    commit = _facade_call(polling.PullConsumer.commit)
-    assignment = _calling(polling.PullConsumer.assignment)
-    pause = _calling(polling.PullConsumer.pause)
-    resume = _calling(polling.PullConsumer.resume)
-    paused = _calling(polling.PullConsumer.paused)
-    position = _calling(polling.PullConsumer.position)
+    start = _facade_call(pullconsumer.PullConsumer.start)
+    close = _facade_call(pullconsumer.PullConsumer.close)
+    poll = _facade_call(pullconsumer.PullConsumer.poll)
+    assign = _facade_call(pullconsumer.PullConsumer.assign)
+    seek = _facade_call(pullconsumer.PullConsumer.seek)
+    seek_to_begin = _facade_call(pullconsumer.PullConsumer.seek_to_begin)
+    seek_to_end = _facade_call(pullconsumer.PullConsumer.seek_to_end)
+    seek_to_time = _facade_call(pullconsumer.PullConsumer.seek_to_time)
+    offset_for_time = _facade_call(pullconsumer.PullConsumer.offset_for_time)
+    committed = _facade_call(pullconsumer.PullConsumer.committed)
+    commit = _facade_call(pullconsumer.PullConsumer.commit)
+    assignment = _calling(pullconsumer.PullConsumer.assignment)
+    pause = _calling(pullconsumer.PullConsumer.pause)
+    resume = _calling(pullconsumer.PullConsumer.resume)
+    paused = _calling(pullconsumer.PullConsumer.paused)
+    position = _calling(pullconsumer.PullConsumer.position)
 
 
 class Puller(_Facade[pulls.Puller]):
@@ -305,14 +297,10 @@ async def _closing(parts: Any) -> None:
 M = TypeVar("M")
 
 
-class Transaction:
+class Transaction(_Facade[transactions.Transaction]):
     """Transactional message around a ``with`` block; see the asyncio client's class."""
 
-    __slots__ = ("_inner", "_thread")
-
-    def __init__(self, thread: LoopThread, inner: transactions.Transaction) -> None:
-        self._thread = thread
-        self._inner = inner
+    __slots__ = ()
 
     @property
     def result(self) -> SendResult:
@@ -332,13 +320,7 @@ class Transaction:
         self._thread.wait(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
+    __exit__ = _facade_call(transactions.Transaction.__aexit__)
 
 
 def _waiting(
@@ -365,7 +347,7 @@ def _read(argument: object) -> object:
 
 
 def _subscribing(
-    method: Callable[Concatenate[asynchronous.Client, P], subscription.Subscription],
+    method: Callable[Concatenate[asynchronous.Client, P], pushconsumer.Subscription],
 ) -> Callable[Concatenate[Client, P], Subscription]:
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Subscription:
@@ -375,7 +357,7 @@ def _subscribing(
 
 
 def _polling(
-    method: Callable[Concatenate[asynchronous.Client, P], polling.PullConsumer],
+    method: Callable[Concatenate[asynchronous.Client, P], pullconsumer.PullConsumer],
 ) -> Callable[Concatenate[Client, P], PullConsumer]:
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> PullConsumer:

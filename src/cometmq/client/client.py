@@ -10,8 +10,8 @@ import msgspec
 from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
-from cometmq.client.consumer.polling import PullConsumer
-from cometmq.client.consumer.subscription import Subscription
+from cometmq.client.consumer.pullconsumer import PullConsumer
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.requestreply import Asker, Responder, respond
@@ -25,14 +25,14 @@ from cometmq.message.names import AUTO_CREATE_TOPIC
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.consumer.options import Sql
     from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
-    from cometmq.client.results import SendResult
-    from cometmq.client.selection import QueueSelector
+    from cometmq.client.sendrequests import SendResult
     from cometmq.core.clock import Clock
+    from cometmq.message.model import MessageView
 
 
 class Client:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.messageview import MessageView, Outcome
-    from cometmq.client.results import SendResult
-    from cometmq.message.model import Message, MessageQueue
+    from cometmq.client.sendrequests import SendResult
+    from cometmq.message.model import Message, MessageQueue, MessageView
 
 A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
@@ -60,6 +60,14 @@ class SendAttempt:
     def result(self) -> SendResult | None:
         """Result of the first message, or None."""
         return self.results[0] if self.results else None
+
+
+class Outcome(Enum):
+    """Result of a message that was delivered."""
+
+    ACKNOWLEDGED = "acknowledged"
+    RETRIED = "retried"
+    RETURNED = "returned"
 
 
 @dataclass(slots=True)

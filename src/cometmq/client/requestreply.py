@@ -15,12 +15,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.core.errors import ClientError, RequestTimedOut
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress
 from cometmq.message.ids import pack_host
-from cometmq.message.model import Message, StoredMessage
+from cometmq.message.model import Message, MessageView, StoredMessage
 from cometmq.message.record import BadRecord
 from cometmq.net.client import split_address
 from cometmq.protocol.codes import RequestCode
@@ -28,8 +27,8 @@ from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.producer import Producer
-    from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.frame import Request

@@ -1,21 +1,36 @@
-"""Queues that a topic's route allows to write and read, the table of known routes, and queues as
-keys of protocol bodies.
+"""Routes of topics: how they are fetched from the name servers, the queues that a route allows to
+write and read, the table of known routes, and queues as keys of protocol bodies.
 
-Pure: callers pass the time and fetch the routes (upstream:
+Only NameServers sends requests; callers of the rest pass routes and the time (upstream:
 MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import structs
 
-from cometmq.core.errors import CometError
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.message.model import MessageQueue
+from cometmq.net.tasks import ended
+from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import MASTER_ID, QueueKey, TopicRoute, queue_table, readable, writable
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import parse_json
+
+if TYPE_CHECKING:
+    from cometmq.client.config import ClientConfig
+    from cometmq.net.client import Remoting
+    from cometmq.protocol.frame import Response
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Brokers = dict[str, dict[int, str]]
 
@@ -204,9 +219,6 @@ class RouteTable:
         return gone
 
 
-T = TypeVar("T")
-
-
 def key_of(queue: MessageQueue) -> QueueKey:
     """Return a queue as the key that bodies carry."""
     return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
@@ -228,3 +240,79 @@ def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
             raise CometError(f"queue id {key.queue_id} in an offset table")
         found[queue_of(key)] = value
     return found
+
+
+class NameServers:
+    """Name servers of one client; all requests go to the same server as long as it responds."""
+
+    def __init__(self, config: ClientConfig, remoting: Remoting) -> None:
+        self._config = config
+        self._remoting = remoting
+        self._used = 0
+        self._asking: dict[str, asyncio.Future[TopicRoute | CometError]] = {}
+
+    async def ask(
+        self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
+    ) -> Response:
+        """Send a request to the server in use, or to the next ones if it cannot be reached.
+
+        The response may have any code. Raises the last ClientError if no server can be reached.
+        """
+        servers = self._config.name_servers
+        error: ClientError | None = None
+        for _ in servers:
+            used = self._used
+            address = servers[used % len(servers)]
+            try:
+                return await self._remoting.request(
+                    address,
+                    code,
+                    header,
+                    body,
+                    timeout_ms=timeout_ms or self._config.request_timeout_ms,
+                )
+            except ClientError as failure:
+                log.warning("name_server_failed address=%s error=%s", address, failure)
+                error = failure
+                if self._used == used:  # another request may have switched already
+                    self._used += 1
+        assert error is not None
+        raise error
+
+    async def route(self, topic: str) -> TopicRoute | CometError:
+        """Return the route of ``topic``, or the error: RouteNotFound when no name server knows it.
+
+        Concurrent callers share one request for each topic.
+        """
+        while (asking := self._asking.get(topic)) is not None:
+            await ended(asking)
+            if not asking.cancelled():
+                return asking.result()
+            # The task that sent the request was cancelled: one of the waiting callers sends it
+            # again.
+        asking = self._asking[topic] = asyncio.get_running_loop().create_future()
+        try:
+            result = await self._fetch_route(topic)
+        except BaseException:
+            asking.cancel()
+            raise
+        finally:
+            del self._asking[topic]
+        asking.set_result(result)
+        return result
+
+    async def _fetch_route(self, topic: str) -> TopicRoute | CometError:
+        try:
+            response = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, h.Topic(topic=topic))
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+                return RouteNotFound(
+                    topic,
+                    response.remark or "no name server has a route for it: create the topic first",
+                )
+            if response.code != ResponseCode.SUCCESS:
+                remark = response.remark or ""
+                code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+                return BrokerRefused("name server", code, response.code, remark)
+            return parse_json(response.body, TopicRoute)
+        except CometError as error:
+            return error

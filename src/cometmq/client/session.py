@@ -15,10 +15,9 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cometmq.client.nameservers import NameServers
-from cometmq.client.namespace import Namespace
 from cometmq.client.routes import (
     KnownTopic,
+    NameServers,
     RouteTable,
     auto_create_route,
     moved_route,
@@ -33,7 +32,7 @@ from cometmq.core.errors import (
     RouteNotFound,
 )
 from cometmq.message.ids import UniqueKeys
-from cometmq.message.names import AUTO_CREATE_TOPIC
+from cometmq.message.names import AUTO_CREATE_TOPIC, Namespace
 from cometmq.net.client import Remoting, split_address
 from cometmq.net.tasks import Tasks, together
 from cometmq.protocol import headers as h

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.messageview import Outcome
+from cometmq.client.hooks import Outcome
 from cometmq.client.producer import Producer
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import CometError
 from cometmq.message import properties as props
 from cometmq.message.model import Message

@@ -15,22 +15,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.failures import note
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.hooks import TransactionEnd, tell
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id
-from cometmq.message.model import from_record
+from cometmq.message.model import MessageView, from_record
 from cometmq.message.record import BadRecord, TransactionType, decode_one
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction
 
 if TYPE_CHECKING:
+    from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import TransactionHook
     from cometmq.client.producer import Producer
-    from cometmq.client.results import SendResult
-    from cometmq.client.selection import QueueSelector
+    from cometmq.client.sendrequests import SendResult
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
     from cometmq.protocol.frame import Reply, Request

@@ -1,4 +1,4 @@
-"""Public value types of clients: messages to send, stored messages, queues."""
+"""Public value types of clients: messages to send, stored and received messages, queues."""
 
 from __future__ import annotations
 
@@ -141,6 +141,76 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def queue(self) -> MessageQueue:
         """Queue that it was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+class MessageView:
+    """Read-only content of a received message, as application code sees it."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: StoredMessage) -> None:
+        #: The message as the broker stored it.
+        self.stored = stored
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.message_id} of {self.topic!r} tag {self.tag!r}>"
+
+    @property
+    def topic(self) -> str:
+        """Topic that the message was first sent to; retries are stored in the group's retry
+        topic.
+        """
+        return self.stored.properties.get(props.RETRY_TOPIC) or self.stored.topic
+
+    @property
+    def body(self) -> bytes:
+        """Body as the sender passed it."""
+        return self.stored.body
+
+    @property
+    def tag(self) -> str:
+        """Tag, or an empty text."""
+        return self.stored.tag
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Index keys that the sender set."""
+        return self.stored.keys
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, reserved ones included."""
+        return self.stored.properties
+
+    @property
+    def message_id(self) -> str:
+        """Unique key set by the sender, the same in every copy made by retries."""
+        return self.stored.message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Queue that the message was read from."""
+        return self.stored.queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Offset in that queue."""
+        return self.stored.queue_offset
+
+    @property
+    def reconsume_times(self) -> int:
+        """Number of earlier deliveries that were sent back."""
+        return self.stored.reconsume_times
+
+    @property
+    def born_ms(self) -> int:
+        """Time of sending, by the sender's clock, in milliseconds since the epoch."""
+        return self.stored.born_ms
+
+    @property
+    def store_ms(self) -> int:
+        """Time of storing, by the broker's clock, in milliseconds since the epoch."""
+        return self.stored.store_ms
 
 
 def from_record(record: Record, broker_name: str = "") -> StoredMessage:

@@ -1,14 +1,24 @@
-"""Names of topics and groups: legal characters and lengths, and names reserved for the system
-(upstream: TopicValidator.java, NamespaceUtil.java).
+"""Names of topics and groups: legal characters and lengths, names reserved for the system, and the
+namespaces of tenants (upstream: TopicValidator.java, NamespaceUtil.java).
 
 The retry topic of a group is ``%RETRY%`` + group, its dead-letter queue is ``%DLQ%`` + group. With
 a namespace the name follows the prefix: ``%RETRY%ns%group``.
+
+Namespaces let several tenants of one cluster use the same names: a user of namespace ``ns`` writes
+``orders``, and brokers know ``ns%orders``. The client works with broker names inside.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from cometmq.message import properties as props
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue, StoredMessage
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -71,3 +81,56 @@ def split_prefix(name: str) -> tuple[str, str]:
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]
     return "", name
+
+
+class Namespace:
+    """Converts names of one namespace; an empty ``name`` changes nothing.
+
+    Wrapping leaves names unchanged that are wrapped already, or are names of the system.
+    """
+
+    __slots__ = ("_prefix", "name")
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self._prefix = f"{name}%" if name else ""
+
+    def __bool__(self) -> bool:
+        return bool(self._prefix)
+
+    def wrap(self, name: str) -> str:
+        """Return the broker name of a user's topic or group."""
+        if not self._prefix or is_system_topic(name):
+            return name
+        kind, rest = split_prefix(name)
+        if rest.startswith((self._prefix, SYSTEM_GROUP_PREFIX)):
+            return name
+        return kind + self._prefix + rest
+
+    def unwrap(self, name: str) -> str:
+        """Return the user name of a topic or group; names of other namespaces are unchanged."""
+        if not self._prefix:
+            return name
+        kind, rest = split_prefix(name)
+        return kind + rest.removeprefix(self._prefix)
+
+    def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with the broker name of its topic."""
+        if not self._prefix:
+            return queue
+        return structs.replace(queue, topic=self.wrap(queue.topic))
+
+    def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with the user name of its topic."""
+        if not self._prefix:
+            return queue
+        return structs.replace(queue, topic=self.unwrap(queue.topic))
+
+    def unwrap_message(self, message: StoredMessage) -> StoredMessage:
+        """Return a message with user names for its topic and the topic it was retried from."""
+        if not self._prefix:
+            return message
+        properties = message.properties
+        if (origin := properties.get(props.RETRY_TOPIC)) is not None:
+            properties = {**properties, props.RETRY_TOPIC: self.unwrap(origin)}
+        return structs.replace(message, topic=self.unwrap(message.topic), properties=properties)

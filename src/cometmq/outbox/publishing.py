@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.client.delivery import by_key
 from cometmq.client.limits import check_message, check_target, goes_alone, plan_batches
 from cometmq.client.producer import Producer
-from cometmq.client.results import SendStatus
-from cometmq.client.selection import by_key
+from cometmq.client.sendrequests import SendStatus
 from cometmq.client.transactions import Transaction
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, MessageIllegal
 from cometmq.message.ids import lasting_number
@@ -43,9 +43,8 @@ from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
-    from cometmq.client.consumer.messageview import MessageView
     from cometmq.client.transactions import Checker
-    from cometmq.message.model import Message, MessageQueue
+    from cometmq.message.model import Message, MessageQueue, MessageView
     from cometmq.outbox.row import Row
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from cometmq.client.consumer.allocate import (
     ring_hash,
     share,
 )
-from cometmq.client.namespace import Namespace
 from cometmq.message.model import MessageQueue
+from cometmq.message.names import Namespace
 
 QUEUES = st.builds(
     lambda brokers, count: [

@@ -7,11 +7,10 @@ import asyncio
 import pytest
 
 from cometmq.client.consumer import adminrequests
+from cometmq.client.consumer.acknowledgements import ConsumerSettler, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption
-from cometmq.client.consumer.dispatch import Dispatch
-from cometmq.client.consumer.failures import SendBack
+from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.core.errors import BadRequest

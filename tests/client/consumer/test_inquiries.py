@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.client.consumer.adminrequests import Inquiries
-from cometmq.client.consumer.polling import PullConsumer
+from cometmq.client.consumer.pullconsumer import PullConsumer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
@@ -25,7 +25,7 @@ from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import Header
 from tests.client.consumer.test_options import options
-from tests.client.consumer.test_push import bodies, consumer_of, fill, take
+from tests.client.consumer.test_pushconsumer import bodies, consumer_of, fill, take
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import eventually
 

@@ -1,4 +1,8 @@
-"""Options are checked before anything is joined, and described to brokers as Java does."""
+"""Options are checked before anything is joined, and described to brokers as Java does.
+
+Tags or SQL92: what is told to brokers, and what is looked at again here. Brokers are asked about
+SQL92 before a consumer starts, and about nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,22 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.allocate import ByConfig, average, circle
-from cometmq.client.consumer.options import SubscribeOptions, make_options
-from cometmq.client.namespace import Namespace
-from cometmq.core.errors import MessageIllegal, SettingsError
+from cometmq.client.consumer.options import (
+    Sql,
+    SubscribeOptions,
+    check_filters,
+    make_options,
+    parse_filter,
+)
+from cometmq.client.session import Session
+from cometmq.core.errors import BrokerRefused, MessageIllegal, SettingsError
 from cometmq.filter.tags import tag_code
 from cometmq.message.model import MessageQueue
+from cometmq.message.names import Namespace
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json, parse_json
+from tests.client.fake_broker import FakeBroker, FakeCluster
+from tests.client.scripted import Answer
 
 
 def options(topics: Any = "t", **changes: Any) -> SubscribeOptions:
@@ -126,3 +140,62 @@ def test_who_polls_needs_no_topic_and_reads_no_retries() -> None:
     assert options(None, polls=True).topics == set()
     assert options(polls=True).topics == {"t"}
     assert options(polls=True).describe().consume_type == "CONSUME_ACTIVELY"
+
+
+def test_tags_are_a_text_and_sql_says_so() -> None:
+    assert parse_filter("a || b").kind == "TAG"
+    assert parse_filter("a || b").tags == {"a", "b"}
+    wanted = Sql("price > 5 AND region IN ('AD', 'FR')")
+    assert parse_filter(wanted) is wanted
+    assert wanted.kind == "SQL92"
+    assert not wanted.tags
+    assert not wanted.codes
+    assert wanted.matches_all
+    assert wanted.accepts("anything")
+
+
+def test_sql_that_cannot_be_read_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ValueError, match="character 7"):
+        Sql("price >")
+
+
+def test_heartbeats_carry_the_expression() -> None:
+    described = options({"t": Sql("a = 1"), "u": "x"}).describe().subscription_data_set
+    found = {each.topic: (each.expression_type, each.sub_string) for each in described}
+    assert found == {
+        "t": ("SQL92", "a = 1"),
+        "u": ("TAG", "x"),
+        "%RETRY%g": ("TAG", "*"),
+    }
+
+
+CHECK = RequestCode.CHECK_CLIENT_CONFIG
+
+
+async def test_tags_need_no_question(session: Session, broker: FakeBroker) -> None:
+    await check_filters(session, options(expression="a || b"))
+    assert not broker.peer.received(CHECK)
+
+
+async def test_each_topic_with_sql_is_asked_about(
+    session: Session, cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("u", 4)
+    broker.peer.on(CHECK, Answer())
+    await check_filters(session, options({"t": Sql("a = 1"), "u": Sql("b = 2"), "v": "x"}))
+    bodies = [parse_json(each.body) for each in broker.peer.received(CHECK)]
+    assert [each["subscriptionData"]["subString"] for each in bodies] == ["a = 1", "b = 2"]
+    assert {(each["clientId"], each["group"]) for each in bodies} == {(session.client_id, "g")}
+
+
+async def test_a_refusal_says_why(session: Session, broker: FakeBroker) -> None:
+    broker.peer.on(CHECK, Answer(23, remark="parse failed"))
+    with pytest.raises(BrokerRefused, match="parse failed"):
+        await check_filters(session, options(expression=Sql("a = 1")))
+
+
+async def test_of_a_topic_that_is_not_there_nobody_is_asked(
+    session: Session, broker: FakeBroker
+) -> None:
+    await check_filters(session, options({"later": Sql("a = 1")}))
+    assert not broker.peer.received(CHECK)

@@ -12,7 +12,7 @@ from cometmq.message.model import MessageQueue, from_record
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
-from tests.client.consumer.test_push import bodies, consumer_of, fill, joined, take
+from tests.client.consumer.test_pushconsumer import bodies, consumer_of, fill, joined, take
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import Answer, eventually
 
@@ -168,7 +168,7 @@ async def test_a_lock_that_expired_is_asked_for_until_it_is_back(
 async def test_a_renewal_that_failed_is_tried_again_soon(
     cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.client.consumer.push._RENEW_AGAIN_MS", 10)
+    monkeypatch.setattr("cometmq.client.consumer.pushconsumer._RENEW_AGAIN_MS", 10)
     async with joined(cluster, {"lock_renewal_interval_ms": 1_000}, ordered=True) as consumer:
         await eventually(lambda: consumer.assigned("t"))
         broker.peer.on(LOCK, Answer(1, remark="no"))
@@ -266,7 +266,7 @@ async def test_an_ordered_queue_is_not_handed_over_while_its_message_is_in_work(
 async def test_the_lock_of_work_that_goes_on_after_a_close_is_left_to_expire(
     cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.client.consumer.push._DRAIN_MS", 20)
+    monkeypatch.setattr("cometmq.client.consumer.pushconsumer._DRAIN_MS", 20)
     cluster.create("t", 2)
     async with open_session(cluster) as session:
         async with consumer_of(session, ordered=True) as consumer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.polling import Progress
+from cometmq.client.consumer.pullconsumer import Progress
 from cometmq.message.model import MessageList
 from tests.client.consumer.test_inflight import QUEUE, message
 

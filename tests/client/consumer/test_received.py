@@ -11,10 +11,9 @@ from msgspec import structs
 
 from cometmq.client.consumer.failures import recorded
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.messageview import MessageView, Outcome
 from cometmq.client.consumer.received import ReceivedMessage, UnreadMessage
-from cometmq.client.hooks import ConsumeAttempt
-from cometmq.message.model import MessageList, MessageQueue, StoredMessage
+from cometmq.client.hooks import ConsumeAttempt, Outcome
+from cometmq.message.model import MessageList, MessageQueue, MessageView, StoredMessage
 from tests.client.consumer.test_inflight import message
 
 QUEUE = MessageQueue("t", "a", 0)

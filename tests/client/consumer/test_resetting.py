@@ -10,7 +10,7 @@ from cometmq.client.session import Session
 from cometmq.protocol.codes import RequestCode as Code
 from tests.client.consumer import test_inquiries
 from tests.client.consumer.test_inquiries import reset
-from tests.client.consumer.test_push import bodies, consumer_of, fill, take
+from tests.client.consumer.test_pushconsumer import bodies, consumer_of, fill, take
 from tests.client.fake_broker import FakeBroker
 from tests.client.scripted import Answer, eventually
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.messageview import Outcome
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.subscription import Subscription
-from cometmq.client.hooks import ConsumeAttempt
+from cometmq.client.hooks import ConsumeAttempt, Outcome
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from tests.client.consumer.test_options import options
-from tests.client.consumer.test_push import fill
+from tests.client.consumer.test_pushconsumer import fill
 from tests.client.fake_broker import FakeBroker
 from tests.client.scripted import eventually
 

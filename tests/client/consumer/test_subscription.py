@@ -7,13 +7,13 @@ import logging
 
 import pytest
 
+from cometmq.client.consumer.pushconsumer import Subscription
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.protocol.codes import RequestCode
 from tests.client.consumer.test_options import options
-from tests.client.consumer.test_push import fill
+from tests.client.consumer.test_pushconsumer import fill
 from tests.client.fake_broker import FakeBroker
 from tests.client.scripted import eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.client import Client
-from cometmq.client.results import SendStatus
+from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import CometError
 from cometmq.message.ids import UniqueKeys
 from tests.simulation.cluster.clock import SimClock
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cometmq.client.config import ClientConfig
-    from cometmq.client.consumer.messageview import MessageView
+    from cometmq.client.consumer.pushconsumer import Subscription
     from cometmq.client.consumer.received import ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription
+    from cometmq.message.model import MessageView
     from tests.simulation.cluster.history import Group, Sent
     from tests.simulation.cluster.invariants import Watch
     from tests.simulation.cluster.loop import SimLoop

@@ -11,9 +11,9 @@ from cometmq.broker.consumers.queuelocks import QueueLocks as Leases
 from cometmq.broker.scheduled.delaylevels import DelayLevels
 from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.client import transactions
+from cometmq.client.consumer.acknowledgements import ConsumerSettler
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.queuelocks import QueueLocks
-from cometmq.client.consumer.settling import ConsumerSettler
+from cometmq.client.consumer.rebalance import QueueLocks
 from cometmq.message.record import TransactionType
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import ResponseCode

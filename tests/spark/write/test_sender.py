@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cometmq.client.blocking import Client
-from cometmq.client.selection import by_key
+from cometmq.client.delivery import by_key
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.spark.write.options import parse
 from cometmq.spark.write.rows import Outgoing

@@ -16,9 +16,9 @@ from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import Message
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.pushconsumer import Subscription
     from cometmq.client.consumer.received import ReceivedMessage
-    from cometmq.client.consumer.subscription import Subscription
-    from cometmq.client.results import SendResult
+    from cometmq.client.sendrequests import SendResult
 
 BATCH_LINES = 256
 

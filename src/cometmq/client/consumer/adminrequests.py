@@ -24,15 +24,14 @@ from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.dispatch import Dispatch
-    from cometmq.client.consumer.messageview import MessageView, Outcome
+    from cometmq.client.consumer.fetcher import Fetcher
+    from cometmq.client.consumer.inflight import Dispatch
     from cometmq.client.consumer.offsets import OffsetStore
-    from cometmq.client.consumer.reading import QueueReader
     from cometmq.client.consumer.received import Settler
-    from cometmq.client.hooks import ConsumeAttempt
+    from cometmq.client.hooks import ConsumeAttempt, Outcome
     from cometmq.client.session import Session
     from cometmq.core.clock import Clock
-    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.message.model import MessageQueue, MessageView, StoredMessage
     from cometmq.protocol import headers as h
     from cometmq.protocol.bodies import RunningInfo
     from cometmq.protocol.frame import Request
@@ -43,7 +42,7 @@ _NOWHERE: Final = -1
 
 
 class Resets:
-    """Resets queues of one reader.
+    """Resets queues of one fetcher.
 
     ``releasing`` is the set of queues that a rebalance must not add at the moment; queues being
     reset are added to it. ``until_idle`` waits until a queue may be read again, ``is_closed``
@@ -52,7 +51,7 @@ class Resets:
 
     def __init__(
         self,
-        reader: QueueReader,
+        fetcher: Fetcher,
         offsets: OffsetStore,
         releasing: set[MessageQueue],
         *,
@@ -60,7 +59,7 @@ class Resets:
         is_closed: Callable[[], bool],
         moved: Callable[[], None],
     ) -> None:
-        self._reader = reader
+        self._fetcher = fetcher
         self._offsets = offsets
         self._releasing = releasing
         self._until_idle = until_idle
@@ -82,10 +81,10 @@ class Resets:
             if queue in self._moving:
                 self._moving[queue] = offset
                 self._offsets.update(queue, offset)
-            elif self._reader.find(queue) is not None:
+            elif self._fetcher.find(queue) is not None:
                 self._moving[queue] = offset
                 self._releasing.add(queue)
-                moves.append(self._move(self._reader.stop(queue)))
+                moves.append(self._move(self._fetcher.stop(queue)))
         await asyncio.gather(*moves)
 
     async def _move(self, inflight: InFlight) -> None:
@@ -100,7 +99,7 @@ class Resets:
             inflight.reset(_NOWHERE)
             if not self._is_closed():
                 log.info("offset_reset queue=%s to=%d", queue, offset)
-                self._reader.start_at(queue, offset)
+                self._fetcher.start_at(queue, offset)
         finally:
             del self._moving[queue]
             self._releasing.discard(queue)

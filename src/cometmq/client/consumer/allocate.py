@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cometmq.client.namespace import Namespace
     from cometmq.message.model import MessageQueue
+    from cometmq.message.names import Namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,15 @@
-"""Consumer offsets of a group: on the broker, or in a local file for broadcasting consumers.
+"""Consumer offsets of a group: where they are stored, and where a group begins in a queue.
 
-The file (upstream: LocalFileOffsetStore.java) is ``<dir>/<client>/<group>/offsets.json``:
+They are stored on the broker, or in a local file for broadcasting consumers. The file (upstream:
+LocalFileOffsetStore.java) is ``<dir>/<client>/<group>/offsets.json``:
 ``{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:offset, ..}}``, replaced as a whole.
+
+A group begins at the committed offset, otherwise at the position in its options. ``last`` means the
+time at which this member joined. In a queue that existed then, the start is the queue's end. In a
+queue that appears later, because its topic grew or its broker was away, the start is the first
+message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a queue that
+still has its first message, whatever the group requested; other brokers are asked not to (upstream:
+RebalancePushImpl.computePullFromWhere).
 """
 
 from __future__ import annotations
@@ -15,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from cometmq.core.errors import BrokerRefused, ClientError
-from cometmq.message.model import MessageQueue
+from cometmq.client.routes import key_of, queue_of
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.net.tasks import together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import MASTER_ID, QueueKey
@@ -26,7 +34,9 @@ from cometmq.protocol.fields import from_ext
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.pull import Puller
     from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -265,21 +275,59 @@ def _read_table(path: Path) -> dict[MessageQueue, int]:
         except Exception as error:
             log.warning("offset_file_unreadable path=%s error=%s", candidate, error)
             continue
-        return {
-            MessageQueue(key.topic, key.broker_name, key.queue_id): offset
-            for key, offset in keys.items()
-        }
+        return {queue_of(key): offset for key, offset in keys.items()}
     return {}
 
 
 def _write_table(path: Path, table: dict[MessageQueue, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pairs = [
-        (QueueKey(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id), at)
-        for queue, at in sorted(table.items())
-    ]
+    pairs = [(key_of(queue), at) for queue, at in sorted(table.items())]
     fresh = path.with_suffix(".json.tmp")
     fresh.write_bytes(encode_json({"offsetTable": object_map(pairs)}))
     if path.exists():
         path.replace(path.with_suffix(".json.bak"))
     fresh.replace(path)
+
+
+class StartPositions:
+    """Start offsets for one consumer."""
+
+    def __init__(
+        self, session: Session, options: SubscribeOptions, offsets: OffsetStore, puller: Puller
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._offsets = offsets
+        self.puller = puller
+        self._joined_ms = 0
+        self._at_join: dict[str, frozenset[MessageQueue]] = {}
+
+    async def joining(self) -> None:
+        """Record the time of joining and the queues that exist at that time."""
+        self._joined_ms = self._session.clock.wall_ms()
+        for topic in self._options.filters:
+            await self._session.refresh(topic)
+            try:
+                self._at_join[topic] = frozenset(await self._session.subscribe_queues(topic))
+            except RouteNotFound:
+                self._at_join[topic] = frozenset()
+            except CometError as error:
+                log.warning("queues_unavailable_at_join topic=%s error=%s", topic, error)
+
+    async def of(self, queue: MessageQueue) -> int:
+        """Return the offset to start at. Raises ClientError when the broker cannot be asked."""
+        stored = await self._offsets.load(queue)
+        if stored is not None:
+            return stored
+        options = self._options
+        if queue.topic == options.retry_topic or options.start == "first":
+            return 0
+        start_ms = options.start_ms()
+        if start_ms is None and self._is_new(queue):
+            start_ms = self._joined_ms
+        if start_ms is None:
+            return await self.puller.max_offset(queue)
+        return await self.puller.offset_at(queue, start_ms)
+
+    def _is_new(self, queue: MessageQueue) -> bool:
+        return queue not in self._at_join.get(queue.topic, (queue,))

@@ -1,21 +1,29 @@
-"""Options of a subscription, with its filters: by tag, or by a SQL92 expression."""
+"""Options of a consumer, with its filters: by tag, or by a SQL92 expression.
+
+The client checks the options; brokers check SQL92 filters before the consumer starts (upstream:
+MQClientInstance.checkClientInBroker).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from cometmq.client.consumer.allocate import NAMED, ByConfig, Strategy, average
 from cometmq.client.limits import check_group, check_topic
-from cometmq.client.namespace import Namespace
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import RouteNotFound, SettingsError
 from cometmq.filter import tags
 from cometmq.filter.sqltext import parse
 from cometmq.filter.tags import TagFilter
-from cometmq.message.names import RETRY_PREFIX
-from cometmq.protocol.bodies import ConsumerData, SubscriptionData
+from cometmq.message.names import RETRY_PREFIX, Namespace
+from cometmq.protocol.bodies import ClientConfigCheck, ConsumerData, SubscriptionData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
+
+if TYPE_CHECKING:
+    from cometmq.client.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,6 @@ Start = Literal["last", "first"] | int | datetime
 Mode = Literal["clustering", "broadcasting"]
 #: Strategy by which the members of a group share queues; see allocate.py.
 Allocation = Literal["average", "circle", "consistent-hash"] | Strategy
-
 _START_NAMES: Final = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
 
 
@@ -207,3 +214,30 @@ def _strategy(allocation: Allocation, namespace: Namespace) -> Strategy:
     if strategy is None:
         raise SettingsError("allocation", f"{allocation!r} is not one of {', '.join(NAMED)}")
     return strategy
+
+
+async def check_filters(session: Session, options: SubscribeOptions) -> None:
+    """Have one broker of each topic check its SQL92 filter; skip topics that do not exist yet.
+
+    Raises BrokerRefused with the broker's reason, NotConnected or RequestTimedOut.
+    """
+    for topic, wanted in options.filters.items():
+        if not isinstance(wanted, Sql):
+            continue
+        try:
+            queues = await session.subscribe_queues(topic)
+        except RouteNotFound:
+            continue
+        for queue in queues[:1]:
+            body = ClientConfigCheck(
+                subscription_data=options.subscription(topic),
+                client_id=session.client_id,
+                group=options.group,
+            )
+            await session.remoting.call(
+                await session.master_of(queue),
+                RequestCode.CHECK_CLIENT_CONFIG,
+                None,
+                encode_json(body),
+                timeout_ms=session.config.request_timeout_ms,
+            )

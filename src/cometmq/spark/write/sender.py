@@ -12,9 +12,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from cometmq.client.delivery import RETRY_CODES
+from cometmq.client.delivery import RETRY_CODES, by_key
 from cometmq.client.routes import publish_queues
-from cometmq.client.selection import by_key
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import (
     BrokerRefused,

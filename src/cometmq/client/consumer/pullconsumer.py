@@ -13,15 +13,15 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.dispatch import Dispatch
-from cometmq.client.consumer.messageview import MessageView
-from cometmq.client.consumer.offsets import offsets_of
-from cometmq.client.consumer.reading import QueueReader
+from cometmq.client.consumer.fetcher import Fetcher
+from cometmq.client.consumer.inflight import Dispatch
+from cometmq.client.consumer.offsets import StartPositions, offsets_of
+from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
-from cometmq.client.consumer.running import Moment, running_info, stacks
-from cometmq.client.consumer.starting import StartPositions, check_filters
+from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
 from cometmq.client.pull import Puller
 from cometmq.core.errors import SettingsError
+from cometmq.message.model import MessageView
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import InFlight
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData, RunningInfo
+
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class PullConsumer:
         )
         self._puller = Puller(session)
         self._starts = StartPositions(session, options, self._offsets, self._puller)
-        self._reader = QueueReader(
+        self._fetcher = Fetcher(
             session,
             options,
             self._starts,
@@ -163,13 +164,13 @@ class PullConsumer:
         self._dispatch.close()
         for task in self._loops:
             task.cancel()
-        self._reader.stop_pulling()
+        self._fetcher.stop_pulling()
         if self._auto_commit:
             self._progress.finish()
             self._note_done()
             await self._offsets.persist()
-        for queue in self._reader.queues():
-            self._reader.stop(queue)
+        for queue in self._fetcher.queues():
+            self._fetcher.stop(queue)
         if self.options.filters and self._started:
             await self._session.remove_member(self)
 
@@ -226,7 +227,7 @@ class PullConsumer:
         return inflight.queue not in self._paused
 
     def _may_pull(self, inflight: InFlight) -> bool:
-        held = sum(each.count for each in self._reader.inflights())
+        held = sum(each.count for each in self._fetcher.inflights())
         return self._is_running(inflight) and held < self._config.max_polled_messages
 
     def _take_back(self) -> None:
@@ -234,14 +235,14 @@ class PullConsumer:
         raised.
         """
         for queue, offset in self._progress.undone().items():
-            self._reader.start_at(queue, offset)
+            self._fetcher.start_at(queue, offset)
         self._progress.finish()
 
     # ------------------------------------------------------------------ queues
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """Return the queues that are read now, with user names."""
-        return tuple(map(self._session.namespace.unwrap_queue, sorted(self._reader.queues())))
+        return tuple(map(self._session.namespace.unwrap_queue, sorted(self._fetcher.queues())))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read these queues and no others, each from the group's offset or from its start position.
@@ -256,12 +257,12 @@ class PullConsumer:
             )
         await self.start()
         wanted = map(self._session.namespace.wrap_queue, queues)
-        change = plan(self._reader.queues(), wanted)
+        change = plan(self._fetcher.queues(), wanted)
         for queue in change.drop:
-            await self._give_up(self._reader.stop(queue))
+            await self._give_up(self._fetcher.stop(queue))
         starts = await asyncio.gather(*map(self._starts.of, change.add))
         for queue, offset in zip(change.add, starts, strict=True):
-            self._reader.start_at(queue, offset)
+            self._fetcher.start_at(queue, offset)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop delivering and pulling messages of these queues until :meth:`resume`."""
@@ -333,7 +334,7 @@ class PullConsumer:
         """
         if offsets is None:
             self._progress.finish()
-            done = self._progress.positions(self._reader.inflights())
+            done = self._progress.positions(self._fetcher.inflights())
         else:
             done = {self._find(queue).queue: offset for queue, offset in offsets.items()}
         await self._offsets.store(done)
@@ -341,19 +342,19 @@ class PullConsumer:
     def _move(self, inflight: InFlight, offset: int) -> None:
         if not inflight.dropped:
             self._progress.forget(inflight)
-            self._reader.start_at(inflight.queue, offset)
+            self._fetcher.start_at(inflight.queue, offset)
 
     def _find(self, queue: MessageQueue) -> InFlight:
-        inflight = self._reader.find(self._session.namespace.wrap_queue(queue))
+        inflight = self._fetcher.find(self._session.namespace.wrap_queue(queue))
         if inflight is None:
             raise SettingsError("queue", f"{queue} is not assigned to this consumer")
         return inflight
 
     def _these(self, queues: tuple[MessageQueue, ...]) -> list[InFlight]:
-        return [self._find(queue) for queue in queues] if queues else self._reader.inflights()
+        return [self._find(queue) for queue in queues] if queues else self._fetcher.inflights()
 
     def _note_done(self) -> None:
-        for inflight in self._reader.inflights():
+        for inflight in self._fetcher.inflights():
             self._note(inflight)
 
     def _note(self, inflight: InFlight) -> None:
@@ -379,14 +380,14 @@ class PullConsumer:
     # ------------------------------------------------------------------ adminrequests.Inspected
 
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
-        read = [each for each in self._reader.inflights() if each.queue.topic == topic]
+        read = [each for each in self._fetcher.inflights() if each.queue.topic == topic]
         return {each.queue: each.committable for each in read}
 
     def running_info(self, *, with_stacks: bool) -> RunningInfo:
         return running_info(
             self.options,
             self._config,
-            [(each, False) for each in self._reader.inflights()],
+            [(each, False) for each in self._fetcher.inflights()],
             {},
             started_ms=self._started_ms,
             now=Moment(self._clock.wall_ms(), self._clock.monotonic_ms()),
@@ -396,12 +397,12 @@ class PullConsumer:
     # ------------------------------------------------------------------ rebalance.Assignee
 
     def assigned(self, topic: str) -> list[MessageQueue]:
-        return self._reader.queues(topic)
+        return self._fetcher.queues(topic)
 
     async def apply(self, change: Plan) -> bool:
         for queue in change.drop:
-            await self._give_up(self._reader.stop(queue))
-        started = await asyncio.gather(*map(self._reader.start, change.add))
+            await self._give_up(self._fetcher.stop(queue))
+        started = await asyncio.gather(*map(self._fetcher.start, change.add))
         if self._on_assignment is not None:
             tell(self._on_assignment, change, self._session.namespace)
         return all(started)

@@ -1,6 +1,7 @@
-"""Push consumer: one member of a consumer group, from joining to leaving.
+"""Push consumer: one member of a consumer group, from joining to leaving; and Subscription, the
+result of ``client.subscribe``, which iterates over its messages or runs a handler.
 
-The reader fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
+The fetcher fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
 settles them; the offset store commits the settled offsets (upstream:
 DefaultMQPushConsumerImpl.java).
 """
@@ -9,27 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.client.consumer.acknowledgements import ConsumerSettler, RetryInPlace, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
-from cometmq.client.consumer.dispatch import Dispatch
-from cometmq.client.consumer.failures import RetryInPlace, SendBack
-from cometmq.client.consumer.offsets import offsets_of
-from cometmq.client.consumer.queuelocks import QueueLocks
-from cometmq.client.consumer.reading import QueueReader
-from cometmq.client.consumer.rebalance import Plan, Rebalancer
-from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.consumer.running import Moment, running_info, stacks
-from cometmq.client.consumer.runs import Run
-from cometmq.client.consumer.settling import ConsumerSettler
-from cometmq.client.consumer.starting import StartPositions, check_filters
+from cometmq.client.consumer.fetcher import Fetcher
+from cometmq.client.consumer.inflight import Dispatch
+from cometmq.client.consumer.offsets import StartPositions, offsets_of
+from cometmq.client.consumer.options import check_filters
+from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
+from cometmq.client.consumer.received import ReceivedMessage, Run
+from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
 from cometmq.client.pull import Puller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.received import Rest
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
@@ -46,6 +46,10 @@ _RENEW_AGAIN_MS: Final = 3_000
 #: Stands for no offset: the queue is being given up, or its lock was lost. After a lost lock,
 #: reading continues at the broker's offset once the lock is held again.
 _NOWHERE: Final = -1
+#: Messages delivered before the task yields: a handler that never waits would block the loop.
+_MESSAGES_A_TURN: Final = 64
+#: A coroutine function, or a plain one, which blocks the loop and should therefore be short.
+Handler = Callable[[ReceivedMessage], Awaitable[Any] | None]
 
 
 class PushConsumer:
@@ -83,7 +87,7 @@ class PushConsumer:
         self._rebalancer = Rebalancer(session, options, self)
         puller = Puller(session)
         self._starts = StartPositions(session, options, self._offsets, puller)
-        self._reader = QueueReader(
+        self._fetcher = Fetcher(
             session,
             options,
             self._starts,
@@ -94,7 +98,7 @@ class PushConsumer:
         self._started_ms = session.clock.wall_ms()
         self._releasing: set[MessageQueue] = set()
         self._resets = Resets(
-            self._reader,
+            self._fetcher,
             self._offsets,
             self._releasing,
             until_idle=self._until_idle,
@@ -165,9 +169,9 @@ class PushConsumer:
         self._dispatch.close()
         for task in self._loops:
             task.cancel()
-        self._reader.stop_pulling()
+        self._fetcher.stop_pulling()
         await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
-        ends = [self._reader.stop(queue) for queue in self._reader.queues()]
+        ends = [self._fetcher.stop(queue) for queue in self._fetcher.queues()]
         # The lock of a queue with a message that is still being processed is left to expire, so
         # that no other member begins before.
         at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
@@ -196,7 +200,7 @@ class PushConsumer:
     def positions(self, topic: str) -> Mapping[MessageQueue, int]:
         return {
             inflight.queue: inflight.committable
-            for inflight in self._reader.inflights()
+            for inflight in self._fetcher.inflights()
             if inflight.queue.topic == topic and inflight.next_offset != _NOWHERE
         }
 
@@ -206,7 +210,7 @@ class PushConsumer:
         return running_info(
             self._options,
             self._config,
-            [(each, self._is_locked(each)) for each in self._reader.inflights()],
+            [(each, self._is_locked(each)) for each in self._fetcher.inflights()],
             {
                 topic: self._settler.stats.of(topic).rates(now.monotonic_ms)
                 for topic in sorted(self._options.topics)
@@ -226,11 +230,11 @@ class PushConsumer:
 
     def assigned(self, topic: str | None = None) -> list[MessageQueue]:
         """Return the queues that are read, of one topic or of all."""
-        return self._reader.queues(topic)
+        return self._fetcher.queues(topic)
 
     async def apply(self, change: Plan) -> bool:
         for queue in change.drop:
-            inflight = self._reader.stop(queue)
+            inflight = self._fetcher.stop(queue)
             self._releasing.add(queue)
             self._session.tasks.spawn(self._give_up(inflight), name=f"give up {queue}")
         wanted = [queue for queue in change.add if queue not in self._releasing]
@@ -238,7 +242,7 @@ class PushConsumer:
             # Queues that another member still holds are added by a later round.
             held = await self._locks.acquire(wanted)
             wanted = [queue for queue in wanted if queue in held]
-        started = await asyncio.gather(*map(self._reader.start, wanted))
+        started = await asyncio.gather(*map(self._fetcher.start, wanted))
         return sum(started) == len(change.add)
 
     async def _give_up(self, inflight: InFlight) -> None:
@@ -271,7 +275,7 @@ class PushConsumer:
 
     async def persist_offsets(self) -> None:
         """Store the offsets of all queues; failures are logged."""
-        for inflight in self._reader.inflights():
+        for inflight in self._fetcher.inflights():
             self._note_offset(inflight)
         await self._offsets.persist()
 
@@ -288,10 +292,10 @@ class PushConsumer:
         while True:
             await self._clock.sleep_ms(pause_ms)
             # Queues that are given up stay locked while one of their messages is being processed.
-            renewed = await locks.renew({*self._reader.queues(), *self._releasing})
+            renewed = await locks.renew({*self._fetcher.queues(), *self._releasing})
             # After a failure, locks would expire before the next regular renewal.
             pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
-            for inflight in self._reader.inflights():
+            for inflight in self._fetcher.inflights():
                 if locks.held(inflight.queue):
                     self._dispatch.offer(inflight)
                 else:
@@ -305,7 +309,7 @@ class PushConsumer:
         while True:
             await self._clock.sleep_ms(min(_STUCK_CHECK_MS, timeout_ms))
             now_ms = self._clock.monotonic_ms()
-            for inflight in self._reader.inflights():
+            for inflight in self._fetcher.inflights():
                 for message in inflight.stuck(now_ms, timeout_ms):
                     await self._settler.expired(inflight, message)
 
@@ -334,3 +338,162 @@ class PushConsumer:
         deadline_ms = self._clock.monotonic_ms() + longest_ms
         while not is_done() and self._clock.monotonic_ms() < deadline_ms:
             await self._clock.sleep_ms(_DRAIN_STEP_MS)
+
+
+class Subscription:
+    """Membership in a consumer group. It joins the group when it is first used.
+
+    Iterate over it (several tasks may share the iteration), or :meth:`run` a handler. At most
+    ``concurrency`` messages are in progress; when one of them is settled the next one is delivered.
+    Offsets are committed up to the oldest message that is not settled. Use it as an async context
+    manager, or :meth:`close` it, to leave the group before the client closes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        producer: Producer,
+        options: SubscribeOptions,
+        hooks: Sequence[ConsumeHook] = (),
+    ) -> None:
+        self.options = options
+        self.closed = False
+        self._session = session
+        self._consumer = PushConsumer(session, producer, options, hooks)
+        self._in_a_row = 0
+        self._has_joined = False
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Subscription:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        message = self._take_now() or await self._take()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    def _take_now(self) -> ReceivedMessage | None:
+        """Return the next message; None if the task must wait for one, or must yield to others."""
+        if self._in_a_row == _MESSAGES_A_TURN:
+            return None
+        self._in_a_row += 1
+        return self._consumer.take_now()
+
+    async def _take(self) -> ReceivedMessage | None:
+        """Return the next message; None when the subscription is closed."""
+        await self._rest()
+        return await self._consumer.take()
+
+    async def _wait(self) -> bool:
+        """Wait until there may be a message; return False when the subscription is closed."""
+        await self._rest()
+        return await self._consumer.wait()
+
+    async def _rest(self) -> None:
+        """Yield to other tasks if a full turn was used, and join the group."""
+        if self._in_a_row == _MESSAGES_A_TURN:
+            self._consumer.wake_other()
+            await self._session.clock.sleep_ms(0)
+        self._in_a_row = 0
+        if not self._has_joined:
+            await self.start()
+
+    async def start(self) -> None:
+        """Join the group now. Raises ValueError when this client is a member already."""
+        if self.closed:
+            return
+        if self._starting is None:
+            name = f"join {self.options.group}"
+            self._starting = self._session.tasks.spawn(self._consumer.start(), name=name)
+        await asyncio.shield(self._starting)
+        self._has_joined = True
+
+    async def run(self, handler: Handler, *, reraise: bool = False) -> None:
+        """Call ``handler`` with every message until the subscription is closed.
+
+        Up to ``concurrency`` handlers run at a time. If a handler returns, its message is
+        acknowledged. If it raises, the message is retried, and with ``reraise`` the exception also
+        ends the run.
+        """
+        name = f"handler {self.options.group}"
+        workers = [
+            self._session.tasks.spawn(self._work(handler, reraise), name=f"{name} {number}")
+            for number in range(self.options.concurrency)
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, handler: Handler, reraise: bool) -> None:
+        # Does the same as `async for` and `async with`, without a coroutine for each of their
+        # steps.
+        while True:
+            stopped = self._run_through(handler)
+            message = stopped[0] if stopped else self._take_now()
+            if message is None:
+                if not await self._wait():
+                    return
+                continue
+            block = message.processing(reraise=reraise)
+            block.begin()
+            try:
+                result = stopped[1] if stopped else handler(message)
+                if isinstance(result, BaseException):
+                    raise result
+                if result is not None:
+                    await result
+            except BaseException as error:
+                # Break the reference cycle: the error refers to this frame, which refers to the
+                # error.
+                stopped = result = None
+                if not await block.fail(error):
+                    raise
+            else:
+                block.succeed()
+
+    def _run_through(self, handler: Handler) -> Rest | None:
+        """Call ``handler`` with the available messages, as long as each call completes without
+        waiting.
+
+        Returns the message whose call did not complete and the rest of its work, or None.
+        """
+        while (left := _MESSAGES_A_TURN - self._in_a_row) > 0:
+            run = self._consumer.take_run()
+            if run is None:
+                break
+            given, rest = run.work(handler, left)
+            self._in_a_row += given
+            if rest is not None:
+                return rest
+        return None
+
+    async def close(self) -> None:
+        """Leave the group: stop delivering, wait up to 10 s for messages in progress, store
+        offsets.
+
+        Iterations and handlers end. Do not call it inside ``message.processing()``: it would wait
+        for that message.
+        """
+        self.closed = True
+        if self._closing is None:
+            name = f"leave {self.options.group}"
+            self._closing = self._session.tasks.spawn(self._leave(), name=name)
+        # Concurrent callers wait for the same task; cancelling one of them does not stop it.
+        await asyncio.shield(self._closing)
+
+    async def _leave(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+        await self._consumer.close()

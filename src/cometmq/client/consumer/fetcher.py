@@ -1,6 +1,6 @@
 """Prefetches messages of the queues that are assigned to a consumer, within limits.
 
-Each queue has a loop of long polls that fills an InFlight; the owner of the reader takes the
+Each queue has a loop of long polls that fills an InFlight; the owner of the fetcher takes the
 messages from it (upstream: DefaultMQPushConsumerImpl.pullMessage,
 DefaultLitePullConsumerImpl.PullTask).
 """
@@ -21,12 +21,13 @@ from cometmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     import asyncio
 
+    from cometmq.client.consumer.offsets import StartPositions
     from cometmq.client.consumer.options import SubscribeOptions
-    from cometmq.client.consumer.queuelocks import QueueLocks
-    from cometmq.client.consumer.starting import StartPositions
-    from cometmq.client.consumer.stats import ConsumerStats
+    from cometmq.client.consumer.rebalance import QueueLocks
+    from cometmq.client.consumer.runninginfo import ConsumerStats
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
+
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +39,14 @@ _SUBSCRIPTION_CODES: Final = frozenset(
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Fetching:
     """One assigned queue and the task that pulls it."""
 
     inflight: InFlight
     loop: asyncio.Task[None]
 
 
-class QueueReader:
+class Fetcher:
     """Reads queues for one consumer and calls ``offer`` for each pull that returned.
 
     With ``locks`` a queue is read only while its lock is held. ``may_pull`` can pause a queue. For
@@ -81,21 +82,21 @@ class QueueReader:
             self._config.max_queue_bytes,
             self._config.max_queue_span,
         )
-        self._reading: dict[MessageQueue, _Reading] = {}
+        self._fetching: dict[MessageQueue, _Fetching] = {}
         self._stopped = False
 
     def queues(self, topic: str | None = None) -> list[MessageQueue]:
         """Return the queues that are read, of one topic or of all."""
-        return [queue for queue in self._reading if topic is None or queue.topic == topic]
+        return [queue for queue in self._fetching if topic is None or queue.topic == topic]
 
     def inflights(self) -> list[InFlight]:
         """Return the messages in flight of each queue."""
-        return [reading.inflight for reading in self._reading.values()]
+        return [fetching.inflight for fetching in self._fetching.values()]
 
     def find(self, queue: MessageQueue) -> InFlight | None:
         """Return the messages in flight of one queue; None if it is not read."""
-        reading = self._reading.get(queue)
-        return None if reading is None else reading.inflight
+        fetching = self._fetching.get(queue)
+        return None if fetching is None else fetching.inflight
 
     async def start(self, queue: MessageQueue) -> bool:
         """Start to read a queue at the group's offset; return False if no broker returns it."""
@@ -113,7 +114,7 @@ class QueueReader:
 
         If it is read already, forget its messages in flight.
         """
-        known = self._reading.get(queue)
+        known = self._fetching.get(queue)
         if known is None:
             inflight = InFlight(queue, offset)
         else:
@@ -121,20 +122,20 @@ class QueueReader:
             inflight = known.inflight
             inflight.reset(offset)
         loop = self._session.tasks.spawn(self._pull(inflight), name=f"pull {queue}")
-        self._reading[queue] = _Reading(inflight, loop)
+        self._fetching[queue] = _Fetching(inflight, loop)
 
     def stop(self, queue: MessageQueue) -> InFlight:
         """Stop reading a queue that is given up or reset; return its InFlight."""
-        reading = self._reading.pop(queue)
-        reading.loop.cancel()
-        reading.inflight.dropped = True
-        return reading.inflight
+        fetching = self._fetching.pop(queue)
+        fetching.loop.cancel()
+        fetching.inflight.dropped = True
+        return fetching.inflight
 
     def stop_pulling(self) -> None:
         """Stop all pulls; messages that were read stay."""
         self._stopped = True
-        for reading in self._reading.values():
-            reading.loop.cancel()
+        for fetching in self._fetching.values():
+            fetching.loop.cancel()
 
     # ------------------------------------------------------------------ pulling
 

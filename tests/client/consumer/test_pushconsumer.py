@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.options import Sql
-from cometmq.client.consumer.push import PushConsumer
+from cometmq.client.consumer.pushconsumer import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.namespace import Namespace
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
+from cometmq.message.names import Namespace
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import Request

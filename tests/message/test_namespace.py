@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from cometmq.client.namespace import Namespace
-from cometmq.message.model import MessageQueue
-from tests.client.consumer.test_inflight import message
+from cometmq.message.model import MessageQueue, from_record
+from cometmq.message.names import Namespace
+from tests.message.test_model import stored
 
 NS = Namespace("ns")
 
@@ -48,14 +48,13 @@ def test_queues() -> None:
 
 
 def test_messages() -> None:
-    stored = structs.replace(
-        message(0), topic="%RETRY%ns%g", properties={"RETRY_TOPIC": "ns%t", "mine": "ns%x"}
-    )
-    shown = NS.unwrap_message(stored)
+    message = from_record(stored({"RETRY_TOPIC": "ns%t", "mine": "ns%x"}))
+    retried = structs.replace(message, topic="%RETRY%ns%g")
+    shown = NS.unwrap_message(retried)
     assert shown.topic == "%RETRY%g"
     assert shown.properties == {"RETRY_TOPIC": "t", "mine": "ns%x"}
-    assert NS.unwrap_message(structs.replace(message(0), topic="ns%t")).topic == "t"
-    assert Namespace().unwrap_message(stored) is stored
+    assert NS.unwrap_message(structs.replace(message, topic="ns%t")).topic == "t"
+    assert Namespace().unwrap_message(retried) is retried
 
 
 def test_an_empty_one_is_false() -> None:

@@ -1,10 +1,15 @@
-"""What a consumer says of itself."""
+"""What a consumer says of itself, the rates of its topics, and what its process does, as text."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from cometmq.client.config import ClientConfig
+from cometmq.client.consumer import runninginfo as module
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.running import Moment, running_info
+from cometmq.client.consumer.runninginfo import ConsumerStats, Moment, running_info, stacks
 from cometmq.message.model import MessageList, MessageQueue
 from cometmq.protocol.bodies import (
     ProcessQueueInfo,
@@ -57,3 +62,59 @@ def test_how_it_is_set_up() -> None:
     assert properties["PROP_THREADPOOL_CORE_SIZE"] == "5"
     assert {each.topic for each in info.subscription_set} == {"t", "%RETRY%g"}
     assert (info.status_table, info.jstack) == (rates, "s")
+
+
+def test_rates_since_the_start() -> None:
+    stats = ConsumerStats(1_000)
+    stats.pulled("t", 30, 12)
+    stats.pulled("t", 10, 4)
+    counters = stats.of("t")
+    counters.succeeded += 20
+    counters.failed += 5
+    counters.measured += 2
+    counters.consume_ms += 7
+    assert counters.rates(11_000) == TopicRates(8.0, 4.0, 3.5, 2.0, 0.5, 5)
+    assert stats.of("u").rates(11_000) == TopicRates()
+
+
+def test_what_is_over_a_minute_old_counts_no_more() -> None:
+    stats = ConsumerStats(0)
+    stats.of("t").succeeded += 600
+    for now_ms in range(5_000, 70_001, 5_000):
+        stats.sample(now_ms)
+    assert stats.of("t").rates(70_000).consume_ok_tps == 0
+    stats.of("t").succeeded += 60
+    assert stats.of("t").rates(70_000).consume_ok_tps == 1
+
+
+def test_failures_count_for_an_hour() -> None:
+    stats = ConsumerStats(0)
+    stats.of("t").failed += 3
+    for now_ms in range(60_000, 3_600_001, 60_000):
+        stats.sample(now_ms)
+    rates = stats.of("t").rates(3_600_000)
+    assert (rates.consume_failed_msgs, rates.consume_failed_tps) == (3, 0)
+    stats.of("t").failed += 1
+    for now_ms in range(3_660_000, 3_720_001, 60_000):
+        stats.sample(now_ms)
+    assert stats.of("t").rates(3_720_000).consume_failed_msgs == 1
+
+
+async def wait_for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_threads_and_tasks_stand_in_it() -> None:
+    task = asyncio.create_task(wait_for_ever(), name="a waiting one")
+    await asyncio.sleep(0)
+    text = stacks()
+    task.cancel()
+    assert "thread MainThread\n" in text
+    assert "test_threads_and_tasks_stand_in_it" in text
+    named = text[text.index("task a waiting one\n") :]
+    assert "wait_for_ever" in named
+
+
+async def test_long_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CHARACTERS", 100)
+    assert len(stacks()) == 105

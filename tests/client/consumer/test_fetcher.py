@@ -1,6 +1,7 @@
-"""Queues read ahead of a consumer: where a reader begins, moves and stops.
+"""Queues read ahead of a consumer: where a fetcher begins, moves and stops.
 
-How it pulls, and what it does when pulls fail, is shown with whole consumers (test_push.py).
+How it pulls, and what it does when pulls fail, is shown with whole consumers
+(test_pushconsumer.py).
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.consumer.fetcher import Fetcher
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.offsets import RemoteOffsets
-from cometmq.client.consumer.reading import QueueReader
-from cometmq.client.consumer.starting import StartPositions
+from cometmq.client.consumer.offsets import RemoteOffsets, StartPositions
 from cometmq.client.pull import Puller
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
@@ -29,11 +29,11 @@ QUEUE = MessageQueue("t", "broker-0", 0)
 OTHER = MessageQueue("t", "broker-0", 1)
 
 
-def reader_of(session: Session, offered: list[InFlight], **changes: Any) -> QueueReader:
+def fetcher_of(session: Session, offered: list[InFlight], **changes: Any) -> Fetcher:
     wanted = options(start="first")
     puller = Puller(session)
     starts = StartPositions(session, wanted, RemoteOffsets(session, "g"), puller)
-    return QueueReader(session, wanted, starts, offer=offered.append, **changes)
+    return Fetcher(session, wanted, starts, offer=offered.append, **changes)
 
 
 def fill(broker: FakeBroker, *texts: str, queue_id: int = 0) -> None:
@@ -47,16 +47,16 @@ async def test_a_queue_is_read_from_where_the_group_stands_until_it_is_stopped(
     fill(broker, *"abc")
     broker.offsets["g", "t", 0] = 1
     offered: list[InFlight] = []
-    reader = reader_of(session, offered)
-    assert await reader.start(QUEUE)
+    fetcher = fetcher_of(session, offered)
+    assert await fetcher.start(QUEUE)
     await eventually(lambda: offered)
     assert (offered[0].ready_count, offered[0].committable) == (2, 1)
-    assert reader.find(QUEUE) is offered[0]
-    assert reader.inflights() == offered[:1]
-    assert (reader.queues(), reader.queues("t"), reader.queues("u")) == ([QUEUE], [QUEUE], [])
-    stopped = reader.stop(QUEUE)
+    assert fetcher.find(QUEUE) is offered[0]
+    assert fetcher.inflights() == offered[:1]
+    assert (fetcher.queues(), fetcher.queues("t"), fetcher.queues("u")) == ([QUEUE], [QUEUE], [])
+    stopped = fetcher.stop(QUEUE)
     assert stopped.dropped
-    assert (reader.find(QUEUE), reader.queues()) == (None, [])
+    assert (fetcher.find(QUEUE), fetcher.queues()) == (None, [])
 
 
 async def test_a_queue_is_moved_while_its_pull_is_held(
@@ -64,11 +64,11 @@ async def test_a_queue_is_moved_while_its_pull_is_held(
 ) -> None:
     fill(broker, *"abc")
     offered: list[InFlight] = []
-    reader = reader_of(session, offered)
-    reader.start_at(QUEUE, 3)
+    fetcher = fetcher_of(session, offered)
+    fetcher.start_at(QUEUE, 3)
     await eventually(lambda: broker.peer.received(RequestCode.PULL_MESSAGE))
     assert not offered
-    reader.start_at(QUEUE, 1)
+    fetcher.start_at(QUEUE, 1)
     await eventually(lambda: offered)
     assert (offered[0].ready_count, offered[0].next_offset) == (2, 3)
 
@@ -78,8 +78,8 @@ async def test_a_broker_that_lost_its_last_messages_takes_none_of_those_before(
 ) -> None:
     fill(broker, *"abcd")
     offered: list[InFlight] = []
-    reader = reader_of(session, offered)
-    reader.start_at(QUEUE, 0)
+    fetcher = fetcher_of(session, offered)
+    fetcher.start_at(QUEUE, 0)
     await eventually(lambda: offered and offered[0].ready_count == 4)
     inflight = offered[0]
     first = inflight.take(0)
@@ -113,7 +113,7 @@ async def test_a_slave_that_lacks_messages_is_asked_again_after_a_wait(
 
     broker.peer.on(RequestCode.PULL_MESSAGE, behind)
     offered: list[InFlight] = []
-    reader_of(session, offered).start_at(QUEUE, 0)
+    fetcher_of(session, offered).start_at(QUEUE, 0)
     await eventually(lambda: len(asked_ms) > 4)
     waits_ms = [after - before for before, after in pairwise(asked_ms[1:5])]
     # The second question comes at once: it may be the master's. Timers end a bit early.
@@ -128,9 +128,9 @@ async def test_who_may_not_pull_waits(
     fill(broker, "b", queue_id=1)
     offered: list[InFlight] = []
     held = {QUEUE}
-    reader = reader_of(session, offered, may_pull=lambda inflight: inflight.queue not in held)
-    reader.start_at(QUEUE, 0)
-    reader.start_at(OTHER, 0)
+    fetcher = fetcher_of(session, offered, may_pull=lambda inflight: inflight.queue not in held)
+    fetcher.start_at(QUEUE, 0)
+    fetcher.start_at(OTHER, 0)
     await eventually(lambda: offered)
     assert [each.queue for each in offered] == [OTHER]
     held.clear()
@@ -142,8 +142,8 @@ async def test_who_is_no_member_carries_its_subscription_and_tells_no_progress(
 ) -> None:
     fill(broker, "a", "b")
     offered: list[InFlight] = []
-    reader = reader_of(session, offered, is_member=False)
-    reader.start_at(QUEUE, 0)
+    fetcher = fetcher_of(session, offered, is_member=False)
+    fetcher.start_at(QUEUE, 0)
     await eventually(lambda: offered)
     inflight = offered[0]
     while (message := inflight.take(0)) is not None:
@@ -158,11 +158,11 @@ async def test_nothing_starts_after_the_stop(
     session: Session, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     offered: list[InFlight] = []
-    reader = reader_of(session, offered)
-    reader.stop_pulling()
-    assert await reader.start(QUEUE)
-    assert reader.queues() == []
+    fetcher = fetcher_of(session, offered)
+    fetcher.stop_pulling()
+    assert await fetcher.start(QUEUE)
+    assert fetcher.queues() == []
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Answer(1, remark="no"))
     with caplog.at_level(logging.WARNING):
-        assert not await reader.start(QUEUE)
+        assert not await fetcher.start(QUEUE)
     assert "queue_not_started" in caplog.text

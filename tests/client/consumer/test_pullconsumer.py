@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.consumer.messageview import MessageView
 from cometmq.client.consumer.options import Sql
-from cometmq.client.consumer.polling import PullConsumer
-from cometmq.client.namespace import Namespace
+from cometmq.client.consumer.pullconsumer import PullConsumer
 from cometmq.core.errors import BrokerRefused, SettingsError
-from cometmq.message.model import MessageQueue
+from cometmq.message.model import MessageQueue, MessageView
+from cometmq.message.names import Namespace
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json
 from tests.client.consumer.test_options import options
