@@ -22,7 +22,7 @@ import pyarrow as pa
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id, pack_host, unpack_host
 from cometmq.message.record import Record, iter_decode, pack
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.schema import NAMES, arrow_schema
 

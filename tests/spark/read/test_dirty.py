@@ -15,7 +15,7 @@ from cometmq.message.model import MessageQueue
 from cometmq.message.record import Record, pack
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.dirty import BATCH_BYTES, Dirty, DirtyRow, Mode, clean, parse
 from cometmq.spark.read.planning import Range

@@ -9,7 +9,7 @@ from cometmq.client.blocking import Client
 from cometmq.filter.tags import TagFilter, tag_code
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.filters import RowFilter, parse
 from cometmq.spark.read.planning import Range

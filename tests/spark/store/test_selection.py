@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.store.directory import LogFile
 from cometmq.spark.store.options import StoreRoot, parse
 from cometmq.spark.store.planning import LogPart

@@ -34,8 +34,8 @@ import numpy as np
 
 from cometmq.core.errors import CometError
 from cometmq.message.record import BadRecord
-from cometmq.spark.decode import faults
-from cometmq.spark.decode.records import Block
+from cometmq.spark import decode
+from cometmq.spark.decode import Block
 from cometmq.spark.options import BadOption, Given, boolean, get, one_of, some_text
 from cometmq.spark.schema import CORRUPT
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.walk import Ints
-    from cometmq.spark.decode.faults import Faults
+    from cometmq.spark.decode import RowFaults
     from cometmq.spark.read.planning import Range
 
 
@@ -190,11 +190,13 @@ def read_block(
     try:
         return Block(data, broker_name, starts), {}
     except BadRecord:
-        places = faults.all_places(data) if starts is None else starts
-        readable, problems = faults.mended(data, places)
+        places = decode.record_starts(data) if starts is None else starts
+        readable, problems = decode.repaired(data, places)
     block = Block(readable, broker_name, places)
     if dirty.mode is Mode.FAILFAST:
-        _fail(block, faults.find(block, problems, bodies=False, crcs=False, texts=False), topic)
+        _fail(
+            block, decode.find_faults(block, problems, bodies=False, crcs=False, texts=False), topic
+        )
     return block, problems
 
 
@@ -215,7 +217,7 @@ def clean(
         return
     wants_body = "body" in names
     is_strict = dirty.mode is Mode.FAILFAST
-    found = faults.find(
+    found = decode.find_faults(
         block,
         problems,
         bodies=wants_body and (not is_strict or dirty.check_crc),
@@ -235,10 +237,10 @@ def clean(
         try:
             yield from block.batches(names, _batch_rows(block))
         except BadRecord:
-            _fail(block, faults.find(block, {}, bodies=True, crcs=False, texts=False), topic)
+            _fail(block, decode.find_faults(block, {}, bodies=True, crcs=False, texts=False), topic)
             raise
     else:
-        yield from faults.batches(block, found, names, _batch_rows(block))
+        yield from decode.batches_with_faults(block, found, names, _batch_rows(block))
 
 
 def _batch_rows(block: Block) -> int:
@@ -247,12 +249,12 @@ def _batch_rows(block: Block) -> int:
     return max(1, len(sizes) * BATCH_BYTES // max(1, int(sizes.sum())))
 
 
-def _fail(block: Block, found: Faults, topic: str) -> None:
+def _fail(block: Block, found: RowFaults, topic: str) -> None:
     for row, reason in found.reasons.items():
         raise DirtyRow(*_place(block, found, row, topic), reason)
 
 
-def _place(block: Block, found: Faults, row: int, topic: str) -> tuple[str, str, int, int]:
+def _place(block: Block, found: RowFaults, row: int, topic: str) -> tuple[str, str, int, int]:
     if not topic and row not in found.unreadable:
         topic = block.column("topic")[row].as_py()
     queue_id, offset = (block.number(name)[row] for name in ("queue_id", "queue_offset"))

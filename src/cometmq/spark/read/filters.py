@@ -22,7 +22,7 @@ from cometmq.spark.options import BadOption, Given, get, one_of, parsed, some_te
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from cometmq.spark.decode.records import Block
+    from cometmq.spark.decode import Block
 
 Flags = npt.NDArray[np.bool_]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.decode.records import Block
+    from cometmq.spark.decode import Block
     from cometmq.spark.read.dirty import Quarantine
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.message.record import FIXED_BYTES, PREFIX
 from cometmq.message.walk import is_blank, problem_at
-from cometmq.spark.decode import records
-from cometmq.spark.decode.records import Block
+from cometmq.spark import decode
+from cometmq.spark.decode import Block
 from cometmq.spark.store.directory import find_record, opened, read_at
 from cometmq.speedups import RecordColumns
 
@@ -79,7 +79,7 @@ def _problem(data: bytes, position: int) -> str:
     problem = problem_at(data, 0, position)
     if not problem and PREFIX.unpack_from(data)[0] > len(data):
         return "its size exceeds the file"
-    return problem or records.problem_at(data, 0, position)
+    return problem or decode.problem_at(data, 0, position)
 
 
 def _damage(handle: FileIO, part: LogPart, position: int, problem: str) -> tuple[Damage, int]:

@@ -16,7 +16,7 @@ from cometmq.message.flags import TransactionType
 from cometmq.message.model import MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read.dirty import Mode, clean, quarantine, read_block, safe_name
 from cometmq.spark.read.losses import report_loss

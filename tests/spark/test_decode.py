@@ -13,8 +13,7 @@ from cometmq.message.compression import decompress
 from cometmq.message.flags import COMPRESSED, Compression
 from cometmq.message.properties import decode
 from cometmq.message.record import BadRecord, Record, iter_decode
-from cometmq.spark.decode.faults import all_places
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block, record_starts
 from cometmq.spark.schema import NAMES, arrow_schema
 from cometmq.speedups.plain.columns import address
 from tests.spark.records import ODD, REGULAR, plain_record, records
@@ -153,7 +152,7 @@ def test_bodies_packed_by_each_kind() -> None:
     }
     data = b"".join(plain_record(at, body=body) for at, body in enumerate(kinds.values()))
     flagged = bytearray(data)
-    for start, kind in zip(all_places(data).tolist(), kinds, strict=True):
+    for start, kind in zip(record_starts(data).tolist(), kinds, strict=True):
         flagged[start + 38 : start + 40] = (COMPRESSED | kind << 8).to_bytes(2, "big")
     assert [row["body"] for row in rows(bytes(flagged), ("body",))] == [plain] * 3
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from cometmq.message import properties as props
 from cometmq.message.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from cometmq.message.record import BadRecord, Record, pack
-from cometmq.spark.decode import faults
-from cometmq.spark.decode.faults import all_places
-from cometmq.spark.decode.records import Block
+from cometmq.spark import decode
+from cometmq.spark.decode import Block, record_starts
 from cometmq.spark.schema import NAMES, arrow_schema
 from tests.spark.records import ODD, REGULAR, plain_record, records
 
@@ -38,13 +37,13 @@ def record(
 
 def reasons(data: bytes, **checks: bool) -> dict[int, str]:
     wanted = {"bodies": False, "crcs": False, "texts": False, **checks}
-    return dict(faults.find(Block(data), {}, **wanted).reasons)
+    return dict(decode.find_faults(Block(data), {}, **wanted).reasons)
 
 
 def test_good_rows_have_no_faults() -> None:
     data = b"".join(plain_record(offset) for offset in range(9))
     assert reasons(data, bodies=True, crcs=True, texts=True) == {}
-    assert faults.mended(data, all_places(data)) == (data, {})
+    assert decode.repaired(data, record_starts(data)) == (data, {})
 
 
 def test_bodies_that_cannot_be_unpacked() -> None:
@@ -53,7 +52,7 @@ def test_bodies_that_cannot_be_unpacked() -> None:
     data = b"".join(
         record(at, body=body, sys_flag=COMPRESSED if at else 0) for at, body in enumerate(bodies)
     )
-    found = faults.find(Block(data), {}, bodies=True, crcs=False, texts=False)
+    found = decode.find_faults(Block(data), {}, bodies=True, crcs=False, texts=False)
     assert found.bodies is not None
     assert found.bodies.to_pylist() == [b"plain", b"x" * 100, None, None, b"x" * 100]
     assert list(found.reasons) == [2, 3]
@@ -65,7 +64,7 @@ def test_bodies_that_cannot_be_unpacked() -> None:
 def test_crcs_are_compared_on_request() -> None:
     spoilt = bytearray(record(0) + record(1) + record(2))
     spoilt[spoilt.find(b"body", len(record(0)))] ^= 1
-    found = faults.find(Block(bytes(spoilt)), {}, bodies=True, crcs=True, texts=False)
+    found = decode.find_faults(Block(bytes(spoilt)), {}, bodies=True, crcs=True, texts=False)
     assert found.bodies is not None
     assert found.bodies.to_pylist() == [b"body", None, b"body"]
     assert found.reasons == {
@@ -111,12 +110,12 @@ def test_lengths_that_contradict_each_other_spoil_one_row(at: int) -> None:
     data[len(record(0)) + at] = 0x70
     with pytest.raises(BadRecord):
         Block(bytes(data))
-    readable, known = faults.mended(bytes(data), all_places(bytes(data)))
+    readable, known = decode.repaired(bytes(data), record_starts(bytes(data)))
     assert len(readable) == len(data)
     assert list(known) == [len(record(0))]
     block = Block(readable)
-    found = faults.find(block, known, bodies=True, crcs=True, texts=True)
-    (batch,) = faults.batches(block, found, ALL, 100)
+    found = decode.find_faults(block, known, bodies=True, crcs=True, texts=True)
+    (batch,) = decode.batches_with_faults(block, found, ALL, 100)
     assert batch.schema == arrow_schema(ALL)
     rows = batch.to_pylist()
     assert [row["queue_offset"] for row in rows] == [0, 1, 2]
@@ -131,18 +130,18 @@ def test_lengths_that_contradict_each_other_spoil_one_row(at: int) -> None:
 def test_hosts_that_do_not_fit() -> None:
     data = bytearray(record(0, body=b"", topic="", text=b""))
     data[39] = BORN_HOST_V6 | STORE_HOST_V6
-    readable, known = faults.mended(bytes(data), np.array([0]))
+    readable, known = decode.repaired(bytes(data), np.array([0]))
     assert list(known) == [0]
     assert len(Block(readable)) == 1
 
 
 def test_batches_have_a_bound() -> None:
     block = Block(b"".join(record(offset) for offset in range(5)))
-    found = faults.find(block, {}, bodies=True, crcs=False, texts=False)
-    sizes = [batch.num_rows for batch in faults.batches(block, found, ("body",), 2)]
+    found = decode.find_faults(block, {}, bodies=True, crcs=False, texts=False)
+    sizes = [batch.num_rows for batch in decode.batches_with_faults(block, found, ("body",), 2)]
     assert sizes == [2, 2, 1]
     block.choose(np.zeros(5, np.bool_))
-    assert list(faults.batches(block, found, ("body",), 2)) == []
+    assert list(decode.batches_with_faults(block, found, ("body",), 2)) == []
 
 
 @given(
@@ -154,15 +153,15 @@ def test_whatever_is_spoilt_is_read_or_told(
 ) -> None:
     """Anything behind the sizes and magics may be anything."""
     data = bytearray(b"".join(found))
-    starts = all_places(bytes(data))
+    starts = record_starts(bytes(data))
     for place, value in changes:
         start = int(starts[place % len(starts)])
         size = int.from_bytes(data[start : start + 4], "big")
         data[start + 8 + place % (size - 8)] = value
-    readable, known = faults.mended(bytes(data), starts)
+    readable, known = decode.repaired(bytes(data), starts)
     block = Block(readable, "b", starts)
-    seen = faults.find(block, known, bodies=True, crcs=True, texts=True)
-    (batch,) = faults.batches(block, seen, ALL, 100)
+    seen = decode.find_faults(block, known, bodies=True, crcs=True, texts=True)
+    (batch,) = decode.batches_with_faults(block, seen, ALL, 100)
     batch.validate(full=True)
     assert batch.num_rows == len(found)
     told = batch.column("_corrupt")
