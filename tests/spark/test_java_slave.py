@@ -14,7 +14,7 @@ from cometmq.core.errors import ClientError, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessage
-from cometmq.spark.brokers import reach, wire
+from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read import asking
 from cometmq.spark.read.asking import Holder
 from cometmq.spark.read.planning import Range
@@ -216,7 +216,7 @@ def test_a_late_slave_that_lost_its_master_is_no_loss(
         assert set(asked) == {pair.slave.broker}
         with pytest.raises(NotConnected):
             rows(pair, 40, readFrom=where)
-    ends = reach.ends(pair.queues, options(pair.master.namesrv, TOPIC).access)
+    ends = offsets.ends(pair.queues, options(pair.master.namesrv, TOPIC).access)
     assert set(ends.by_queue.values()) == {30}
     assert ends.copies == set(pair.queues)
     read = spark.read.format("rocketmq").option("nameservers", pair.master.namesrv)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import reach
+from cometmq.spark.brokers import offsets
 from cometmq.spark.read import pushdown
 from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.planning import Range
@@ -85,7 +85,7 @@ def test_offsets_by_queue(load: Load) -> None:
 def test_times(load: Load, cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
     reached = access(cometmq_session_cluster.namesrv)
     times = [
-        (queue.queue_id, at, reach.looks({queue: at}, reached)[queue].store_ms)
+        (queue.queue_id, at, offsets.samples({queue: at}, reached)[queue].store_ms)
         for queue in queues[:3]
         for at in range(40)
     ]
@@ -251,7 +251,7 @@ def test_times_spare_messages(
 ) -> None:
     monkeypatch.setattr(pushdown, "CLOCK_SLACK_MS", 0)
     reached = access(cometmq_session_cluster.namesrv)
-    times = [reach.looks({tagged[1]: at}, reached)[tagged[1]].store_ms for at in range(40)]
+    times = [offsets.samples({tagged[1]: at}, reached)[tagged[1]].store_ms for at in range(40)]
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=times[20])
     read = options(cometmq_session_cluster.namesrv, "ReaderPushed", pushFilters="true")
     reader = TopicReader(read, ("tags",))

@@ -4,7 +4,7 @@ import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import groups, reach
+from cometmq.spark.brokers import offsets
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import AtGroup, AtOffsets, AtTimes, Edge, Named, Point
 from cometmq.spark.read.positions import check_order, resolve
@@ -29,7 +29,7 @@ def vector(point: Point, cluster: Cluster, queues: list[MessageQueue]) -> list[i
 
 def store_times(cluster: Cluster, queue: MessageQueue, count: int) -> list[int]:
     reached = access(cluster.namesrv)
-    return [reach.looks({queue: at}, reached)[queue].store_ms for at in range(count)]
+    return [offsets.samples({queue: at}, reached)[queue].store_ms for at in range(count)]
 
 
 def test_both_ends(cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
@@ -87,7 +87,7 @@ def test_a_time_after_the_last_message_may_be_refused(
 
 
 def test_a_group(cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
-    groups.commit("positions", {queues[0]: 4}, access(cometmq_session_cluster.namesrv))
+    offsets.commit("positions", {queues[0]: 4}, access(cometmq_session_cluster.namesrv))
     earliest, latest = (AtGroup("positions", edge) for edge in Edge)
     assert vector(earliest, cometmq_session_cluster, queues) == [4, 0, 0]
     assert vector(latest, cometmq_session_cluster, queues) == [4, 5, 0]

@@ -19,14 +19,13 @@ from cometmq.protocol.acl import signed
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection
 from cometmq.protocol.fields import to_ext
-from cometmq.spark.brokers import tls
+from cometmq.spark.brokers.access import tls_context
 
 if TYPE_CHECKING:
     from cometmq.protocol.acl import Account
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
-    from cometmq.spark.brokers.access import Access
-    from cometmq.spark.brokers.tls import Tls
+    from cometmq.spark.brokers.access import Access, Tls
 
 READ_BYTES: Final = 1 << 18
 IN_FLIGHT_MAX: Final = 64
@@ -161,7 +160,7 @@ def _connect(address: str, access: Access) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # Load the files first: if they cannot be read, connecting again would not help.
-    context = None if access.tls is None else tls.context(access.tls)
+    context = None if access.tls is None else tls_context(access.tls)
     try:
         made = socket.create_connection((host, int(port)), access.request_timeout_ms / 1000)
     except OSError as error:

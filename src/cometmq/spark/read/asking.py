@@ -34,7 +34,7 @@ from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark.brokers import cluster
 from cometmq.spark.brokers.access import ReadFrom
-from cometmq.spark.brokers.reach import of_broker
+from cometmq.spark.brokers.offsets import with_broker_name
 from cometmq.spark.brokers.wire import GROUP, call, held, refusal
 from cometmq.spark.read.filters import TAG
 
@@ -217,7 +217,7 @@ class Asker:
                     break
         if of_master is not None:
             return of_master
-        raise of_broker(self._queue.broker_name, failure or self._late(header))
+        raise with_broker_name(self._queue.broker_name, failure or self._late(header))
 
     def _late(self, header: PullMessage) -> ClientError:
         return NotConnected(

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
-from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.cluster import NameServersAway
-from cometmq.spark.brokers.reach import Ends
+from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import topics
 from cometmq.spark.read.options import MissingBroker
 from cometmq.spark.read.outage import BrokerMissing, missing
@@ -66,7 +66,7 @@ class Discovery:
         self._warned_ms: int | None = None
         self._rest_until_ms = 0
 
-    def ends(self, known: Iterable[MessageQueue] = ()) -> Ends:
+    def ends(self, known: Iterable[MessageQueue] = ()) -> EndOffsets:
         """Return the end of each queue, without the queues of brokers that are away.
 
         ``known`` are the queues that the query has read; their brokers must be present. Raises the
@@ -83,7 +83,7 @@ class Discovery:
         for name in sorted({queue.broker_name for queue in queues} - away):
             of_broker = [queue for queue in queues if queue.broker_name == name]
             try:
-                ends = reach.ends(of_broker, self._options.access)
+                ends = offsets.ends(of_broker, self._options.access)
             except AWAY as error:
                 away.add(name)
                 failure = self._weighed(error) or failure
@@ -94,7 +94,7 @@ class Discovery:
         self._bear(failure)
         ended_ms = _clock.monotonic_ms()
         self._rest_until_ms = ended_ms + min(REST_SHARE * (ended_ms - began_ms), REST_MAX_MS)
-        return Ends(found, frozenset(copies))
+        return EndOffsets(found, frozenset(copies))
 
     def has_news(self) -> None:
         """Record that the last round found something to read, so that the next one starts without

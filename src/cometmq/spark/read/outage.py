@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut
-from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.cluster import NameServersAway
 from cometmq.spark.read import topics
 from cometmq.spark.read.options import MissingBroker, Outage
@@ -186,7 +186,7 @@ def _silent(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
     found = set()
     for name in sorted({queue.broker_name for queue in queues}):
         try:
-            reach.ends([queue for queue in queues if queue.broker_name == name], access)
+            offsets.ends([queue for queue in queues if queue.broker_name == name], access)
         except (NotConnected, RequestTimedOut) as error:
             log.warning("broker_missing name=%s reason=%r", name, str(error))
             found.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cometmq.spark.brokers import groups, reach
+from cometmq.spark.brokers import offsets
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.losses import report_beyond
 from cometmq.spark.read.offsets import key_of
@@ -88,7 +88,7 @@ def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vec
     """Return the offset of each queue at a point.
 
     Raises BadOption if the point names a queue that does not exist, or a moment that must have a
-    message and has none; and the errors of :func:`reach.ends`.
+    message and has none; and the errors of :func:`offsets.ends`.
     """
     point = named.point
     match point:
@@ -104,7 +104,7 @@ def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vec
             found = _at_times(named.option, point, queues, access)
             return found | _rest(found, queues, access, lambda _: point.otherwise)
         case AtGroup():
-            found = groups.committed(point.group, queues, access)
+            found = offsets.committed(point.group, queues, access)
             return found | _rest(found, queues, access, lambda _: point.otherwise)
 
 
@@ -117,7 +117,9 @@ def end_of(named: Named, queues: Sequence[MessageQueue], access: Access, rule: L
     """
     found = resolve(named, queues, access)
     if isinstance(named.point, AtOffsets):
-        known_ends = reach.ends([queue for queue in named.point.by_queue if queue in found], access)
+        known_ends = offsets.ends(
+            [queue for queue in named.point.by_queue if queue in found], access
+        )
         for queue, end in sorted(known_ends.by_queue.items()):
             if found[queue] > end and queue not in known_ends.copies:
                 report_beyond(named.option, queue, end, found[queue], rule)
@@ -159,7 +161,7 @@ def _rest(
 
 
 def _at_edge(edge: Edge, queues: Sequence[MessageQueue], access: Access) -> Vector:
-    ask = reach.earliest if edge is Edge.EARLIEST else reach.latest
+    ask = offsets.earliest if edge is Edge.EARLIEST else offsets.latest
     return ask(queues, access)
 
 
@@ -171,7 +173,7 @@ def _at_times(
         moment_ms = point.by_queue.get(queue, point.everywhere_ms)
         if moment_ms is not None:
             moments[queue] = moment_ms
-    newest = reach.latest(moments, access)
+    newest = offsets.latest(moments, access)
     found = at_moments(moments, newest, access)
     for queue, offset in found.items():
         if point.is_strict and offset >= newest[queue]:
@@ -189,13 +191,15 @@ def at_moments(
     """Return the offset of the first message stored at each queue's moment (ms) or later.
 
     If there is none before the end in ``newest``, return that end. Raises the errors of
-    :func:`reach.ends`.
+    :func:`offsets.ends`.
     """
-    oldest, near = reach.earliest(moments, access), reach.near_times(moments, access)
+    oldest, near = offsets.earliest(moments, access), offsets.near_moments(moments, access)
     return together(
         {
             queue: first_at_or_after(oldest[queue], newest[queue], near[queue], moment_ms)
             for queue, moment_ms in moments.items()
         },
-        lambda places: {q: look.store_ms for q, look in reach.looks(places, access).items()},
+        lambda places: {
+            q: sample.store_ms for q, sample in offsets.samples(places, access).items()
+        },
     )

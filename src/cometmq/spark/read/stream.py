@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, ClientError
-from cometmq.spark.brokers import cluster, groups, reach
-from cometmq.spark.brokers.reach import Ends
+from cometmq.spark.brokers import cluster, offsets
+from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read import discovery, limits
 from cometmq.spark.read.discovery import AWAY, Discovery
@@ -61,7 +61,7 @@ class LagReport:
     def _report(self, changed: dict[MessageQueue, int]) -> None:
         try:
             self._make(changed)
-            groups.commit(self._group, changed, self._access)
+            offsets.commit(self._group, changed, self._access)
         except ClientError as error:
             log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
             return
@@ -77,7 +77,7 @@ class LagReport:
         if not strange:
             return
         try:
-            groups.ensure(self._group, strange, self._access)
+            offsets.ensure_group(self._group, strange, self._access)
         except BrokerRefused as error:
             log.warning("group_not_created group=%s error=%r", self._group, str(error))
 
@@ -94,11 +94,11 @@ def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | 
     Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
     """
     fullest = sorted(todo, key=len, reverse=True)[:QUEUES]
-    looks = reach.looks({part.queue: part.start for part in fullest}, access, rows=ROWS)
+    samples = offsets.samples({part.queue: part.start for part in fullest}, access, rows=ROWS)
     weighed = [
-        (len(part), looks[part.queue].size_bytes)
+        (len(part), samples[part.queue].size_bytes)
         for part in fullest
-        if looks[part.queue].size_bytes > 0
+        if samples[part.queue].size_bytes > 0
     ]
     if not weighed:
         return None
@@ -119,7 +119,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = names
         self._initial: Json | None = None
-        self._frozen: Ends | None = None
+        self._frozen: EndOffsets | None = None
         self._newest: Json | None = None
         self._batch_ms: int | None = None
         self._reported: dict[MessageQueue, int] = {}
@@ -146,7 +146,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting = unnamed(self._options.starting or _LATEST, found.without)
         start = resolve(starting, found.queues, access)
         if isinstance(starting.point, AtOffsets):
-            check_order(start, reach.latest(found.queues, access), starting.option)
+            check_order(start, offsets.latest(found.queues, access), starting.option)
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -157,22 +157,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
         start.
 
-        Raises the errors of :func:`gather` and :func:`reach.ends`.
+        Raises the errors of :func:`gather` and :func:`offsets.ends`.
         """
         self._frozen = self._freeze(())
         self._is_whole = False
 
-    def _freeze(self, known: Iterable[MessageQueue]) -> Ends:
+    def _freeze(self, known: Iterable[MessageQueue]) -> EndOffsets:
         options = self._options
 
-        def ends() -> Ends:
+        def ends() -> EndOffsets:
             found = gather(options, known, must_exist=options.fail_on_data_loss)
             self._without = found.without
-            return reach.ends(found.queues, options.access)
+            return offsets.ends(found.queues, options.access)
 
         return outlast(ends, options.outage, discovery.OUTAGE_MS)
 
-    def _whole(self, frozen: Ends, known: Offsets) -> Ends:
+    def _whole(self, frozen: EndOffsets, known: Offsets) -> EndOffsets:
         """Return the fixed ends, completed by the queues that only the checkpoint names.
 
         This happens at the first batch, because Spark does not pass the checkpoint earlier.
@@ -184,7 +184,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._freeze(rest)
         self._is_whole = True
         late = {queue: found.by_queue[queue] for queue in rest if queue in found.by_queue}
-        return Ends({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
+        return EndOffsets({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Return the end of the next batch, which equals ``start`` if there is nothing to read.
@@ -250,7 +250,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------------- what to read next
 
-    def _reaching(self, known: Offsets, ends: Ends) -> Offsets:
+    def _reaching(self, known: Offsets, ends: EndOffsets) -> Offsets:
         """Return the ends of the queues as far as known. If a broker is away, use the last end it
         reported, so that messages waiting there do not look read."""
         self._reported |= ends.by_queue
@@ -264,7 +264,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue.broker_name in self._without
 
     def _bounds(
-        self, known: Offsets, ends: Ends
+        self, known: Offsets, ends: EndOffsets
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
         """Return the start and the end of a batch without limits."""
         end_now = dict(ends.by_queue)
@@ -272,7 +272,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A slave may lag, which is no loss: its master has the rest.
             end_now[queue] = max(end_now[queue], known[queue])
         new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
-        oldest = reach.earliest(new, self._options.access)
+        oldest = offsets.earliest(new, self._options.access)
         for queue in backward(known, end_now):
             report_loss(queue, end_now[queue], known[queue], self._options)
         begin = {**known, **{q: offset for q, offset in oldest.items() if offset < end_now[q]}}
