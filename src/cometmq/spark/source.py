@@ -63,20 +63,20 @@ class TopicSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return the writer of a batch. Raises BadOption, BadSchema."""
-        from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
+        from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicWriter
 
         options = appending(self.options, overwrite=overwrite)
-        check(schema, options.topic)
+        check_columns(schema, options.topic)
         return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
         """Return the writer of a stream. Raises BadOption, BadSchema."""
-        from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
+        from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicStreamWriter
 
         options = appending(self.options, overwrite=overwrite)
-        check(schema, options.topic)
+        check_columns(schema, options.topic)
         return TopicStreamWriter(options)
