@@ -44,11 +44,15 @@ from cometmq.spark.jobs.job import (
 )
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
-from cometmq.spark.tables import batchlog
-from cometmq.spark.tables.attempts import DATA, write_files
-from cometmq.spark.tables.batchlog import BatchLog, DataFile
-from cometmq.spark.tables.folders import Folder, LocalFolder, folder_at
-from cometmq.spark.tables.parquet import schema_at
+from cometmq.spark.tables.datafiles import DATA, Folder, LocalFolder, folder_at, write_files
+from cometmq.spark.tables.parquet import (
+    BatchLog,
+    DataFile,
+    Replaced,
+    replace_files,
+    replaced_files,
+    schema_at,
+)
 from cometmq.spark.tables.sink import Mark
 
 if TYPE_CHECKING:
@@ -87,7 +91,7 @@ def compact(
         return _delta(spark, path, file_bytes)
     folder = folder_at(path, spark)
     log = BatchLog(folder)
-    before = batchlog.current(folder)
+    before = replaced_files(folder)
     files = log.files()
     if not files and not log.queries():
         raise BadOption("target", f"there is no archive at {path}")
@@ -99,14 +103,14 @@ def compact(
     # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
     with progress_reported(spark, "compact", progress):
-        stands, read, written = _join(spark, folder, attempt, small, file_bytes)
+        replacements, read, written = _join(spark, folder, attempt, small, file_bytes)
     if read != written:
         folder.remove(f"{DATA}/{attempt}")
         raise CountDiffers(path, read, written)
-    if not batchlog.exchange(folder, before, [file.name for file in chosen], stands):
+    if not replace_files(folder, before, [file.name for file in chosen], replacements):
         folder.remove(f"{DATA}/{attempt}")
         raise BadOption("compact", f"another run has compacted files of {path} in the meantime")
-    return len(files), len(files) - len(chosen) + len(stands)
+    return len(files), len(files) - len(chosen) + len(replacements)
 
 
 def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partition, list[DataFile]]:
@@ -129,7 +133,7 @@ def _join(
     attempt: str,
     small: dict[Partition, list[DataFile]],
     file_bytes: int,
-) -> tuple[list[batchlog.Stand], int, int]:
+) -> tuple[list[DataFile], int, int]:
     """Rewrite the rows of small files. Return the new files, and the numbers of rows read and
     written."""
     names = [file.name for group in small.values() for file in group]
@@ -149,7 +153,7 @@ def _join(
     shaped = placed.select(*rows.columns).sortWithinPartitions(*within)
     found = write_files(shaped, folder, attempt, columns, SEARCHABLE)
     written = _read(spark, folder, [file.name for file in found]).count()
-    return [batchlog.Stand(file.name, file.size_bytes) for file in found], rows.count(), written
+    return [DataFile(file.name, file.size_bytes) for file in found], rows.count(), written
 
 
 def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
@@ -159,7 +163,7 @@ def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFram
     return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
 
 
-def _remove_replaced(folder: Folder, before: batchlog.Replaced, files: Sequence[DataFile]) -> None:
+def _remove_replaced(folder: Folder, before: Replaced, files: Sequence[DataFile]) -> None:
     """Remove the files that the previous run replaced: readers of that time have finished."""
     counting = {file.name for file in files}
     for name in before.gone:

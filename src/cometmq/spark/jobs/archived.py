@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import NAMES
-from cometmq.spark.tables.attempts import DATA
-from cometmq.spark.tables.folders import folder_at
+from cometmq.spark.tables.datafiles import DATA, folder_at
 from cometmq.spark.tables.parquet import ParquetTable
 
 if TYPE_CHECKING:
