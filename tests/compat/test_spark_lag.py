@@ -10,9 +10,8 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read import discovery
-from cometmq.spark.read.offsets import from_json
-from cometmq.spark.read.points import AtGroup, Edge, Named
-from cometmq.spark.read.positions import resolve
+from cometmq.spark.read.checkpoint import from_json
+from cometmq.spark.read.positions import AtGroup, Edge, NamedPosition, resolve
 from cometmq.spark.read.stream import Json, TopicStreamReader
 from tests.client.shared_broker import fresh_name
 from tests.compat.conftest import Target
@@ -82,5 +81,5 @@ def test_what_is_not_committed(driver: Driver, target: Target) -> None:
     offsets.ensure_group(group, queues, reached)
     offsets.commit(group, {queues[0]: 2, queues[1]: 0}, reached)
     for edge, offset in ((Edge.EARLIEST, 0), (Edge.LATEST, 3)):
-        found = resolve(Named("startingOffsets", AtGroup(group, edge)), queues, reached)
+        found = resolve(NamedPosition("startingOffsets", AtGroup(group, edge)), queues, reached)
         assert [found[queue] for queue in queues] == [2, 0, offset, offset]

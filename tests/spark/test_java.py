@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.spark.brokers import cluster, offsets
-from cometmq.spark.read.points import AtTimes, Named
-from cometmq.spark.read.positions import resolve
+from cometmq.spark.read.positions import AtTimes, NamedPosition, resolve
 from cometmq.testing.cluster import Cluster
 from tests.compat.anchor import LATEST, VERSION, JavaCluster, fetch_jars
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
@@ -56,7 +55,7 @@ def test_times_are_exact_though_the_broker_only_comes_near(
     places = ({queues[0]: offset} for offset in range(50))
     times = [offsets.samples(place, reached)[queues[0]].store_ms for place in places]
     for moment in sorted({0, *times, times[20] + 1, times[-1] + 1}):
-        found = resolve(Named("startingTimestamp", AtTimes(moment)), queues[:1], reached)
+        found = resolve(NamedPosition("startingTimestamp", AtTimes(moment)), queues[:1], reached)
         assert found == {queues[0]: sum(time < moment for time in times)}
 
 

@@ -18,8 +18,8 @@ from cometmq.spark.brokers import cluster, offsets, wire
 from cometmq.spark.brokers.wire import Call
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.batch import TopicReader
+from cometmq.spark.read.checkpoint import StreamOffset, from_json
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.read.offsets import StreamOffset, from_json
 from cometmq.spark.read.options import ReadOptions, parse
 from cometmq.spark.read.rows import ranges_of
 from cometmq.spark.read.stream import Json, TopicStreamReader

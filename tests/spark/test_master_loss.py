@@ -11,7 +11,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import TopicQueue
 from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read.batch import TopicReader
-from cometmq.spark.read.offsets import from_json
+from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.options import parse
 from cometmq.spark.read.stream import TopicStreamReader
 from tests.compat.anchor import VERSION, fetch_jars, wait_until

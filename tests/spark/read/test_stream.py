@@ -15,8 +15,8 @@ from cometmq.core.errors import NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import offsets
 from cometmq.spark.read import discovery
+from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.read.offsets import from_json
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import access, delete_topic, fill_all, make_topic, options

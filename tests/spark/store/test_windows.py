@@ -4,7 +4,7 @@ import pytest
 
 from cometmq.message.model import MessageQueue
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import AtGroup, AtOffsets, AtTimes, Edge, Named, Point
+from cometmq.spark.read.positions import AtGroup, AtOffsets, AtTimes, Edge, NamedPosition, Position
 from cometmq.spark.store.windows import END, Key, Window, Windows, check_brokers, resolve
 
 QUEUES: list[Key] = [("t", 0), ("t", 1)]
@@ -14,9 +14,9 @@ def bounds(key: Key) -> tuple[int, int]:
     return 10 + key[1], 20 + key[1]
 
 
-def windows(start: Point | None, stop: Point | None = None) -> Windows:
-    starting = None if start is None else Named("startingOffsets", start)
-    ending = None if stop is None else Named("endingOffsets", stop)
+def windows(start: Position | None, stop: Position | None = None) -> Windows:
+    starting = None if start is None else NamedPosition("startingOffsets", start)
+    ending = None if stop is None else NamedPosition("endingOffsets", stop)
     return resolve(starting, ending, "b", QUEUES, bounds)
 
 
@@ -62,8 +62,8 @@ def test_refused() -> None:
     with pytest.raises(BadOption, match="without the offsets of groups"):
         windows(AtGroup("g", Edge.EARLIEST))
     with pytest.raises(BadOption, match="no store is of broker 'b'"):
-        check_brokers(Named("startingOffsets", AtOffsets({at(0): 1}, Edge.EARLIEST)), ["c"])
-    check_brokers(Named("startingOffsets", Edge.LATEST), ["c"])
+        check_brokers(NamedPosition("startingOffsets", AtOffsets({at(0): 1}, Edge.EARLIEST)), ["c"])
+    check_brokers(NamedPosition("startingOffsets", Edge.LATEST), ["c"])
     # Another store's queue is none of this one's business.
     other = AtOffsets({MessageQueue("x", "other", 0): 1}, Edge.EARLIEST)
     assert windows(other).of("t", 0) == Window()

@@ -28,8 +28,7 @@ from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.search import readable as body_text
-from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import moment_ms
+from cometmq.spark.options import BadOption, moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.job import JobOption
-from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import moment_ms
+from cometmq.spark.options import BadOption, moment_ms
 from cometmq.spark.schema import BY_NAME
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``spark.read``: every message between two points, planned once.
+"""``spark.read``: every message between two positions, planned once.
 
 Spark creates the reader in a planning process, asks it for partitions there, and sends it pickled
 to the tasks. So it holds only plain values.
@@ -17,8 +17,15 @@ from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.outage import BATCH_OUTAGE_MS, gather, outlast, unnamed
 from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
-from cometmq.spark.read.points import AtGroup, Edge, Named
-from cometmq.spark.read.positions import at_moments, check_order, end_of, resolve
+from cometmq.spark.read.positions import (
+    AtGroup,
+    Edge,
+    NamedPosition,
+    at_moments,
+    check_order,
+    end_of,
+    resolve,
+)
 from cometmq.spark.read.pushdown import Push, Pushed, split
 from cometmq.spark.read.rows import batches, planned, ranges_of
 
@@ -30,8 +37,8 @@ if TYPE_CHECKING:
     from cometmq.spark.read.options import ReadOptions
 
 
-_EARLIEST: Final = Named("startingOffsets", Edge.EARLIEST)
-_LATEST: Final = Named("endingOffsets", Edge.LATEST)
+_EARLIEST: Final = NamedPosition("startingOffsets", Edge.EARLIEST)
+_LATEST: Final = NamedPosition("endingOffsets", Edge.LATEST)
 
 
 class TopicReader(DataSourceReader):
@@ -63,7 +70,7 @@ class TopicReader(DataSourceReader):
         ending = unnamed(options.ending or _LATEST, found.without)
         start = resolve(starting, queues, options.access)
         end = end_of(ending, queues, options.access, options)
-        if isinstance(starting.point, AtGroup):
+        if isinstance(starting.position, AtGroup):
             # The group's offset is beyond the end of the queue: its topic was deleted and
             # recreated.
             for queue in backward(start, end):

@@ -1,7 +1,7 @@
 """The options of the source, parsed and checked once. An error names the option.
 
-The modules for topics, points, limits, filters and access each parse their own options. The options
-about brokers that are away say which ones a read needs, and how long it waits for them.
+The modules for topics, positions, limits, filters and access each parse their own options. The
+options about brokers that are away say which ones a read needs, and how long it waits for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cometmq.spark.options import (
     positive,
     some_text,
 )
-from cometmq.spark.read import dirty, filters, limits, points, topics
+from cometmq.spark.read import dirty, filters, limits, positions, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 from cometmq.spark.read.remembered import default_folder
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.dirty import Dirty
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.limits import Caps
-    from cometmq.spark.read.points import Named
+    from cometmq.spark.read.positions import NamedPosition
 
 OUTAGE_OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
 
@@ -72,7 +72,7 @@ def parse_outage(given: Given) -> Outage:
 KNOWN: Final = (
     *access.OPTIONS,
     *topics.OPTIONS,
-    *points.OPTIONS,
+    *positions.OPTIONS,
     *limits.OPTIONS,
     *("minPartitions", "maxRowsPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
@@ -91,8 +91,8 @@ class ReadOptions:
 
     access: Access
     topics: topics.Choice
-    starting: Named | None
-    ending: Named | None
+    starting: NamedPosition | None
+    ending: NamedPosition | None
     caps: Caps
     min_partitions: int
     max_rows_per_partition: int
@@ -112,8 +112,8 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
     read = ReadOptions(
         access=access.parse(given),
         topics=topics.parse(given),
-        starting=points.starting(given),
-        ending=points.ending(given),
+        starting=positions.starting(given),
+        ending=positions.ending(given),
         caps=limits.parse(given),
         min_partitions=get(given, "minPartitions", positive, 1),
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
@@ -126,7 +126,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         pushes_filters=get(given, "pushFilters", boolean, False),
         dirty=dirty.parse(given),
     )
-    points.in_order(read.starting, read.ending)
+    positions.in_order(read.starting, read.ending)
     if read.fail_on_data_loss and read.data_loss_report is not None:
         raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")
     if "reportLag" in given and read.consumer_group is None:

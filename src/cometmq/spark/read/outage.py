@@ -22,7 +22,7 @@ from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.cluster import NameServersAway
 from cometmq.spark.read import topics
 from cometmq.spark.read.options import MissingBroker, Outage
-from cometmq.spark.read.points import AtOffsets, AtTimes, Named
+from cometmq.spark.read.positions import AtOffsets, AtTimes, NamedPosition
 from cometmq.spark.read.remembered import Memory
 from cometmq.spark.read.topics import Assigned, Found
 
@@ -100,9 +100,9 @@ def _named(options: ReadOptions) -> dict[str, str]:
     if isinstance(options.topics, Assigned):
         found |= {q.broker_name: "option 'assign' lists it" for q in options.topics.queues}
     for named in (options.starting, options.ending):
-        if named is not None and isinstance(named.point, (AtOffsets, AtTimes)):
+        if named is not None and isinstance(named.position, (AtOffsets, AtTimes)):
             why = f"option {named.option!r} lists it"
-            found |= dict.fromkeys((queue.broker_name for queue in named.point.by_queue), why)
+            found |= dict.fromkeys((queue.broker_name for queue in named.position.by_queue), why)
     return found | dict.fromkeys(options.outage.brokers, "option 'brokers' lists it")
 
 
@@ -214,10 +214,10 @@ def outlast(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
         _pause.wait(min(PAUSE_MS, timeout_ms - away_ms) / 1000)
 
 
-def unnamed(named: Named, without: Collection[str]) -> Named:
+def unnamed(named: NamedPosition, without: Collection[str]) -> NamedPosition:
     """Return ``named`` without the queues of brokers that a read leaves out."""
-    point = named.point
-    if not without or not isinstance(point, (AtOffsets, AtTimes)):
+    position = named.position
+    if not without or not isinstance(position, (AtOffsets, AtTimes)):
         return named
-    left = {q: at for q, at in point.by_queue.items() if q.broker_name not in without}
-    return replace(named, point=replace(point, by_queue=left))
+    left = {q: at for q, at in position.by_queue.items() if q.broker_name not in without}
+    return replace(named, position=replace(position, by_queue=left))

@@ -44,7 +44,7 @@ from cometmq.spark.read.filters import RowFilter
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.read.offsets import Offsets
+    from cometmq.spark.read.checkpoint import Offsets
 
 CLOCK_SLACK_MS: Final = 60_000
 """The largest step back of a broker's clock that costs no rows."""

@@ -20,13 +20,12 @@ from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read import discovery, limits
+from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
 from cometmq.spark.read.discovery import AWAY, Discovery
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
 from cometmq.spark.read.outage import gather, outlast, unnamed
 from cometmq.spark.read.planning import advance, backward, cap, ranges
-from cometmq.spark.read.points import AtOffsets, Edge, Named
-from cometmq.spark.read.positions import check_order, resolve
+from cometmq.spark.read.positions import AtOffsets, Edge, NamedPosition, check_order, resolve
 from cometmq.spark.read.rows import batches, planned, ranges_of
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | 
 
 Json = dict[str, object]
 
-_LATEST: Final = Named("startingOffsets", Edge.LATEST)
+_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
 _clock: Final = SystemClock()
 
 
@@ -145,7 +144,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = gather(self._options)
         starting = unnamed(self._options.starting or _LATEST, found.without)
         start = resolve(starting, found.queues, access)
-        if isinstance(starting.point, AtOffsets):
+        if isinstance(starting.position, AtOffsets):
             check_order(start, offsets.latest(found.queues, access), starting.option)
         return start
 

@@ -22,14 +22,14 @@ from cometmq.spark.options import (
     required,
     some_text,
 )
-from cometmq.spark.read import dirty, filters, points, topics
+from cometmq.spark.read import dirty, filters, positions, topics
 from cometmq.spark.read.topics import Pattern
 from cometmq.spark.store.windows import check_brokers
 
 if TYPE_CHECKING:
     from cometmq.spark.read.dirty import Dirty
     from cometmq.spark.read.filters import RowFilter
-    from cometmq.spark.read.points import Named
+    from cometmq.spark.read.positions import NamedPosition
     from cometmq.spark.read.topics import Choice
 
 SPLIT_BYTES: Final = 128 << 20
@@ -72,8 +72,8 @@ class StoreOptions:
 
     roots: tuple[StoreRoot, ...]
     choice: Choice
-    starting: Named | None
-    ending: Named | None
+    starting: NamedPosition | None
+    ending: NamedPosition | None
     min_partitions: int
     max_bytes_per_partition: int
     fail_on_data_loss: bool
@@ -87,8 +87,8 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
     """Parse the options of ``spark.read`` with a ``store``. Raises BadOption."""
     given = by_name(options, KNOWN, topics.ALIASES)
     paths = required(given, "store", names)
-    starting, ending = points.starting(given), points.ending(given)
-    points.in_order(starting, ending)
+    starting, ending = positions.starting(given), positions.ending(given)
+    positions.in_order(starting, ending)
     roots = _roots(paths, get(given, "brokerName", names, None))
     for named in (starting, ending):
         check_brokers(named, [root.broker_name for root in roots])

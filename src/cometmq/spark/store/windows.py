@@ -1,4 +1,4 @@
-"""The messages of each queue that a read wants: the points of the options, applied to one store.
+"""The messages of each queue that a read wants: the positions of the options in one store.
 
 Pure functions except for ``bounds``, which looks up a queue's files.
 """
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.message.model import MessageQueue
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTimes, Edge
+from cometmq.spark.read.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTimes, Edge
 
 if TYPE_CHECKING:
-    from cometmq.spark.read.points import Named
+    from cometmq.spark.read.positions import NamedPosition
 
 END: Final = (1 << 63) - 1
 Key = tuple[str, int]
@@ -59,8 +59,8 @@ Bounds = Callable[[Key], tuple[int, int]]
 
 
 def resolve(
-    starting: Named | None,
-    ending: Named | None,
+    starting: NamedPosition | None,
+    ending: NamedPosition | None,
     broker_name: str,
     queues: Iterable[Key],
     bounds: Bounds,
@@ -80,42 +80,47 @@ def resolve(
     return Windows(otherwise, found)
 
 
-def _is_global(named: Named | None) -> bool:
-    """Return whether a point is the same for existing queues and for those that are added later."""
-    point = None if named is None else named.point
-    if isinstance(point, AtTimes):
-        return point.everywhere_ms is not None
-    return point is None
+def _is_global(named: NamedPosition | None) -> bool:
+    """Return whether a position is the same for existing queues and for those that are added
+    later."""
+    position = None if named is None else named.position
+    if isinstance(position, AtTimes):
+        return position.everywhere_ms is not None
+    return position is None
 
 
-def _unknown_start(named: Named | None) -> Window:
+def _unknown_start(named: NamedPosition | None) -> Window:
     """Return the window of a queue unknown to the plan: it starts with its first message."""
-    if named is not None and isinstance(named.point, AtTimes):
-        return Window(from_ms=named.point.everywhere_ms or -END)
+    if named is not None and isinstance(named.position, AtTimes):
+        return Window(from_ms=named.position.everywhere_ms or -END)
     return OPEN
 
 
-def _unknown_stop(named: Named | None) -> dict[str, int]:
-    if named is not None and isinstance(named.point, AtTimes):
-        return {"until_ms": END if named.point.everywhere_ms is None else named.point.everywhere_ms}
+def _unknown_stop(named: NamedPosition | None) -> dict[str, int]:
+    if named is not None and isinstance(named.position, AtTimes):
+        return {
+            "until_ms": END
+            if named.position.everywhere_ms is None
+            else named.position.everywhere_ms
+        }
     return {}
 
 
-def _check(named: Named | None, broker_name: str, known: set[Key]) -> None:
-    if named is None or not isinstance(named.point, (AtOffsets, AtTimes)):
+def _check(named: NamedPosition | None, broker_name: str, known: set[Key]) -> None:
+    if named is None or not isinstance(named.position, (AtOffsets, AtTimes)):
         return
-    for queue in sorted(named.point.by_queue):
+    for queue in sorted(named.position.by_queue):
         if queue.broker_name == broker_name and (queue.topic, queue.queue_id) not in known:
             raise BadOption(named.option, f"no queue {queue.queue_id} of {queue.topic!r} in the "
                             f"store of {broker_name!r}")  # fmt: skip
 
 
-def check_brokers(named: Named | None, brokers: Iterable[str]) -> None:
-    """Reject a point that names a broker whose store is not read. Raises BadOption."""
-    if named is None or not isinstance(named.point, (AtOffsets, AtTimes)):
+def check_brokers(named: NamedPosition | None, brokers: Iterable[str]) -> None:
+    """Reject a position that names a broker whose store is not read. Raises BadOption."""
+    if named is None or not isinstance(named.position, (AtOffsets, AtTimes)):
         return
     known = set(brokers)
-    for queue in sorted(named.point.by_queue):
+    for queue in sorted(named.position.by_queue):
         if queue.broker_name not in known:
             raise BadOption(
                 named.option,
@@ -125,7 +130,7 @@ def check_brokers(named: Named | None, brokers: Iterable[str]) -> None:
 
 def _narrowed(
     window: Window,
-    named: Named | None,
+    named: NamedPosition | None,
     broker_name: str,
     key: Key,
     bounds: Bounds,
@@ -134,24 +139,24 @@ def _narrowed(
 ) -> Window:
     if named is None:
         return window
-    point = named.point
-    if isinstance(point, AtTimes):
-        moment = point.everywhere_ms
+    position = named.position
+    if isinstance(position, AtTimes):
+        moment = position.everywhere_ms
         if moment is None:
-            moment = _of(point.by_queue, broker_name, key)
+            moment = _of(position.by_queue, broker_name, key)
         if moment is not None:
             return replace(window, from_ms=moment) if is_start else replace(window, until_ms=moment)
-        return _at_edge(window, point.otherwise, key, bounds, is_start=is_start)
-    if isinstance(point, AtOffsets):
-        offset = _of(point.by_queue, broker_name, key)
+        return _at_edge(window, position.otherwise, key, bounds, is_start=is_start)
+    if isinstance(position, AtOffsets):
+        offset = _of(position.by_queue, broker_name, key)
         if offset is not None and offset not in (EARLIEST_OFFSET, LATEST_OFFSET):
             return replace(window, start=offset) if is_start else replace(window, stop=offset)
         edge = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}.get(
-            offset if offset is not None else 0, point.otherwise
+            offset if offset is not None else 0, position.otherwise
         )
         return _at_edge(window, edge, key, bounds, is_start=is_start)
-    if isinstance(point, Edge):
-        return _at_edge(window, point, key, bounds, is_start=is_start)
+    if isinstance(position, Edge):
+        return _at_edge(window, position, key, bounds, is_start=is_start)
     raise BadOption(named.option, "a store directory is read without the offsets of groups")
 
 

@@ -5,18 +5,17 @@ import json
 import pytest
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import (
+from cometmq.spark.options import BadOption, moment_ms
+from cometmq.spark.read.positions import (
     STRATEGY,
     AtGroup,
     AtOffsets,
     AtTimes,
     Edge,
-    Named,
-    Point,
+    NamedPosition,
+    Position,
     ending,
     in_order,
-    moment_ms,
     starting,
 )
 
@@ -27,16 +26,16 @@ OFFSETS = '{"T": {"broker-a": {"0": 12, "1": -2}, "broker-b": {"0": -1}}}'
 TIMES = '{"T": {"broker-a": {"0": 12, "1": "1970-01-01T00:00:01Z"}}}'
 
 
-def start(**given: str) -> Point:
+def start(**given: str) -> Position:
     found = starting(given)
     assert found is not None
-    return found.point
+    return found.position
 
 
-def end(**given: str) -> Point:
+def end(**given: str) -> Position:
     found = ending(given)
     assert found is not None
-    return found.point
+    return found.position
 
 
 def test_offsets_by_queue() -> None:
@@ -46,7 +45,7 @@ def test_offsets_by_queue() -> None:
 
 
 def test_edges_and_nothing() -> None:
-    assert starting({"startingOffsets": "Latest"}) == Named("startingOffsets", Edge.LATEST)
+    assert starting({"startingOffsets": "Latest"}) == NamedPosition("startingOffsets", Edge.LATEST)
     assert end(endingOffsets="earliest") is Edge.EARLIEST
     assert starting({}) is ending({}) is None
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.offsets import BadOffset, StreamOffset, from_json, key_of, queue_of
+from cometmq.spark.read.checkpoint import BadOffset, StreamOffset, from_json, key_of, queue_of
 
 QUEUES = st.builds(
     MessageQueue,
