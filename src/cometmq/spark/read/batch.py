@@ -14,8 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.brokers import cluster
 from cometmq.spark.frozen import keep_loaded
+from cometmq.spark.read.discovery import (
+    BATCH_OUTAGE_MS,
+    find_queues,
+    wait_for_brokers,
+    without_brokers,
+)
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.outage import BATCH_OUTAGE_MS, gather, outlast, unnamed
 from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
 from cometmq.spark.read.positions import (
     AtGroup,
@@ -60,14 +65,14 @@ class TopicReader(DataSourceReader):
         """Return one partition per task. Raises RouteNotFound, NotConnected, BadOption,
         DataLoss."""
         keep_loaded()
-        return outlast(self._plan, self._options.outage, BATCH_OUTAGE_MS)
+        return wait_for_brokers(self._plan, self._options.outage, BATCH_OUTAGE_MS)
 
     def _plan(self) -> list[InputPartition]:
         options = self._options
-        found = gather(options)
+        found = find_queues(options)
         queues = found.queues
-        starting = unnamed(options.starting or _EARLIEST, found.without)
-        ending = unnamed(options.ending or _LATEST, found.without)
+        starting = without_brokers(options.starting or _EARLIEST, found.without)
+        ending = without_brokers(options.ending or _LATEST, found.without)
         start = resolve(starting, queues, options.access)
         end = end_of(ending, queues, options.access, options)
         if isinstance(starting.position, AtGroup):

@@ -19,11 +19,17 @@ from cometmq.core.errors import BrokerRefused, ClientError
 from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read import discovery, limits
+from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
-from cometmq.spark.read.discovery import AWAY, Discovery
+from cometmq.spark.read.discovery import (
+    AWAY,
+    Discovery,
+    find_queues,
+    wait_for_brokers,
+    without_brokers,
+)
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.outage import gather, outlast, unnamed
+from cometmq.spark.read.options import caps_under, default_read_limit, is_enough
 from cometmq.spark.read.planning import advance, backward, cap, ranges
 from cometmq.spark.read.positions import AtOffsets, Edge, NamedPosition, check_order, resolve
 from cometmq.spark.read.rows import batches, planned, ranges_of
@@ -33,8 +39,7 @@ if TYPE_CHECKING:
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
-    from cometmq.spark.read.limits import Caps
-    from cometmq.spark.read.options import ReadOptions
+    from cometmq.spark.read.options import Caps, ReadOptions
     from cometmq.spark.read.planning import Range
 
 log = logging.getLogger(__name__)
@@ -135,14 +140,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset where a new query starts. Spark asks more than once and must get the
         same one."""
         if self._initial is None:
-            start = outlast(self._first, self._options.outage, discovery.OUTAGE_MS)
+            start = wait_for_brokers(self._first, self._options.outage, discovery.OUTAGE_MS)
             self._initial = StreamOffset(start, is_first=True).to_json()
         return self._initial
 
     def _first(self) -> Offsets:
         access = self._options.access
-        found = gather(self._options)
-        starting = unnamed(self._options.starting or _LATEST, found.without)
+        found = find_queues(self._options)
+        starting = without_brokers(self._options.starting or _LATEST, found.without)
         start = resolve(starting, found.queues, access)
         if isinstance(starting.position, AtOffsets):
             check_order(start, offsets.latest(found.queues, access), starting.option)
@@ -150,13 +155,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limits of the options."""
-        return limits.default_limit(self._options.caps)
+        return default_read_limit(self._options.caps)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
         start.
 
-        Raises the errors of :func:`gather` and :func:`offsets.ends`.
+        Raises the errors of :func:`find_queues` and :func:`offsets.ends`.
         """
         self._frozen = self._freeze(())
         self._is_whole = False
@@ -165,11 +170,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
 
         def ends() -> EndOffsets:
-            found = gather(options, known, must_exist=options.fail_on_data_loss)
+            found = find_queues(options, known, must_exist=options.fail_on_data_loss)
             self._without = found.without
             return offsets.ends(found.queues, options.access)
 
-        return outlast(ends, options.outage, discovery.OUTAGE_MS)
+        return wait_for_brokers(ends, options.outage, discovery.OUTAGE_MS)
 
     def _whole(self, frozen: EndOffsets, known: Offsets) -> EndOffsets:
         """Return the fixed ends, completed by the queues that only the checkpoint names.
@@ -204,11 +209,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def bounds() -> tuple[Offsets, Offsets | None]:
             begin, furthest = self._bounds(known.queues, ends)
-            return begin, self._capped(begin, furthest, limits.under(limit, self._options.caps))
+            return begin, self._capped(begin, furthest, caps_under(limit, self._options.caps))
 
         if self._frozen is not None:
             # Returning the start would end the query with available messages unread.
-            begin, end = outlast(bounds, self._options.outage, discovery.OUTAGE_MS)
+            begin, end = wait_for_brokers(bounds, self._options.outage, discovery.OUTAGE_MS)
         else:
             try:
                 begin, end = bounds()
@@ -287,7 +292,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A loss is passed at once, without waiting for more messages, so that it is reported only
         # once.
         may_wait = self._frozen is None and not backward(begin, end)
-        if may_wait and not limits.is_enough(caps, rows, self._since_batch_ms()):
+        if may_wait and not is_enough(caps, rows, self._since_batch_ms()):
             return None
         rows_max = caps.rows_max
         if caps.bytes_max is not None:
