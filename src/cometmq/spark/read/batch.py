@@ -20,6 +20,7 @@ from cometmq.spark.read.discovery import (
     wait_for_brokers,
     without_brokers,
 )
+from cometmq.spark.read.filters import Push, Pushed, split_filters
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
 from cometmq.spark.read.positions import (
@@ -31,7 +32,6 @@ from cometmq.spark.read.positions import (
     end_of,
     resolve,
 )
-from cometmq.spark.read.pushdown import Push, Pushed, split
 from cometmq.spark.read.rows import batches, planned, ranges_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TopicReader(DataSourceReader):
             self.pushFilters = Push(self._push)  # type: ignore[method-assign]
 
     def _push(self, filters: Iterable[Filter]) -> list[Filter]:
-        self._pushed, rest = split(filters, self._options.row_filter)
+        self._pushed, rest = split_filters(filters, self._options.row_filter)
         self._options = replace(self._options, row_filter=self._pushed.row_filter)
         return rest
 

@@ -44,8 +44,6 @@ from cometmq.spark.read.positions import AtOffsets, AtTimes, NamedPosition
 from cometmq.spark.read.topics import Assigned, Found, Pattern, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.options import ReadOptions
@@ -71,7 +69,6 @@ WARNING_MS: Final = 60_000
 """Interval of the log lines while the query continues without a broker."""
 
 REST_SHARE: Final = 4
-
 REST_MAX_MS: Final = 1_000
 """Delay after a round that found nothing: REST_SHARE times the duration of the round, at most
 REST_MAX_MS."""
