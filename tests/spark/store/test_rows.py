@@ -10,7 +10,7 @@ import pytest
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import MAGIC_V1
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.dirty import DirtyRow
+from cometmq.spark.read.corrupt import CorruptMessage
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.store import pieces, survey
 from cometmq.spark.store.options import parse
@@ -266,7 +266,7 @@ def test_a_wrong_crc_is_found_on_request(store: MessageStore, way: str) -> None:
     bad = log_of(store)[50]
     flip(root_of(store) / "commitlog" / f"{0:020d}", bad.physical_offset + 88)
     assert len(rows(root_of(store), PLACE)) == 720
-    with pytest.raises(DirtyRow, match=f"offset {bad.queue_offset} of queue {bad.queue_id}"):
+    with pytest.raises(CorruptMessage, match=f"offset {bad.queue_offset} of queue {bad.queue_id}"):
         rows(root_of(store), PLACE, checkCrc="true")
     aside = root_of(store).parent / "aside"
     assert len(rows(root_of(store), PLACE, checkCrc="true", badRecordsPath=aside)) == 719

@@ -34,12 +34,12 @@ from cometmq.spark.options import (
     positive,
     some_text,
 )
-from cometmq.spark.read import dirty, filters, positions, topics
+from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
-    from cometmq.spark.read.dirty import Dirty
+    from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.positions import NamedPosition
 
@@ -61,7 +61,7 @@ KNOWN: Final = (
     *OUTAGE_OPTIONS,
     *filters.OPTIONS,
     "pushFilters",
-    *dirty.OPTIONS,
+    *corrupt.OPTIONS,
 )
 ALIASES: Final = access.ALIASES | topics.ALIASES
 
@@ -116,7 +116,7 @@ class ReadOptions:
     reports_lag: bool
     row_filter: RowFilter
     pushes_filters: bool
-    dirty: Dirty
+    corrupt: CorruptOptions
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -137,7 +137,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),
         pushes_filters=get(given, "pushFilters", boolean, False),
-        dirty=dirty.parse(given),
+        corrupt=corrupt.parse(given),
     )
     positions.in_order(read.starting, read.ending)
     if read.fail_on_data_loss and read.data_loss_report is not None:

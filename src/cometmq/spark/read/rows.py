@@ -22,7 +22,7 @@ from cometmq.spark.read.asking import (
     spans_ahead,
     stride_after,
 )
-from cometmq.spark.read.dirty import DirtyRow, clean, file_name, quarantine, read_block
+from cometmq.spark.read.corrupt import CorruptMessage, clean, file_name, quarantine, read_block
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.planning import TASK_ROWS_MIN, tasks
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.decode import Block
-    from cometmq.spark.read.dirty import Quarantine
+    from cometmq.spark.read.corrupt import Quarantine
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
 
@@ -134,9 +134,9 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the ranges, in the order of each queue.
 
-    Raises DataLoss, DirtyRow, and the errors of requests to brokers.
+    Raises DataLoss, CorruptMessage, and the errors of requests to brokers.
     """
-    with quarantine(options.dirty.path, file_name(parts)) as aside:
+    with quarantine(options.corrupt.path, file_name(parts)) as aside:
         pace = Pace()
         for part in parts:
             for span in QueuePuller(part.queue, options, pace).spans(part):
@@ -153,13 +153,13 @@ def _rows(
     if span.gone:
         report_loss(part.queue, span.start, span.stop, options)
         return
-    queue, dirty = part.queue, options.dirty
+    queue, corrupt = part.queue, options.corrupt
     try:
-        block, problems = read_block(span.data, queue.broker_name, dirty, topic=queue.topic)
+        block, problems = read_block(span.data, queue.broker_name, corrupt, topic=queue.topic)
     except BadRecord as error:
         why = f"the bytes of the answer from here on are not records: {error}"
         place = (queue.topic, queue.broker_name, queue.queue_id, span.start)
-        raise DirtyRow(*place, why) from None
+        raise CorruptMessage(*place, why) from None
     offsets = block.queue_offsets
     block.choose((offsets >= span.start) & (offsets < span.stop))
     if span.filtered:
@@ -167,7 +167,7 @@ def _rows(
     else:
         _report_holes(part, span, block, options)
     options.row_filter.choose(block, beside=problems)
-    yield from clean(block, problems, names, dirty, aside, topic=queue.topic)
+    yield from clean(block, problems, names, corrupt, aside, topic=queue.topic)
 
 
 def _drop_repeats(block: Block) -> None:

@@ -22,12 +22,12 @@ from cometmq.spark.options import (
     required,
     some_text,
 )
-from cometmq.spark.read import dirty, filters, positions, topics
+from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.topics import Pattern
 from cometmq.spark.store.windows import check_brokers
 
 if TYPE_CHECKING:
-    from cometmq.spark.read.dirty import Dirty
+    from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.positions import NamedPosition
     from cometmq.spark.read.topics import Choice
@@ -52,7 +52,7 @@ KNOWN: Final = (
     "dataLossReport",
     "onlyQueued",
     *filters.OPTIONS,
-    *dirty.OPTIONS,
+    *corrupt.OPTIONS,
 )
 _ALL: Final = Pattern(".*")
 
@@ -80,7 +80,7 @@ class StoreOptions:
     data_loss_report: str | None
     only_queued: bool
     row_filter: RowFilter
-    dirty: Dirty
+    corrupt: CorruptOptions
 
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
@@ -104,7 +104,7 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
         data_loss_report=get(given, "dataLossReport", some_text, None),
         only_queued=get(given, "onlyQueued", boolean, True),
         row_filter=filters.parse(given),
-        dirty=dirty.parse(given),
+        corrupt=corrupt.parse(given),
     )
     if read.fail_on_data_loss and read.data_loss_report is not None:
         raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 2 << 20
 """Bytes read at a time: much compared with the cost of a call, little compared with a processor's
-caches. A piece makes few batches (read/dirty.py); Spark processes these while the next piece is
+caches. A piece makes few batches (read/corrupt.py); Spark processes these while the next piece is
 decoded."""
 
 RECORD_BYTES_MAX: Final = 1 << 27

@@ -18,7 +18,7 @@ from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
 from cometmq.spark.decode import Block
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read.dirty import Mode, clean, quarantine, read_block, safe_name
+from cometmq.spark.read.corrupt import Mode, clean, quarantine, read_block, safe_name
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.store.directory import LogFile, log_files, opened, read_at
 from cometmq.spark.store.pieces import PIECE_BYTES, Damage, blocks
@@ -72,7 +72,7 @@ def report_damage(part: LogPart, damage: Damage, options: StoreOptions) -> None:
 
     The damaged bytes yield no rows, because their topic and queue are unknown.
     """
-    if options.dirty.mode is Mode.FAILFAST:
+    if options.corrupt.mode is Mode.FAILFAST:
         raise DamagedLog(part.file.path, damage.start, damage.problem)
     log.warning(
         "log_damaged path=%s start=%d stop=%d problem=%r",
@@ -162,7 +162,7 @@ def _kinds(values: Ints) -> tuple[list[int], Ints]:
 
 
 Read = tuple[Block, dict[int, str]]
-"""Records, and the problems of some of them by position (see read/dirty.py)."""
+"""Records, and the problems of some of them by position (see read/corrupt.py)."""
 
 _GAP_BYTES: Final = 16 << 10
 """Records with at most this gap between them are read in one call."""
@@ -173,12 +173,12 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the order of the log or of their queue.
 
-    Raises LogGone, DataLoss, DamagedLog, DirtyRow, OSError.
+    Raises LogGone, DataLoss, DamagedLog, CorruptMessage, OSError.
     """
-    with quarantine(options.dirty.path, _file_name(parts)) as aside:
+    with quarantine(options.corrupt.path, _file_name(parts)) as aside:
         for part in parts:
             for block, problems in _read_part(part, options):
-                yield from clean(block, problems, names, options.dirty, aside)
+                yield from clean(block, problems, names, options.corrupt, aside)
 
 
 def _read_part(part: Part, options: StoreOptions) -> Iterator[Read]:
@@ -270,7 +270,7 @@ def _block(
         return
     try:
         block, problems = read_block(
-            data, part.root.broker_name, options.dirty, starts, topic=part.topic
+            data, part.root.broker_name, options.corrupt, starts, topic=part.topic
         )
     except BadRecord as error:
         at = int(np.searchsorted(starts, error.position, side="right")) - 1

@@ -17,7 +17,14 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.decode import Block
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.dirty import BATCH_BYTES, Dirty, DirtyRow, Mode, clean, parse
+from cometmq.spark.read.corrupt import (
+    BATCH_BYTES,
+    CorruptMessage,
+    CorruptOptions,
+    Mode,
+    clean,
+    parse,
+)
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.rows import batches
 from tests.spark.records import plain_record
@@ -70,16 +77,16 @@ def read(
 
 def test_a_bad_message_is_an_error_that_names_its_place() -> None:
     with pytest.raises(
-        DirtyRow, match=r"offset 1 of queue 3 of topic 'T' on.*cannot be decompressed"
+        CorruptMessage, match=r"offset 1 of queue 3 of topic 'T' on.*cannot be decompressed"
     ) as caught:
         read(0, 1)
     error = caught.value
     assert (error.topic, error.broker_name, error.queue_id, error.queue_offset) == (
         *("T", "broker-a", 3, 1),
     )
-    with pytest.raises(DirtyRow, match=r"offset 3 of queue 3 of topic 'T'.*length"):
+    with pytest.raises(CorruptMessage, match=r"offset 3 of queue 3 of topic 'T'.*length"):
         read(0, 3)
-    with pytest.raises(DirtyRow, match=r"offset 2 .*CRC"):
+    with pytest.raises(CorruptMessage, match=r"offset 2 .*CRC"):
         read(0, 2, checkCrc="true")
 
 
@@ -112,7 +119,7 @@ def test_batches_are_of_a_size_whatever_the_messages(mode: Mode) -> None:
             Record(0, 0, 3, 0, 7, 9, 0, 1, HOST, 2, HOST, 0, 0, bytes(body_bytes), "T", b"")
         )
         block = Block(record * rows, "broker-a")
-        found = list(clean(block, {}, NAMES, Dirty(mode)))
+        found = list(clean(block, {}, NAMES, CorruptOptions(mode)))
         assert sum(batch.num_rows for batch in found) == rows
         most = max(batch.num_rows for batch in found)
         assert most == max(1, BATCH_BYTES // len(record))
@@ -141,15 +148,15 @@ def test_bad_messages_are_put_aside(tmp_path: Path) -> None:
 
 def test_a_broken_chain_is_always_an_error() -> None:
     for mode in ("FAILFAST", "PERMISSIVE"):
-        with pytest.raises(DirtyRow, match=r"offset 0 of queue 3.*are not records"):
+        with pytest.raises(CorruptMessage, match=r"offset 0 of queue 3.*are not records"):
             read(0, chain=b"rubbish", mode=mode)
 
 
 def test_options() -> None:
-    assert parse({}) == Dirty()
-    assert parse({"mode": "failfast", "checkCrc": "true"}) == Dirty(Mode.FAILFAST, True)
-    assert parse({"mode": "permissive"}) == Dirty(Mode.PERMISSIVE)
-    assert parse({"badRecordsPath": "bad"}) == Dirty(Mode.ASIDE, False, "bad")
+    assert parse({}) == CorruptOptions()
+    assert parse({"mode": "failfast", "checkCrc": "true"}) == CorruptOptions(Mode.FAILFAST, True)
+    assert parse({"mode": "permissive"}) == CorruptOptions(Mode.PERMISSIVE)
+    assert parse({"badRecordsPath": "bad"}) == CorruptOptions(Mode.ASIDE, False, "bad")
     for given in ({"mode": "DROPMALFORMED"}, {"mode": "FAILFAST", "badRecordsPath": "x"}):
         with pytest.raises(BadOption, match="'mode'"):
             parse(given)
