@@ -17,12 +17,11 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.spark.brokers import cluster, offsets, wire
 from cometmq.spark.brokers.wire import Call
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.checkpoint import StreamOffset, from_json
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions, parse
+from cometmq.spark.read.reader import Json, TopicReader, TopicStreamReader
 from cometmq.spark.read.rows import ranges_of
-from cometmq.spark.read.stream import Json, TopicStreamReader
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until
 from tests.spark.topics import access, delete_topic, fill, fill_all, make_topic, options

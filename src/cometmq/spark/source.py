@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.read.stream import TopicStreamReader
+    from cometmq.spark.read.reader import TopicStreamReader
     from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
 
 
@@ -40,8 +40,8 @@ class TopicSource(DataSource):
         BadSchema."""
         if "store" in self.options:
             return self._store_reader(schema)
-        from cometmq.spark.read.batch import TopicReader
         from cometmq.spark.read.options import parse
+        from cometmq.spark.read.reader import TopicReader
         from cometmq.spark.schema import selected
 
         return TopicReader(parse(self.options), selected(schema))
@@ -56,7 +56,7 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """Return the reader of a stream. Raises BadOption, BadSchema."""
         from cometmq.spark.read.options import for_stream, parse
-        from cometmq.spark.read.stream import TopicStreamReader
+        from cometmq.spark.read.reader import TopicStreamReader
         from cometmq.spark.schema import selected
 
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))

@@ -4,7 +4,7 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import offsets
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.stream import rows_within
+from cometmq.spark.read.reader import rows_within
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import ScriptedCluster, holder
 from tests.spark.topics import access, fill, make_topic

@@ -3,11 +3,10 @@ loss. The ranges come in the partition that Spark carries from the plan to the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from pyspark.sql.datasource import InputPartition
 
 from cometmq.message.record import BadRecord
 from cometmq.protocol.codes import ResponseCode
@@ -24,7 +23,6 @@ from cometmq.spark.read.asking import (
 )
 from cometmq.spark.read.corrupt import CorruptMessage, clean, file_name, quarantine, read_block
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.planning import TASK_ROWS_MIN, tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,33 +32,6 @@ if TYPE_CHECKING:
     from cometmq.spark.read.corrupt import Quarantine
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
-
-
-class QueueRanges(InputPartition):
-    """The ranges that one task reads."""
-
-    def __init__(self, parts: tuple[Range, ...]) -> None:
-        super().__init__(parts)
-
-
-def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
-    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
-    QueueRanges."""
-    return partition.value if isinstance(partition, QueueRanges) else ()
-
-
-def planned(
-    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
-) -> list[InputPartition]:
-    """Return the partitions of a plan: ranges split as the options say, and joined up to
-    ``rows_min`` messages."""
-    parts = tasks(
-        todo,
-        tasks_min=options.min_partitions,
-        rows_max=options.max_rows_per_partition,
-        rows_min=rows_min,
-    )
-    return [QueueRanges(part) for part in parts]
 
 
 BLOCK_BYTES: Final = 2 << 20

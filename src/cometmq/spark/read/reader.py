@@ -1,17 +1,22 @@
-"""``spark.readStream``: micro-batches from one offset of every queue to the next.
+"""The readers that Spark calls: ``spark.read`` reads every message between two positions, planned
+once; ``spark.readStream`` reads micro-batches from one offset of every queue to the next.
 
-Only the checkpoint records what was read; offsets committed for a consumer group are for
-monitoring. The driver's side lives in one Python process for as long as the query. Tasks receive
-the reader pickled and use only its options. Format of offsets: see offsets.py.
+Spark creates the reader of a batch in a planning process, asks it for partitions there, and sends
+it pickled to the tasks. So it holds only plain values.
+
+The driver's side of a stream lives in one Python process for as long as the query. Tasks receive
+the reader pickled and use only its options. Only the checkpoint records what was read (see
+checkpoint.py); offsets committed for a consumer group are for monitoring.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from cometmq.core.clock import SystemClock
@@ -23,97 +28,135 @@ from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
 from cometmq.spark.read.discovery import (
     AWAY,
+    BATCH_OUTAGE_MS,
     Discovery,
     find_queues,
     wait_for_brokers,
     without_brokers,
 )
+from cometmq.spark.read.filters import Push, Pushed, split_filters
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.options import caps_under, default_read_limit, is_enough
-from cometmq.spark.read.planning import advance, backward, cap, ranges
-from cometmq.spark.read.positions import AtOffsets, Edge, NamedPosition, check_order, resolve
-from cometmq.spark.read.rows import batches, planned, ranges_of
+from cometmq.spark.read.planning import (
+    TASK_ROWS_MAX,
+    TASK_ROWS_MIN,
+    advance,
+    backward,
+    cap,
+    ranges,
+    tasks,
+)
+from cometmq.spark.read.positions import (
+    AtGroup,
+    AtOffsets,
+    Edge,
+    NamedPosition,
+    at_moments,
+    check_order,
+    end_of,
+    resolve,
+)
+from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.options import Caps, ReadOptions
     from cometmq.spark.read.planning import Range
 
+
 log = logging.getLogger(__name__)
 
-
-class LagReport:
-    """Keeps the committed offsets of a group at the end of the last finished batch."""
-
-    def __init__(self, group: str, access: Access) -> None:
-        self._group = group
-        self._access = access
-        self._reported: dict[MessageQueue, int] = {}
-
-    def report(self, reached: Offsets) -> None:
-        """Commit the offsets that changed since the last report."""
-        changed = {q: at for q, at in reached.items() if self._reported.get(q) != at}
-        if not changed:
-            return
-        # One request per broker: a broker that is away must not prevent commits on the others.
-        for name in sorted({queue.broker_name for queue in changed}):
-            self._report({q: at for q, at in changed.items() if q.broker_name == name})
-
-    def _report(self, changed: dict[MessageQueue, int]) -> None:
-        try:
-            self._make(changed)
-            offsets.commit(self._group, changed, self._access)
-        except ClientError as error:
-            log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
-            return
-        self._reported |= changed
-
-    def _make(self, changed: Offsets) -> None:
-        """Create the group on brokers where this query has not reported yet.
-
-        A broker may refuse that and still accept offsets of the group.
-        """
-        known = {queue.broker_name for queue in self._reported}
-        strange = [queue for queue in changed if queue.broker_name not in known]
-        if not strange:
-            return
-        try:
-            offsets.ensure_group(self._group, strange, self._access)
-        except BrokerRefused as error:
-            log.warning("group_not_created group=%s error=%r", self._group, str(error))
-
-
-QUEUES: Final = 16
-ROWS: Final = 32
+SAMPLED_QUEUES: Final = 16
+SAMPLED_ROWS: Final = 32
 """Number of queues to sample, and messages requested of each. A response holds at most 32."""
 
-
-def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
-    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
-    sampled messages are gone.
-
-    Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
-    """
-    fullest = sorted(todo, key=len, reverse=True)[:QUEUES]
-    samples = offsets.samples({part.queue: part.start for part in fullest}, access, rows=ROWS)
-    weighed = [
-        (len(part), samples[part.queue].size_bytes)
-        for part in fullest
-        if samples[part.queue].size_bytes > 0
-    ]
-    if not weighed:
-        return None
-    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
-    return max(1, int(bytes_max / mean_bytes))
-
-
 Json = dict[str, object]
-
-_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
+_FROM_EARLIEST: Final = NamedPosition("startingOffsets", Edge.EARLIEST)
+_FROM_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
+_TO_LATEST: Final = NamedPosition("endingOffsets", Edge.LATEST)
 _clock: Final = SystemClock()
+
+
+class QueueRanges(InputPartition):
+    """The ranges that one task reads."""
+
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+
+
+def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
+    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
+    QueueRanges."""
+    return partition.value if isinstance(partition, QueueRanges) else ()
+
+
+def partitions_of(
+    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
+) -> list[InputPartition]:
+    """Return the partitions of a plan: ranges split as the options say, and joined up to
+    ``rows_min`` messages."""
+    parts = tasks(
+        todo,
+        tasks_min=options.min_partitions,
+        rows_max=options.max_rows_per_partition,
+        rows_min=rows_min,
+    )
+    return [QueueRanges(part) for part in parts]
+
+
+class TopicReader(DataSourceReader):
+    """Reads topics from ``starting`` (default earliest) to ``ending`` (default latest)."""
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._pushed = Pushed(options.row_filter)
+        if options.pushes_filters:
+            self.pushFilters = Push(self._push)  # type: ignore[method-assign]
+
+    def _push(self, filters: Iterable[Filter]) -> list[Filter]:
+        self._pushed, rest = split_filters(filters, self._options.row_filter)
+        self._options = replace(self._options, row_filter=self._pushed.row_filter)
+        return rest
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task. Raises RouteNotFound, NotConnected, BadOption,
+        DataLoss."""
+        keep_loaded()
+        return wait_for_brokers(self._plan, self._options.outage, BATCH_OUTAGE_MS)
+
+    def _plan(self) -> list[InputPartition]:
+        options = self._options
+        found = find_queues(options)
+        queues = found.queues
+        starting = without_brokers(options.starting or _FROM_EARLIEST, found.without)
+        ending = without_brokers(options.ending or _TO_LATEST, found.without)
+        start = resolve(starting, queues, options.access)
+        end = end_of(ending, queues, options.access, options)
+        if isinstance(starting.position, AtGroup):
+            # The group's offset is beyond the end of the queue: its topic was deleted and
+            # recreated.
+            for queue in backward(start, end):
+                report_loss(queue, end[queue], start[queue], options)
+        else:
+            check_order(start, end, starting.option)
+
+        def at_time(moment_ms: int, asked: Sequence[MessageQueue]) -> Mapping[MessageQueue, int]:
+            return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
+
+        todo = ranges(*self._pushed.cut(start, end, at_time))
+        return partitions_of(todo, options, rows_min=TASK_ROWS_MAX)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
+        keep_loaded()
+        parts = ranges_of(partition)
+        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
+        return batches(parts, self._options, self._names)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -147,7 +190,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self) -> Offsets:
         access = self._options.access
         found = find_queues(self._options)
-        starting = without_brokers(self._options.starting or _LATEST, found.without)
+        starting = without_brokers(self._options.starting or _FROM_LATEST, found.without)
         start = resolve(starting, found.queues, access)
         if isinstance(starting.position, AtOffsets):
             check_order(start, offsets.latest(found.queues, access), starting.option)
@@ -235,7 +278,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch, also of one that is run again after a restart."""
         stop = from_json(end)
         begin = {**from_json(start).queues, **(stop.origin or {})}
-        return planned(ranges(begin, stop.queues), self._options)
+        return partitions_of(ranges(begin, stop.queues), self._options)
 
     def commit(self, end: Json) -> None:
         """Do nothing: Spark calls this one batch late, and not for the last batch."""
@@ -302,3 +345,65 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _since_batch_ms(self) -> int | None:
         return None if self._batch_ms is None else _clock.monotonic_ms() - self._batch_ms
+
+
+def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
+    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
+    sampled messages are gone.
+
+    Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
+    """
+    fullest = sorted(todo, key=len, reverse=True)[:SAMPLED_QUEUES]
+    samples = offsets.samples(
+        {part.queue: part.start for part in fullest}, access, rows=SAMPLED_ROWS
+    )
+    weighed = [
+        (len(part), samples[part.queue].size_bytes)
+        for part in fullest
+        if samples[part.queue].size_bytes > 0
+    ]
+    if not weighed:
+        return None
+    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
+    return max(1, int(bytes_max / mean_bytes))
+
+
+class LagReport:
+    """Keeps the committed offsets of a group at the end of the last finished batch."""
+
+    def __init__(self, group: str, access: Access) -> None:
+        self._group = group
+        self._access = access
+        self._reported: dict[MessageQueue, int] = {}
+
+    def report(self, reached: Offsets) -> None:
+        """Commit the offsets that changed since the last report."""
+        changed = {q: at for q, at in reached.items() if self._reported.get(q) != at}
+        if not changed:
+            return
+        # One request per broker: a broker that is away must not prevent commits on the others.
+        for name in sorted({queue.broker_name for queue in changed}):
+            self._report({q: at for q, at in changed.items() if q.broker_name == name})
+
+    def _report(self, changed: dict[MessageQueue, int]) -> None:
+        try:
+            self._make(changed)
+            offsets.commit(self._group, changed, self._access)
+        except ClientError as error:
+            log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
+            return
+        self._reported |= changed
+
+    def _make(self, changed: Offsets) -> None:
+        """Create the group on brokers where this query has not reported yet.
+
+        A broker may refuse that and still accept offsets of the group.
+        """
+        known = {queue.broker_name for queue in self._reported}
+        strange = [queue for queue in changed if queue.broker_name not in known]
+        if not strange:
+            return
+        try:
+            offsets.ensure_group(self._group, strange, self._access)
+        except BrokerRefused as error:
+            log.warning("group_not_created group=%s error=%r", self._group, str(error))
