@@ -15,10 +15,9 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark.brokers import offsets, wire
-from cometmq.spark.read import asking
-from cometmq.spark.read.asking import Holder
+from cometmq.spark.read import fetcher
+from cometmq.spark.read.fetcher import Replica, batches
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import batches
 from tests.compat.anchor import JavaCluster, fetch_jars, wait_until
 from tests.spark.topics import fill_all, make_topic, options
 
@@ -158,16 +157,16 @@ def last_of(queue: MessageQueue, end: int) -> PullMessage:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that messages came from, in order."""
     found: list[str] = []
-    settles = asking._settles
+    settles = fetcher._settles
 
-    def noted(answer: object, header: object, holder: Holder) -> bool:
+    def noted(answer: object, header: object, holder: Replica) -> bool:
         is_enough = settles(answer, header, holder)  # type: ignore[arg-type]
         if is_enough:
             found.append(holder.address)
         return is_enough
 
-    monkeypatch.setattr(asking, "_settles", noted)
-    monkeypatch.setattr(asking, "PAUSES_MS", (0, 10, 10, 10))
+    monkeypatch.setattr(fetcher, "_settles", noted)
+    monkeypatch.setattr(fetcher, "PAUSES_MS", (0, 10, 10, 10))
     return found
 
 

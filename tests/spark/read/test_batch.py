@@ -15,8 +15,7 @@ from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import offsets
 from cometmq.spark.read import filters
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.reader import TopicReader
-from cometmq.spark.read.rows import ranges_of
+from cometmq.spark.read.reader import TopicReader, ranges_of
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import access, fill, fill_all, make_topic, options
 

@@ -25,8 +25,8 @@ from cometmq.spark.read.corrupt import (
     clean,
     parse,
 )
+from cometmq.spark.read.fetcher import batches
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import batches
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, ScriptedCluster, pull_answer
 from tests.spark.topics import options

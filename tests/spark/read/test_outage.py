@@ -22,8 +22,8 @@ from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import cluster
 from cometmq.spark.options import BadOption
 from cometmq.spark.read import discovery
-from cometmq.spark.read.asking import pauses_ms
 from cometmq.spark.read.discovery import BrokerMissing, find_queues, wait_for_brokers
+from cometmq.spark.read.fetcher import pauses_ms
 from cometmq.spark.read.options import MissingBroker, Outage, ReadOptions, parse
 from cometmq.spark.read.reader import TopicReader, TopicStreamReader
 from cometmq.testing.cluster import SMALL_FILES

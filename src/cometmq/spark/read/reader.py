@@ -34,6 +34,7 @@ from cometmq.spark.read.discovery import (
     wait_for_brokers,
     without_brokers,
 )
+from cometmq.spark.read.fetcher import batches
 from cometmq.spark.read.filters import Push, Pushed, split_filters
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.options import caps_under, default_read_limit, is_enough
@@ -56,7 +57,6 @@ from cometmq.spark.read.positions import (
     end_of,
     resolve,
 )
-from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,10 +9,9 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.read import asking, rows
-from cometmq.spark.read.asking import Span
+from cometmq.spark.read import fetcher
+from cometmq.spark.read.fetcher import QueueFetcher, Span
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import QueuePuller
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options
@@ -22,13 +21,13 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PAUSES_MS", (0, 1, 1))
+    monkeypatch.setattr(fetcher, "PAUSES_MS", (0, 1, 1))
 
 
 def spans(*scripts: Script, start: int, stop: int) -> list[Span]:
     with ScriptedCluster("T", *scripts) as cluster:
-        puller = QueuePuller(QUEUE, options(cluster.namesrv, "T"))
-        return list(puller.spans(Range(QUEUE, start, stop)))
+        fetching = QueueFetcher(QUEUE, options(cluster.namesrv, "T"))
+        return list(fetching.spans(Range(QUEUE, start, stop)))
 
 
 def bytes_of(start: int, stop: int) -> bytes:
@@ -40,10 +39,10 @@ def test_pulls_are_joined_into_one_span() -> None:
 
 
 def test_spans_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "BLOCK_ROWS", 6)
+    monkeypatch.setattr(fetcher, "BLOCK_ROWS", 6)
     found = spans(holder(0, 99), start=0, stop=14)
     assert found == [Span(at, min(at + 6, 14), bytes_of(at, min(at + 6, 14))) for at in (0, 6, 12)]
-    monkeypatch.setattr(rows, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(fetcher, "BLOCK_BYTES", 1)
     assert len(spans(holder(0, 99), start=0, stop=14)) == 5
 
 
@@ -125,9 +124,9 @@ def test_a_refusal_is_not_repeated() -> None:
 
 def test_an_unknown_broker_is_waited_for_and_named() -> None:
     with ScriptedCluster("T", holder(0, 9)) as cluster:
-        puller = QueuePuller(MessageQueue("T", "broker-z", 0), options(cluster.namesrv, "T"))
+        fetching = QueueFetcher(MessageQueue("T", "broker-z", 0), options(cluster.namesrv, "T"))
         with pytest.raises(NotConnected, match="broker-z"):
-            list(puller.spans(Range(QUEUE, 0, 1)))
+            list(fetching.spans(Range(QUEUE, 0, 1)))
 
 
 def test_pulls_are_in_flight_together_and_none_is_lost() -> None:

@@ -9,11 +9,11 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.read import asking
+from cometmq.spark.read import fetcher
+from cometmq.spark.read.fetcher import batches
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import batches
 from cometmq.testing.cluster import Cluster
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
@@ -25,7 +25,7 @@ NAMES = ("queue_offset", "tags", "body")
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PAUSES_MS", (0, 1))
+    monkeypatch.setattr(fetcher, "PAUSES_MS", (0, 1))
 
 
 def offsets(parts: list[Range], read: ReadOptions) -> list[int]:

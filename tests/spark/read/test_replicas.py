@@ -8,8 +8,8 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.read import asking
-from cometmq.spark.read.asking import Asker, onward
+from cometmq.spark.read import fetcher
+from cometmq.spark.read.fetcher import ReplicaClient, next_offset
 from cometmq.spark.read.filters import RowFilter, parse
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options
@@ -20,7 +20,7 @@ EVERYTHING = RowFilter()
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PAUSES_MS", (0, 1, 1, 1))
+    monkeypatch.setattr(fetcher, "PAUSES_MS", (0, 1, 1, 1))
 
 
 class Seen:
@@ -50,23 +50,23 @@ def closed(request: Request[Any]) -> Answer:
     return pull_answer(ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset)
 
 
-def asker(
+def client(
     cluster: ScriptedCluster,
     queue: MessageQueue = QUEUE,
     row_filter: RowFilter = EVERYTHING,
     **extra: str,
-) -> Asker:
-    return Asker(queue, options(cluster.namesrv, "T", **extra).access, row_filter)
+) -> ReplicaClient:
+    return ReplicaClient(queue, options(cluster.namesrv, "T", **extra).access, row_filter)
 
 
 def test_the_master_is_asked_unless_slaves_are_preferred() -> None:
     master, slave = Seen(holder(0, 9)), Seen(holder(0, 9))
     with ScriptedCluster("T", master, slave) as cluster:
-        asker(cluster).ask(0, 5)
+        client(cluster).pull(0, 5)
         assert (len(master.requests), len(slave.requests)) == (1, 0)
-        preferring = asker(cluster, readFrom="slave")
-        preferring.ask(0, 5)
-        preferring.ask(3, 5)
+        preferring = client(cluster, readFrom="slave")
+        preferring.pull(0, 5)
+        preferring.pull(3, 5)
         assert (len(master.requests), len(slave.requests)) == (1, 2)
 
 
@@ -74,7 +74,7 @@ def test_queues_are_spread_over_slaves() -> None:
     slaves = [Seen(holder(0, 9)) for _ in range(3)]
     with ScriptedCluster("T", Seen(holder(0, 9)), *slaves) as cluster:
         for queue_id in range(6):
-            asker(cluster, MessageQueue("T", "broker-a", queue_id), readFrom="slave").ask(0, 5)
+            client(cluster, MessageQueue("T", "broker-a", queue_id), readFrom="slave").pull(0, 5)
     assert [len(slave.requests) for slave in slaves] == [2, 2, 2]
 
 
@@ -94,8 +94,8 @@ def test_queues_are_spread_over_slaves() -> None:
 )
 def test_what_a_slave_lacks_is_asked_of_the_master(slave: Script) -> None:
     with ScriptedCluster("T", holder(0, 9), slave) as cluster:
-        answer = asker(cluster, readFrom="slave").ask(6, 2)
-        assert (answer.code, onward(answer)) == (0, 8)
+        answer = client(cluster, readFrom="slave").pull(6, 2)
+        assert (answer.code, next_offset(answer)) == (0, 8)
 
 
 def test_a_late_slave_alone_is_no_loss() -> None:
@@ -104,37 +104,37 @@ def test_a_late_slave_alone_is_no_loss() -> None:
             ScriptedCluster("T", away, behind) as cluster,
             pytest.raises(NotConnected),
         ):
-            asker(cluster).ask(6, 2)
+            client(cluster).pull(6, 2)
 
 
 def test_a_slave_alone_gives_what_it_has() -> None:
     with ScriptedCluster("T", away, holder(0, 9)) as cluster:
-        assert onward(asker(cluster).ask(6, 2)) == 8
+        assert next_offset(client(cluster).pull(6, 2)) == 8
 
 
 def test_without_a_master_in_the_route_the_slaves_are_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ScriptedCluster("T", holder(0, 4)) as cluster:
-        only = asking.Holder(cluster.brokers[0].address, is_master=False)
-        monkeypatch.setattr(asking, "holders", lambda *_, **__: [only])
+        only = fetcher.Replica(cluster.brokers[0].address, is_master=False)
+        monkeypatch.setattr(fetcher, "replicas", lambda *_, **__: [only])
         with pytest.raises(NotConnected, match="slaves have not reached offset 6 of queue 0 of T"):
-            asker(cluster).ask(6, 2)
+            client(cluster).pull(6, 2)
 
 
 def test_the_masters_word_is_enough() -> None:
     master = Seen(holder(7, 9))
     with ScriptedCluster("T", master, holder(0, 4)) as cluster:
-        answer = asker(cluster, readFrom="slave").ask(5, 2)
-        assert (answer.code, onward(answer)) == (ResponseCode.PULL_OFFSET_MOVED, 7)
+        answer = client(cluster, readFrom="slave").pull(5, 2)
+        assert (answer.code, next_offset(answer)) == (ResponseCode.PULL_OFFSET_MOVED, 7)
     assert len(master.requests) == 1
 
 
 def test_a_master_that_has_nothing_is_asked_again_before_it_is_believed() -> None:
     master = Seen(holder(0, 5))
     with ScriptedCluster("T", master) as cluster:
-        assert asker(cluster).ask(5, 2).code == ResponseCode.PULL_NOT_FOUND
-    assert len(master.requests) == asking.TURNS_OF_NOTHING
+        assert client(cluster).pull(5, 2).code == ResponseCode.PULL_NOT_FOUND
+    assert len(master.requests) == fetcher.EMPTY_ROUNDS
 
 
 def test_a_skip_by_a_filter_is_believed_of_a_slave() -> None:
@@ -143,8 +143,8 @@ def test_a_skip_by_a_filter_is_believed_of_a_slave() -> None:
 
     master = Seen(holder(0, 9))
     with ScriptedCluster("T", master, skips) as cluster:
-        found = asker(cluster, row_filter=parse({"filter": "a"}), readFrom="slave").ask(5, 2)
-        assert onward(found) == 8
+        found = client(cluster, row_filter=parse({"filter": "a"}), readFrom="slave").pull(5, 2)
+        assert next_offset(found) == 8
     assert master.requests == []
 
 
@@ -169,8 +169,8 @@ def test_a_broker_that_cannot_filter_gives_everything(
     refused: Answer = (refusal[0], refusal[1], b"")
     script = Seen(plain)
     with ScriptedCluster("T", script) as cluster:
-        one = asker(cluster, row_filter=RowFilter(sql="CONTAINS(a, 'x')"))
-        seen = [one.filters, onward(one.ask(0, 3)), one.filters, onward(one.ask(3, 3))]
+        one = client(cluster, row_filter=RowFilter(sql="CONTAINS(a, 'x')"))
+        seen = [one.filters, next_offset(one.pull(0, 3)), one.filters, next_offset(one.pull(3, 3))]
     assert seen == [True, 3, False, 6]
     assert script.expressions == [("CONTAINS(a, 'x')", "SQL92"), ("*", "TAG"), ("*", "TAG")]
 
@@ -179,9 +179,9 @@ def test_queue_entries_that_hold_no_tags_are_not_filtered_by_the_broker() -> Non
     scheduled = MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 0)
     script = Seen(holder(0, 9))
     with ScriptedCluster("T", script) as cluster:
-        one = asker(cluster, scheduled, parse({"filter": "a"}))
+        one = client(cluster, scheduled, parse({"filter": "a"}))
         assert not one.filters
-        one.ask(0, 3)
+        one.pull(0, 3)
     assert script.expressions == [("*", "TAG")]
 
 
@@ -190,7 +190,7 @@ def test_a_masters_refusal_ends_it() -> None:
         ScriptedCluster("T", lambda _: (ResponseCode.NO_PERMISSION, {}, b"")) as cluster,
         pytest.raises(BrokerRefused, match="code 16"),
     ):
-        asker(cluster).ask(0, 1)
+        client(cluster).pull(0, 1)
 
 
 def test_places_asked_for_together() -> None:
@@ -202,13 +202,13 @@ def test_places_asked_for_together() -> None:
         return healthy(request) if left[0] >= 0 else None
 
     with ScriptedCluster("T", dies) as cluster:
-        one = asker(cluster)
-        assert not one.knows_whom(set())
-        assert onward(one.ask(0, 1)) == 1
-        assert one.knows_whom(set())
-        with one.ahead() as pulls:
-            pulls.ask([(1, 2), (3, 2)])
-            assert [onward(pulls.answer()) for _ in range(2)] == [3, 5]
-            pulls.ask([(5, 1)])
+        one = client(cluster)
+        assert not one.has_replica(set())
+        assert next_offset(one.pull(0, 1)) == 1
+        assert one.has_replica(set())
+        with one.pipeline() as pulls:
+            pulls.send([(1, 2), (3, 2)])
+            assert [next_offset(pulls.receive()) for _ in range(2)] == [3, 5]
+            pulls.send([(5, 1)])
             with pytest.raises(NotConnected):
-                pulls.answer()
+                pulls.receive()
