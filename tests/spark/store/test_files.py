@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.core.errors import NoStore
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.spark.store import directory
-from cometmq.spark.store.directory import (
-    LogFile,
-    NoStore,
+from cometmq.spark.store import files
+from cometmq.spark.store.files import (
+    LogFileStatus,
     find_record,
     has_queues,
     log_end,
@@ -30,7 +30,7 @@ def record(position: int, body: bytes = b"body") -> bytes:
     return bytes(raw)
 
 
-def written(root: Path, counts: list[int], base: int = 0) -> list[LogFile]:
+def written(root: Path, counts: list[int], base: int = 0) -> list[LogFileStatus]:
     """Log files with so many records each; all but the last are closed by a blank."""
     folder = root / "commitlog"
     folder.mkdir(parents=True)
@@ -89,16 +89,16 @@ def test_damage_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_a_last_record_longer_than_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "_PIECE_BYTES", 150)
-    files = written(tmp_path, [2])
-    raw = bytearray(Path(files[0].path).read_bytes())
+    monkeypatch.setattr(files, "_SEARCH_BYTES", 150)
+    logs = written(tmp_path, [2])
+    raw = bytearray(Path(logs[0].path).read_bytes())
     long = record(2 * SIZE, bytes(1_000))
     raw[2 * SIZE : 2 * SIZE + len(long)] = long
-    Path(files[0].path).write_bytes(raw)
-    assert log_end(files) == 2 * SIZE + len(long)
+    Path(logs[0].path).write_bytes(raw)
+    assert log_end(logs) == 2 * SIZE + len(long)
     raw[2 * SIZE + 500] = 1
-    Path(files[0].path).write_bytes(raw)
-    assert log_end(files) == 2 * SIZE
+    Path(logs[0].path).write_bytes(raw)
+    assert log_end(logs) == 2 * SIZE
 
 
 def test_the_next_record_from_any_byte(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_behind_a_hole(tmp_path: Path) -> None:
         out.seek(at)
         out.write(record(at))
         out.truncate(at * 2)
-    file = LogFile(str(path), 0, at * 2)
+    file = LogFileStatus(str(path), 0, at * 2)
     with opened(file.path) as handle:
         assert find_record(handle, file, 0, file.stop) == at
         assert find_record(handle, file, at + 1, file.stop) == -1

@@ -6,9 +6,8 @@ import pytest
 
 from cometmq.message.model import MessageQueue
 from cometmq.spark.read.topics import Assigned, Pattern, Topics
-from cometmq.spark.store import survey
-from cometmq.spark.store.planning import LogPart, QueuePart
-from cometmq.spark.store.survey import is_wanted
+from cometmq.spark.store import planning
+from cometmq.spark.store.planning import LogPart, QueuePart, is_wanted
 from tests.spark.store.reading import planned
 from tests.store.stores import fill, opened, put, run_round
 
@@ -28,7 +27,7 @@ def test_what_is_wanted() -> None:
 def test_few_messages_of_a_large_log_are_read_by_their_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "LAST_MOMENTS_BYTES", 0)
+    monkeypatch.setattr(planning, "LAST_MOMENTS_BYTES", 0)
     store = opened(tmp_path / "s")
     for number in range(3):
         put(store, "rare", 0, b"%d" % number)

@@ -1,16 +1,15 @@
 """Parts of logs and queues, shared among tasks."""
 
-from cometmq.spark.store.directory import LogFile
-from cometmq.spark.store.options import StoreRoot
+from cometmq.spark.store.files import LogFileStatus
+from cometmq.spark.store.options import RequestedRanges, StoreRoot
 from cometmq.spark.store.planning import QueuePart, join, log_parts, queue_parts
-from cometmq.spark.store.windows import Windows
 
 ROOT = StoreRoot("/s", "b")
-FILES = [LogFile("/s/0", 0, 100), LogFile("/s/1", 100, 100)]
+FILES = [LogFileStatus("/s/0", 0, 100), LogFileStatus("/s/1", 100, 100)]
 
 
 def test_a_log_is_cut_within_its_files() -> None:
-    parts = log_parts(ROOT, FILES, 30, 150, Windows(), 0, 40)
+    parts = log_parts(ROOT, FILES, 30, 150, RequestedRanges(), 0, 40)
     assert [(part.start, part.stop) for part in parts] == [
         (30, 70),
         (70, 100),
@@ -18,7 +17,7 @@ def test_a_log_is_cut_within_its_files() -> None:
         (140, 150),
     ]
     assert [part.file.path for part in parts] == ["/s/0", "/s/0", "/s/1", "/s/1"]
-    assert not log_parts(ROOT, FILES, 150, 150, Windows(), 0, 40)
+    assert not log_parts(ROOT, FILES, 150, 150, RequestedRanges(), 0, 40)
 
 
 def test_a_queue_is_cut_evenly() -> None:
@@ -29,6 +28,6 @@ def test_a_queue_is_cut_evenly() -> None:
 
 
 def test_small_neighbours_share_a_task() -> None:
-    parts = log_parts(ROOT, FILES, 0, 200, Windows(), 0, 30)
+    parts = log_parts(ROOT, FILES, 0, 200, RequestedRanges(), 0, 30)
     assert [sum(part.size_bytes for part in each) for each in join(parts, 60)] == [60, 40, 60, 40]
     assert join([], 10) == []

@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.spark.store import pieces
-from cometmq.spark.store.directory import LogFile
-from cometmq.spark.store.options import StoreRoot
-from cometmq.spark.store.pieces import Damage, blocks
+from cometmq.spark.store import files
+from cometmq.spark.store.files import DamagedBytes, LogFileStatus, blocks
+from cometmq.spark.store.options import RequestedRanges, StoreRoot
 from cometmq.spark.store.planning import LogPart
-from cometmq.spark.store.windows import Windows
-from tests.spark.store.test_directory import SIZE, record
+from tests.spark.store.test_files import SIZE, record
 
 pytestmark = pytest.mark.core
 
@@ -21,20 +19,20 @@ BASE = 1 << 30
 def part(tmp_path: Path, raw: bytes, start: int = 0, stop: int | None = None) -> LogPart:
     path = tmp_path / "log"
     path.write_bytes(raw)
-    file = LogFile(str(path), BASE, len(raw))
+    file = LogFileStatus(str(path), BASE, len(raw))
     end = len(raw) if stop is None else stop
-    return LogPart(StoreRoot("/s", "b"), file, BASE + start, BASE + end, Windows(), 0)
+    return LogPart(StoreRoot("/s", "b"), file, BASE + start, BASE + end, RequestedRanges(), 0)
 
 
 def ten() -> bytearray:
     return bytearray(b"".join(record(BASE + at * SIZE) for at in range(10)))
 
 
-def found(of: LogPart) -> list[int | Damage]:
+def found(of: LogPart) -> list[int | DamagedBytes]:
     """Numbers of the records, and damage as it is told."""
-    rows: list[int | Damage] = []
-    for each in blocks(of):
-        if isinstance(each, Damage):
+    rows: list[int | DamagedBytes] = []
+    for each in blocks(of.file, of.start, of.stop, of.root.broker_name):
+        if isinstance(each, DamagedBytes):
             rows.append(each)
         else:
             physical = each.number("physical_offset") - BASE
@@ -58,7 +56,7 @@ def test_a_record_is_of_the_part_in_which_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, start: int, stop: int,
     expected: range,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(files, "BLOCK_BYTES", piece_bytes)
     assert found(part(tmp_path, bytes(ten()), start, stop)) == list(expected)
 
 
@@ -76,7 +74,7 @@ def test_damage_and_what_follows_it(tmp_path: Path, at: int, problem: str) -> No
     raw = ten()
     raw[3 * SIZE + at] ^= 0x7F
     rows = found(part(tmp_path, bytes(raw)))
-    (damage,) = [row for row in rows if isinstance(row, Damage)]
+    (damage,) = [row for row in rows if isinstance(row, DamagedBytes)]
     assert (damage.start, damage.stop) == (BASE + 3 * SIZE, BASE + 4 * SIZE)
     assert problem in damage.problem
     assert rows == [0, 1, 2, damage, *range(4, 10)]
@@ -86,5 +84,5 @@ def test_damage_up_to_the_end(tmp_path: Path) -> None:
     raw = bytes(ten()[: 9 * SIZE]) + bytes(2_000)
     *rows, damage = found(part(tmp_path, raw))
     assert rows == list(range(9))
-    assert isinstance(damage, Damage)
+    assert isinstance(damage, DamagedBytes)
     assert damage.stop == BASE + len(raw)
