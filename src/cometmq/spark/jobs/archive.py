@@ -1,5 +1,9 @@
 """Copies topics into an archive, each message once, so that they outlive the brokers' retention.
 
+An archive is a table of messages, partitioned by topic and day of storing (UTC). It has the
+source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to 23 if it
+was created with hours. It is a Parquet or a Delta table, as its folder shows.
+
 A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
 batches, so the run after a killed one continues where that one stopped. Store directories are read
 in one batch, which leaves out what the archive has of each queue. Files get about the requested
@@ -12,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -20,19 +24,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.core.errors import CometError
-from cometmq.spark.jobs.archived import (
-    ORDER,
-    QUEUE,
-    SEARCHABLE,
-    ArchiveTable,
-    archived,
-    dated,
-    ends,
-    kind_of,
-    partitions,
-    table_at,
-)
-from cometmq.spark.jobs.inputs import Places, chosen, messages
+from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
 from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
@@ -48,6 +40,7 @@ from cometmq.spark.tables.datafiles import DATA, Folder, LocalFolder, folder_at,
 from cometmq.spark.tables.parquet import (
     BatchLog,
     DataFile,
+    ParquetTable,
     Replaced,
     replace_files,
     replaced_files,
@@ -60,6 +53,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+QUEUE: Final = ("topic", "broker_name", "queue_id")
+ORDER: Final = (*QUEUE, "queue_offset")
+
+#: Bloom filters of message ids. A search by id then reads only the parts of files that may contain
+#: it. A filter that is not adaptive takes a megabyte, however few the rows are.
+SEARCHABLE: Final = {
+    "parquet.bloom.filter.enabled#msg_id": "true",
+    "parquet.bloom.filter.adaptive.enabled": "true",
+}
+
 SMALL: Final = 0.75
 """A file below this fraction of the requested size is joined with others."""
 
@@ -67,6 +70,9 @@ _RUN_OFFSETS: Final = 10_000
 """Number of consecutive offsets of a queue that stay in one file if a partition is split into
 several."""
 
+_HOUR_MS: Final = 3_600_000
+_QUERY_ID: Final = "sql.streaming.queryId"
+_ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 Partition = tuple[str, ...]
 
 
@@ -80,6 +86,191 @@ class CountDiffers(CometError):
         super().__init__(f"{path}: {read} rows were read and {written} written; nothing is changed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions(Places):
+    """Options of the job archive: the messages, the target, and the form of the archive."""
+
+    target: Annotated[str, JobOption("Path or URL of the archive.", positional=True)]
+    format: Annotated[Literal["parquet", "delta"], JobOption("Format of the tables.")] = "parquet"
+    hours: Annotated[bool, JobOption("Also partition by hour of the day.")] = False
+    file_bytes: Annotated[
+        int, JobOption("Approximate size of a file.", name="file-size", read=size_bytes)
+    ] = 128_000_000
+    batch_messages: Annotated[int, JobOption("Messages per micro-batch of the stream.")] = 1_000_000
+    checkpoint: Annotated[
+        str, JobOption("Checkpoint directory of the stream; the default is in the archive.")
+    ] = ""
+    every_ms: Annotated[
+        int,
+        JobOption(
+            "Follow the topics, with a micro-batch at this interval.", name="every", read=span_ms
+        ),
+    ] = 0
+    compact: Annotated[bool, JobOption("Compact the small files of the archive instead.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """Result of a run. ``messages`` were added in ``batches``; ``known`` batches already
+    existed."""
+
+    target: str
+    messages: int = 0
+    batches: int = 0
+    known: int = 0
+    files_before: int = 0
+    files_after: int = 0
+
+
+class ArchiveTable(Protocol):
+    """The kinds of tables that an archive can use."""
+
+    def apply(self, rows: DataFrame, mark: Mark) -> bool:
+        """Append a batch once."""
+
+    def last(self, spark: SparkSession, query: str) -> int:
+        """Return the highest batch of a query, NO_BATCH before its first."""
+
+
+def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silent) -> ArchiveReport:
+    """Archive the current messages, or follow the topics until interrupted if ``every_ms`` is
+    given.
+
+    Raises BadOption if the options contradict each other.
+    """
+    if options.compact:
+        before, after = compact(spark, options.target, options.file_bytes, progress)
+        return ArchiveReport(options.target, files_before=before, files_after=after)
+    table = table_at(options.target, options.format, hours=options.hours)
+    archiver = Archiver(table, options)
+    if options.archive:
+        raise BadOption("archive", "an archive is made from a cluster or from store directories")
+    if "live" not in options.named():
+        _add_stores(spark, options, archiver, progress)
+    elif options.stores:
+        raise BadOption("store", "give either a cluster or store directories")
+    elif options.every_ms:
+        start(spark, options, archiver).awaitTermination()
+    else:
+        query = _writer(spark, options, archiver).trigger(availableNow=True).start()
+        drained(query, "archive", progress)
+    return archiver.report()
+
+
+def start(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> StreamingQuery:
+    """Follow the topics until the query is stopped."""
+    trigger = f"{options.every_ms} milliseconds"
+    return _writer(spark, options, archiver).trigger(processingTime=trigger).start()
+
+
+def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> DataStreamWriter:
+    if options.until_ms is not None:
+        raise BadOption("until", "a stream has no end: use --since, or archive a store directory")
+    reader = spark.readStream.format("rocketmq").schema(DDL)
+    reader = reader.option("nameservers", options.nameservers)
+    reader = reader.option("maxOffsetsPerTrigger", options.batch_messages)
+    reader = reader.options(**chosen(options))
+    if options.since_ms is None:
+        reader = reader.option("startingOffsets", "earliest")
+    else:
+        reader = reader.option("startingTimestamp", str(options.since_ms))
+    rows = reader.options(**options.read_options).load()
+    checkpoint = options.checkpoint or f"{options.target.rstrip('/')}/_checkpoint"
+    return rows.writeStream.foreachBatch(archiver).option("checkpointLocation", checkpoint)
+
+
+def _add_stores(
+    spark: SparkSession, options: ArchiveOptions, archiver: Archiver, progress: Progress
+) -> None:
+    """Add the messages of store directories that the archive lacks, as one batch."""
+    table = table_at(options.target, options.format, hours=options.hours)
+    rows = messages(spark, options, NAMES).drop("place")
+    try:
+        known = ends(read_archive(spark, options.target), options.topics)
+    except BadOption:
+        pass  # the first batch creates it
+    else:
+        same = [f.col(f"m.{name}").eqNullSafe(f.col(f"k.{name}")) for name in QUEUE]
+        joined = rows.alias("m").join(f.broadcast(known.alias("k")), same, "left")
+        new = f.col("archived_to").isNull() | (f.col("m.queue_offset") > f.col("archived_to"))
+        rows = joined.where(new).select("m.*")
+    query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
+    with progress_reported(spark, "archive", progress):
+        if not rows.isEmpty():
+            archiver.add(rows, Mark(query, table.last(spark, query) + 1))
+
+
+class Archiver:
+    """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
+
+    def __init__(self, table: ArchiveTable, options: ArchiveOptions) -> None:
+        self._table = table
+        self._options = options
+        self.messages = self.batches = self.known = 0
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        self.add(rows, Mark(query, batch))
+
+    def add(self, rows: DataFrame, mark: Mark) -> None:
+        """Append a batch unless the archive has it."""
+        seen = Observation()
+        observed = rows.observe(seen, f.count("*").alias("messages"))
+        if self._table.apply(shaped(observed, self._options), mark):
+            self.batches += 1
+            self.messages += int(seen.get["messages"])
+        else:
+            self.known += 1
+
+    def report(self) -> ArchiveReport:
+        """Return the counts so far."""
+        return ArchiveReport(self._options.target, self.messages, self.batches, self.known)
+
+
+def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
+    """Return the rows as they are written: in tasks of a file's size, ordered by queue and
+    offset."""
+    spark = rows.sparkSession
+    # Only adaptive plans join and split tasks by size; Spark turns them off in a stream.
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    spark.conf.set(_ADVISED, str(options.file_bytes))
+    folders = partitions(hours=options.hours)
+    balanced = dated(rows, hours=options.hours).hint("rebalance", *folders)
+    return balanced.sortWithinPartitions(*folders, *(name for name in ORDER if name != "topic"))
+
+
+def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
+    """Return the table to write. ``kind`` is parquet or delta."""
+    if kind == "delta":
+        from cometmq.spark.tables.delta import DeltaLakeTable
+
+        return DeltaLakeTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+    return ParquetTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+
+
+def partitions(*, hours: bool) -> tuple[str, ...]:
+    """Return the columns that become folders."""
+    return ("topic", "day", "hour") if hours else ("topic", "day")
+
+
+def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
+    """Return messages in the form of an archive. Days are UTC, whatever the session's time zone
+    is."""
+    stored_ms = f.unix_millis("store_timestamp")
+    day = f.date_from_unix_date(f.floor(stored_ms / (24 * _HOUR_MS)).cast("int")).cast("string")
+    found = messages.select(*NAMES).withColumn("day", day)
+    if not hours:
+        return found
+    hour = f.pmod(f.floor(stored_ms / _HOUR_MS), f.lit(24)).cast("string")
+    return found.withColumn("hour", f.lpad(hour, 2, "0"))
+
+
+def ends(found: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Return the highest offset of each queue in an archive, as ``archived_to``."""
+    chosen = found.where(f.col("topic").isin(*topics)) if topics else found
+    return chosen.groupBy(*QUEUE).agg(f.max("queue_offset").alias("archived_to"))
+
+
 def compact(
     spark: SparkSession, path: str, file_bytes: int, progress: Progress = silent
 ) -> tuple[int, int]:
@@ -88,7 +279,7 @@ def compact(
     Raises BadOption if there is no archive, CountDiffers.
     """
     if kind_of(spark, path) == "delta":
-        return _delta(spark, path, file_bytes)
+        return _compact_delta(spark, path, file_bytes)
     folder = folder_at(path, spark)
     log = BatchLog(folder)
     before = replaced_files(folder)
@@ -171,7 +362,7 @@ def _remove_replaced(folder: Folder, before: Replaced, files: Sequence[DataFile]
             folder.remove(name)
 
 
-def _delta(spark: SparkSession, path: str, file_bytes: int) -> tuple[int, int]:
+def _compact_delta(spark: SparkSession, path: str, file_bytes: int) -> tuple[int, int]:
     from deltalake import DeltaTable
 
     folder = folder_at(path, spark)
@@ -180,152 +371,3 @@ def _delta(spark: SparkSession, path: str, file_bytes: int) -> tuple[int, int]:
     before = len(table.file_uris())
     table.optimize.compact(target_size=file_bytes)
     return before, len(table.file_uris())
-
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions(Places):
-    """Options of the job archive: the messages, the target, and the form of the archive."""
-
-    target: Annotated[str, JobOption("Path or URL of the archive.", positional=True)]
-    format: Annotated[Literal["parquet", "delta"], JobOption("Format of the tables.")] = "parquet"
-    hours: Annotated[bool, JobOption("Also partition by hour of the day.")] = False
-    file_bytes: Annotated[
-        int, JobOption("Approximate size of a file.", name="file-size", read=size_bytes)
-    ] = 128_000_000
-    batch_messages: Annotated[int, JobOption("Messages per micro-batch of the stream.")] = 1_000_000
-    checkpoint: Annotated[
-        str, JobOption("Checkpoint directory of the stream; the default is in the archive.")
-    ] = ""
-    every_ms: Annotated[
-        int,
-        JobOption(
-            "Follow the topics, with a micro-batch at this interval.", name="every", read=span_ms
-        ),
-    ] = 0
-    compact: Annotated[bool, JobOption("Compact the small files of the archive instead.")] = False
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveReport:
-    """Result of a run. ``messages`` were added in ``batches``; ``known`` batches already
-    existed."""
-
-    target: str
-    messages: int = 0
-    batches: int = 0
-    known: int = 0
-    files_before: int = 0
-    files_after: int = 0
-
-
-class Archiver:
-    """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
-
-    def __init__(self, table: ArchiveTable, options: ArchiveOptions) -> None:
-        self._table = table
-        self._options = options
-        self.messages = self.batches = self.known = 0
-
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
-        self.add(rows, Mark(query, batch))
-
-    def add(self, rows: DataFrame, mark: Mark) -> None:
-        """Append a batch unless the archive has it."""
-        seen = Observation()
-        observed = rows.observe(seen, f.count("*").alias("messages"))
-        if self._table.apply(shaped(observed, self._options), mark):
-            self.batches += 1
-            self.messages += int(seen.get["messages"])
-        else:
-            self.known += 1
-
-    def report(self) -> ArchiveReport:
-        """Return the counts so far."""
-        return ArchiveReport(self._options.target, self.messages, self.batches, self.known)
-
-
-def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silent) -> ArchiveReport:
-    """Archive the current messages, or follow the topics until interrupted if ``every_ms`` is
-    given.
-
-    Raises BadOption if the options contradict each other.
-    """
-    if options.compact:
-        from cometmq.spark.jobs.archive import compact
-
-        before, after = compact(spark, options.target, options.file_bytes, progress)
-        return ArchiveReport(options.target, files_before=before, files_after=after)
-    table = table_at(options.target, options.format, hours=options.hours)
-    archiver = Archiver(table, options)
-    if options.archive:
-        raise BadOption("archive", "an archive is made from a cluster or from store directories")
-    if "live" not in options.named():
-        _add_stores(spark, options, archiver, progress)
-    elif options.stores:
-        raise BadOption("store", "give either a cluster or store directories")
-    elif options.every_ms:
-        start(spark, options, archiver).awaitTermination()
-    else:
-        query = _writer(spark, options, archiver).trigger(availableNow=True).start()
-        drained(query, "archive", progress)
-    return archiver.report()
-
-
-def start(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> StreamingQuery:
-    """Follow the topics until the query is stopped."""
-    trigger = f"{options.every_ms} milliseconds"
-    return _writer(spark, options, archiver).trigger(processingTime=trigger).start()
-
-
-def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) -> DataStreamWriter:
-    if options.until_ms is not None:
-        raise BadOption("until", "a stream has no end: use --since, or archive a store directory")
-    reader = spark.readStream.format("rocketmq").schema(DDL)
-    reader = reader.option("nameservers", options.nameservers)
-    reader = reader.option("maxOffsetsPerTrigger", options.batch_messages)
-    reader = reader.options(**chosen(options))
-    if options.since_ms is None:
-        reader = reader.option("startingOffsets", "earliest")
-    else:
-        reader = reader.option("startingTimestamp", str(options.since_ms))
-    rows = reader.options(**options.read_options).load()
-    checkpoint = options.checkpoint or f"{options.target.rstrip('/')}/_checkpoint"
-    return rows.writeStream.foreachBatch(archiver).option("checkpointLocation", checkpoint)
-
-
-def _add_stores(
-    spark: SparkSession, options: ArchiveOptions, archiver: Archiver, progress: Progress
-) -> None:
-    """Add the messages of store directories that the archive lacks, as one batch."""
-    table = table_at(options.target, options.format, hours=options.hours)
-    rows = messages(spark, options, NAMES).drop("place")
-    try:
-        known = ends(archived(spark, options.target), options.topics)
-    except BadOption:
-        pass  # the first batch creates it
-    else:
-        same = [f.col(f"m.{name}").eqNullSafe(f.col(f"k.{name}")) for name in QUEUE]
-        joined = rows.alias("m").join(f.broadcast(known.alias("k")), same, "left")
-        new = f.col("archived_to").isNull() | (f.col("m.queue_offset") > f.col("archived_to"))
-        rows = joined.where(new).select("m.*")
-    query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
-    with progress_reported(spark, "archive", progress):
-        if not rows.isEmpty():
-            archiver.add(rows, Mark(query, table.last(spark, query) + 1))
-
-
-def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
-    """Return the rows as they are written: in tasks of a file's size, ordered by queue and
-    offset."""
-    spark = rows.sparkSession
-    # Only adaptive plans join and split tasks by size; Spark turns them off in a stream.
-    spark.conf.set("spark.sql.adaptive.enabled", "true")
-    spark.conf.set(_ADVISED, str(options.file_bytes))
-    folders = partitions(hours=options.hours)
-    balanced = dated(rows, hours=options.hours).hint("rebalance", *folders)
-    return balanced.sortWithinPartitions(*folders, *(name for name in ORDER if name != "topic"))

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.spark.jobs.job import JobOption, Progress, silent
-from cometmq.spark.jobs.pool import SparkPool
+from cometmq.spark.jobs.job import JobOption, Progress, SparkPool, silent
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles

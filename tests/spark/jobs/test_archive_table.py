@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.archived import dated, ends, partitions
+from cometmq.spark.jobs.archive import dated, ends, partitions
 from cometmq.spark.schema import DDL, NAMES
 
 pytestmark = pytest.mark.spark
