@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cometmq.spark.jobs.stats import GroupLag, HotKey, Measured, StatsReport, page, skews, span
+from cometmq.spark.jobs.stats import skews
+from cometmq.spark.jobs.statsreport import GroupLag, HotKey, Measured, StatsReport, page, span
 
 SPREAD = {"p50": 3, "p95": 40, "p99": 900, "max": 60_000}
 
