@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+
 import msgspec
 from pyspark.sql import functions as f
+
 from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
 from cometmq.client.blocking import Client

@@ -23,7 +23,6 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, ClientError
 from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.offsets import EndOffsets
-from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
 from cometmq.spark.read.discovery import (
@@ -57,6 +56,7 @@ from cometmq.spark.read.positions import (
     end_of,
     resolve,
 )
+from cometmq.spark.workermemory import keep_loaded
 
 if TYPE_CHECKING:
     import pyarrow as pa

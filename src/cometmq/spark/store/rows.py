@@ -17,7 +17,6 @@ from cometmq.message.model import MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
 from cometmq.spark.decode import Block
-from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read.corrupt import Mode, clean, quarantine, read_block, safe_name
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.store.files import (
@@ -31,6 +30,7 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.planning import LogPart, Part, QueuePart, is_wanted, plan
+from cometmq.spark.workermemory import keep_loaded
 from cometmq.store.layout import HOLE_SIZE
 
 if TYPE_CHECKING:

@@ -9,32 +9,32 @@ import pytest
 
 CODE = """
 import gc, weakref
-from cometmq.spark import frozen
-frozen.keep_loaded()
+from cometmq.spark import workermemory
+workermemory.keep_loaded()
 kept = gc.get_freeze_count()
 class Node: pass
 node = Node(); node.itself = node
 seen = weakref.ref(node)
 del node
-frozen.keep_loaded()
+workermemory.keep_loaded()
 gc.collect()
 print(kept > 1000, gc.get_freeze_count() == kept, seen() is None)
 """
 
 FROZEN_BEFORE = """
 import gc
-from cometmq.spark import frozen
+from cometmq.spark import workermemory
 gc.freeze()
 kept = gc.get_freeze_count()
 later = [[] for _ in range(1_000)]
-frozen.keep_loaded()
+workermemory.keep_loaded()
 print(kept > 1000, kept - 100 < gc.get_freeze_count() <= kept)
 """
 
 FREED = """
 import resource
-from cometmq.spark import frozen
-frozen.keep_loaded()
+from cometmq.spark import workermemory
+workermemory.keep_loaded()
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
