@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access, Tls
 
 READ_BYTES: Final = 1 << 18
+
 IN_FLIGHT_MAX: Final = 64
 """Requests sent before their responses are read: few enough that the buffers of neither side
 fill."""
@@ -40,6 +41,7 @@ _OF_ACL: Final = "AclException"
 Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
 """A request: its code, its header and, in some requests, its body."""
 
+Key = tuple[str, int, "Account | None", "Tls | None"]
 _clock: Final = SystemClock()
 
 
@@ -175,7 +177,6 @@ def _connect(address: str, access: Access) -> socket.socket:
         raise NotConnected(address, f"TLS handshake failed: {error}") from None
 
 
-Key = tuple[str, int, "Account | None", "Tls | None"]
 _wires: Final[dict[Key, Wire]] = {}
 
 

@@ -40,9 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _TEXT_MAX: Final = 64
 _MS: Final = datetime.timedelta(milliseconds=1)
+_COMMIT_TRIES: Final = 10
+
+#: Delta writes partition values as text. The text of other types depends on a time zone or a
+#: format.
+_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def statistics_of(path: str) -> str:
@@ -91,13 +96,6 @@ def _bound(value: Any, *, up: bool) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return None
-
-
-_COMMIT_TRIES: Final = 10
-#: Delta writes partition values as text. The text of other types depends on a time zone or a
-#: format.
-_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
-_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaLakeTable(TableSink):
