@@ -498,7 +498,7 @@ class ReplicaClient:
     def _pull_from_all(self, header: PullMessage) -> Response:
         failure: ClientError | None = None
         of_master: Response | None = None
-        silent_turns = 0
+        empty_rounds = 0
         for pause_ms in pauses_ms(self._outage_ms):
             _pause.wait(pause_ms / 1000)
             of_master = None
@@ -519,8 +519,8 @@ class ReplicaClient:
                 if replica.is_master:
                     of_master = answer
             if of_master is not None:
-                silent_turns += 1
-                if silent_turns >= EMPTY_ROUNDS:
+                empty_rounds += 1
+                if empty_rounds >= EMPTY_ROUNDS:
                     break
         if of_master is not None:
             return of_master
