@@ -22,9 +22,9 @@ import pyarrow as pa
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id, pack_host, unpack_host
 from cometmq.message.record import Record, iter_decode, pack
-from cometmq.spark.decode.records import Block
-from cometmq.spark.frozen import keep_loaded
+from cometmq.spark.decode import Block
 from cometmq.spark.schema import NAMES, arrow_schema
+from cometmq.spark.workermemory import keep_loaded
 
 BLOCK_BYTES: Final = 2 << 20
 BATCH_ROWS: Final = 20_000

@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import Message
-from cometmq.spark.write.identity import Ids, Origin
 from cometmq.spark.write.options import WriteOptions, parse
-from cometmq.spark.write.rows import Encoder
+from cometmq.spark.write.rows import Encoder, Ids, Origin
 from cometmq.spark.write.sender import Sender
 from cometmq.testing.cluster import ProcessCluster
 

@@ -8,12 +8,11 @@ import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import groups, wire
+from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read import discovery
-from cometmq.spark.read.offsets import from_json
-from cometmq.spark.read.points import AtGroup, Edge, Named
-from cometmq.spark.read.positions import resolve
-from cometmq.spark.read.stream import Json, TopicStreamReader
+from cometmq.spark.read.checkpoint import from_json
+from cometmq.spark.read.positions import AtGroup, Edge, NamedPosition, resolve
+from cometmq.spark.read.reader import Json, TopicStreamReader
 from tests.client.shared_broker import fresh_name
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, tables
@@ -79,8 +78,8 @@ def test_what_is_not_committed(driver: Driver, target: Target) -> None:
     with Client(target.namesrv) as client:
         queues: list[MessageQueue] = make_topic(client, topic, 4)
         fill_all(client, queues, 3)
-    groups.ensure(group, queues, reached)
-    groups.commit(group, {queues[0]: 2, queues[1]: 0}, reached)
+    offsets.ensure_group(group, queues, reached)
+    offsets.commit(group, {queues[0]: 2, queues[1]: 0}, reached)
     for edge, offset in ((Edge.EARLIEST, 0), (Edge.LATEST, 3)):
-        found = resolve(Named("startingOffsets", AtGroup(group, edge)), queues, reached)
+        found = resolve(NamedPosition("startingOffsets", AtGroup(group, edge)), queues, reached)
         assert [found[queue] for queue in queues] == [2, 0, offset, offset]

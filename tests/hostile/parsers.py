@@ -33,7 +33,7 @@ from cometmq.replication.transfer import Bounds, MasterLink, SlaveLink
 from cometmq.spark.jobs import job
 from cometmq.spark.options import BadOption
 from cometmq.spark.read import options as read_options
-from cometmq.spark.read import points
+from cometmq.spark.read import positions
 from cometmq.speedups.plain import match as plain_match
 from cometmq.store.recovery.mounts import parse_mounts
 from tests.conftest import cores
@@ -226,7 +226,7 @@ PARSERS = (
     Parser("Spark options", _spark_options, g.NAMES, refuses=(BadOption,), factor=8),
     Parser(
         "Spark offsets",
-        _text(lambda text: points.by_queue(text, int)),
+        _text(lambda text: positions.parse_by_queue(text, int)),
         g.Grammar(g.JSON.tokens, numbers=(b'{"t":{"b":{"%s":1}}}', b'{"t":{"b":{"0":"%s"}}}')),
         refuses=(ValueError,),
         factor=2,

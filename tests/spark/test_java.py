@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue, StoredMessage
-from cometmq.spark.brokers import cluster, reach
-from cometmq.spark.read.points import AtTimes, Named
-from cometmq.spark.read.positions import resolve
+from cometmq.spark.brokers import cluster, offsets
+from cometmq.spark.read.positions import AtTimes, NamedPosition, resolve
 from cometmq.testing.cluster import Cluster
 from tests.compat.anchor import LATEST, VERSION, JavaCluster, fetch_jars
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
@@ -45,8 +44,8 @@ def queues(java: Cluster) -> list[MessageQueue]:
 def test_offsets(java: Cluster, queues: list[MessageQueue]) -> None:
     reached = access(java.namesrv)
     assert cluster.queues(["SparkOnJava"], reached) == queues
-    assert set(reach.latest(queues, reached).values()) == {50}
-    assert set(reach.earliest(queues, reached).values()) == {0}
+    assert set(offsets.latest(queues, reached).values()) == {50}
+    assert set(offsets.earliest(queues, reached).values()) == {0}
 
 
 def test_times_are_exact_though_the_broker_only_comes_near(
@@ -54,9 +53,9 @@ def test_times_are_exact_though_the_broker_only_comes_near(
 ) -> None:
     reached = access(java.namesrv)
     places = ({queues[0]: offset} for offset in range(50))
-    times = [reach.looks(place, reached)[queues[0]].store_ms for place in places]
+    times = [offsets.samples(place, reached)[queues[0]].store_ms for place in places]
     for moment in sorted({0, *times, times[20] + 1, times[-1] + 1}):
-        found = resolve(Named("startingTimestamp", AtTimes(moment)), queues[:1], reached)
+        found = resolve(NamedPosition("startingTimestamp", AtTimes(moment)), queues[:1], reached)
         assert found == {queues[0]: sum(time < moment for time in times)}
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.client.blocking import Client
 from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import access, reach
+from cometmq.spark.brokers import access, offsets
 from tests.compat.anchor import JavaCluster, fetch_jars, wait_until
 from tests.spark.topics import fill_all, make_topic
 
@@ -109,7 +109,7 @@ def is_guarded(found: Guarded) -> bool:
 
 def answers(given: dict[str, str], queues: list[MessageQueue]) -> bool:
     try:
-        reach.latest(queues, access.parse(given))
+        offsets.latest(queues, access.parse(given))
     except BrokerRefused:
         return False
     return True
@@ -140,24 +140,24 @@ def test_an_account_reads_what_it_may(spark: SparkSession, guarded: Guarded) -> 
 @pytest.mark.parametrize("wrong", [{"secretKey": "another-secret"}, {"accessKey": "somebody-else"}])
 def test_a_wrong_key_is_refused(guarded: Guarded, wrong: dict[str, str]) -> None:
     with pytest.raises(BrokerRefused, match="accessKey and secretKey") as caught:
-        reach.latest(guarded.queues, access.parse({**guarded.options, **wrong}))
+        offsets.latest(guarded.queues, access.parse({**guarded.options, **wrong}))
     assert "another-secret" not in str(caught.value)
 
 
 def test_no_key_is_refused(guarded: Guarded) -> None:
     unsigned = access.parse(without(guarded, "accessKey", "secretKey"))
     with pytest.raises(BrokerRefused, match="accessKey and secretKey"):
-        reach.latest(guarded.queues, unsigned)
+        offsets.latest(guarded.queues, unsigned)
 
 
 def test_a_reader_without_a_certificate_is_hung_up_on(guarded: Guarded) -> None:
     nameless = access.parse(without(guarded, "tlsCertFile", "tlsKeyFile"))
     with pytest.raises(NotConnected):
-        reach.latest(guarded.queues, nameless)
+        offsets.latest(guarded.queues, nameless)
 
 
 def test_a_stranger_is_not_trusted(guarded: Guarded, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     with pytest.raises(NotConnected, match="certificate verify failed"):
-        reach.latest(guarded.queues, access.parse({**guarded.options, "tlsCaFile": str(other)}))
+        offsets.latest(guarded.queues, access.parse({**guarded.options, "tlsCaFile": str(other)}))

@@ -14,11 +14,10 @@ from cometmq.core.errors import ClientError, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import PullMessage
-from cometmq.spark.brokers import reach, wire
-from cometmq.spark.read import asking
-from cometmq.spark.read.asking import Holder
+from cometmq.spark.brokers import offsets, wire
+from cometmq.spark.read import fetcher
+from cometmq.spark.read.fetcher import Replica, batches
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import batches
 from tests.compat.anchor import JavaCluster, fetch_jars, wait_until
 from tests.spark.topics import fill_all, make_topic, options
 
@@ -158,16 +157,16 @@ def last_of(queue: MessageQueue, end: int) -> PullMessage:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that messages came from, in order."""
     found: list[str] = []
-    settles = asking._settles
+    settles = fetcher._settles
 
-    def noted(answer: object, header: object, holder: Holder) -> bool:
+    def noted(answer: object, header: object, holder: Replica) -> bool:
         is_enough = settles(answer, header, holder)  # type: ignore[arg-type]
         if is_enough:
             found.append(holder.address)
         return is_enough
 
-    monkeypatch.setattr(asking, "_settles", noted)
-    monkeypatch.setattr(asking, "PAUSES_MS", (0, 10, 10, 10))
+    monkeypatch.setattr(fetcher, "_settles", noted)
+    monkeypatch.setattr(fetcher, "PAUSES_MS", (0, 10, 10, 10))
     return found
 
 
@@ -216,7 +215,7 @@ def test_a_late_slave_that_lost_its_master_is_no_loss(
         assert set(asked) == {pair.slave.broker}
         with pytest.raises(NotConnected):
             rows(pair, 40, readFrom=where)
-    ends = reach.ends(pair.queues, options(pair.master.namesrv, TOPIC).access)
+    ends = offsets.ends(pair.queues, options(pair.master.namesrv, TOPIC).access)
     assert set(ends.by_queue.values()) == {30}
     assert ends.copies == set(pair.queues)
     read = spark.read.format("rocketmq").option("nameservers", pair.master.namesrv)

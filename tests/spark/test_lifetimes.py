@@ -14,15 +14,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
-from cometmq.spark.brokers import cluster, groups, reach, wire
+from cometmq.spark.brokers import cluster, offsets, wire
 from cometmq.spark.brokers.wire import Call
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.batch import TopicReader
+from cometmq.spark.read.checkpoint import StreamOffset, from_json
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.read.offsets import StreamOffset, from_json
 from cometmq.spark.read.options import ReadOptions, parse
-from cometmq.spark.read.rows import ranges_of
-from cometmq.spark.read.stream import Json, TopicStreamReader
+from cometmq.spark.read.reader import Json, TopicReader, TopicStreamReader, ranges_of
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until
 from tests.spark.topics import access, delete_topic, fill, fill_all, make_topic, options
@@ -120,7 +118,7 @@ def test_a_start_after_the_end(cometmq_session_cluster: Cluster) -> None:
         batch(read)
     with pytest.raises(BadOption, match="starts at 9, after its end 5"):
         stream(options(namesrv, "LifeOrder", startingOffsets=at[9])).initialOffset()
-    groups.commit("life-order", {queue: 9}, access(namesrv))
+    offsets.commit("life-order", {queue: 9}, access(namesrv))
     behind = {"startingOffsets": "group", "consumerGroup": "life-order"}
     with pytest.raises(DataLoss, match="offsets 5 to 8"):
         batch(options(namesrv, "LifeOrder", **behind))
@@ -134,7 +132,7 @@ def has_expired(found: Cluster, queue: MessageQueue) -> bool:
     """Drop all files of the log that can go, and say whether that took messages of a queue."""
     code, reached = RequestCode.DELETE_EXPIRED_COMMITLOG, access(found.namesrv)
     wire.checked(found.broker, code, wire.call(found.broker, code, None, reached))
-    return reach.earliest([queue], reached)[queue] > 0
+    return offsets.earliest([queue], reached)[queue] > 0
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +154,7 @@ def test_messages_expire_while_a_query_runs(expiring: Cluster, tmp_path: Path) -
             client.send(topic, random.randbytes(100_000), queue=queue)
     end = strict.latestOffset(start, EVERYTHING)
     wait_until(lambda: has_expired(expiring, queue), "the first file expires", 30)
-    first = reach.earliest([queue], reached)[queue]
+    first = offsets.earliest([queue], reached)[queue]
     with pytest.raises(DataLoss, match=f"offsets 0 to {first - 1} of queue 0 of topic '{topic}'"):
         rows(strict, start, end)
     going_on = {"failOnDataLoss": "false", "dataLossReport": str(tmp_path / "lost")}
@@ -168,15 +166,15 @@ def test_messages_expire_while_a_query_runs(expiring: Cluster, tmp_path: Path) -
     assert {(line["topic"], line["broker"], line["queue"]) for line in lost} == {
         (topic, "broker-a", 0)
     }
-    offsets = [at for line in lost for at in range(line["first"], line["last"] + 1)]
-    assert offsets == list(range(first))
+    gone = [at for line in lost for at in range(line["first"], line["last"] + 1)]
+    assert gone == list(range(first))
     # Whoever comes later starts at what there is: a batch, or a stream that meets the queue.
     assert batch(choose(expiring.namesrv, topic=topic)) == left
     nothing = StreamOffset({}).to_json()
     met = strict.latestOffset(nothing, EVERYTHING)
     assert from_json(met).origin == {queue: first}
     assert rows(strict, nothing, met) == left
-    groups.commit("life-expires", {queue: first - 1}, reached)
+    offsets.commit("life-expires", {queue: first - 1}, reached)
     behind = choose(
         expiring.namesrv, topic=topic, startingOffsets="group", consumerGroup="life-expires"
     )
@@ -269,6 +267,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call_many
 
-    for module in (cluster, reach):
+    for module in (cluster, offsets):
         monkeypatch.setattr(module, "call_many", counting(wire.call_many))
     return exchanges

@@ -9,11 +9,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cometmq.client.blocking import Client
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import TopicQueue
-from cometmq.spark.brokers import reach, wire
-from cometmq.spark.read.batch import TopicReader
-from cometmq.spark.read.offsets import from_json
+from cometmq.spark.brokers import offsets, wire
+from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.options import parse
-from cometmq.spark.read.stream import TopicStreamReader
+from cometmq.spark.read.reader import TopicReader, TopicStreamReader
 from tests.compat.anchor import VERSION, fetch_jars, wait_until
 from tests.spark.pairs import Pair, java_pair, our_pair
 from tests.spark.topics import access, fill_all, make_topic
@@ -64,7 +63,7 @@ def test_a_slave_is_read_when_its_master_dies(pair: Pair) -> None:
     assert sorted(found) == [(queue, at) for queue in range(2) for at in range(10)]
     # A slave that is behind is no loss: its master has the rest.
     ahead = {queue: offset + 5 for queue, offset in from_json(end).queues.items()}
-    assert reach.ends(queues, reached).copies == set(queues)
+    assert offsets.ends(queues, reached).copies == set(queues)
     further = {"v": 1, "q": {f"broker-a|{TOPIC}|{q.queue_id}": at for q, at in ahead.items()}}
     assert reader.latestOffset(further, EVERYTHING) == further
     assert len(rows_of_batch(TopicReader(read, ("queue_id", "queue_offset")))) == 20

@@ -11,6 +11,7 @@
     │   ├── StoreFull                 no room on the device
     │   ├── StoreOffline              the log failed or is closed; writes are refused
     │   ├── StoreLocked               another process owns the directory
+    │   ├── NoStore                   a directory holds no store
     │   └── MessageIllegal            the message itself cannot be stored
     └── ClientError                   a call to a remote side did not succeed
         ├── NotConnected              no connection could be made, or it broke
@@ -131,6 +132,15 @@ class StoreLocked(StoreError):
             f"store {path} is in use by another process: stop that broker, or choose another "
             "--store"
         )
+
+
+class NoStore(StoreError):
+    """The directory at ``path`` holds no store."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path} is not a store directory: {problem}")
 
 
 class MessageIllegal(StoreError):

@@ -8,6 +8,7 @@ and parses them here, so that all of them report errors alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, TypeVar
 
@@ -128,6 +129,20 @@ def duration_ms(text: str) -> int:
     if unit_ms is None:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m or 2h")
     return positive(number) * unit_ms
+
+
+def moment_ms(text: str) -> int:
+    """Parse a time into milliseconds since the epoch: a number of them, or an ISO 8601 time (UTC
+    unless it says otherwise). Raises ValueError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither milliseconds nor an ISO 8601 time") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
 
 
 def boolean(text: str) -> bool:

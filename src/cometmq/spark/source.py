@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.read.stream import TopicStreamReader
+    from cometmq.spark.read.reader import TopicStreamReader
     from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
 
 
@@ -40,8 +40,8 @@ class TopicSource(DataSource):
         BadSchema."""
         if "store" in self.options:
             return self._store_reader(schema)
-        from cometmq.spark.read.batch import TopicReader
         from cometmq.spark.read.options import parse
+        from cometmq.spark.read.reader import TopicReader
         from cometmq.spark.schema import selected
 
         return TopicReader(parse(self.options), selected(schema))
@@ -56,27 +56,27 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """Return the reader of a stream. Raises BadOption, BadSchema."""
         from cometmq.spark.read.options import for_stream, parse
-        from cometmq.spark.read.stream import TopicStreamReader
+        from cometmq.spark.read.reader import TopicStreamReader
         from cometmq.spark.schema import selected
 
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return the writer of a batch. Raises BadOption, BadSchema."""
-        from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
+        from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicWriter
 
         options = appending(self.options, overwrite=overwrite)
-        check(schema, options.topic)
+        check_columns(schema, options.topic)
         return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
         """Return the writer of a stream. Raises BadOption, BadSchema."""
-        from cometmq.spark.write.columns import check
         from cometmq.spark.write.options import appending
+        from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicStreamWriter
 
         options = appending(self.options, overwrite=overwrite)
-        check(schema, options.topic)
+        check_columns(schema, options.topic)
         return TopicStreamWriter(options)

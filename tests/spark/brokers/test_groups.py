@@ -9,7 +9,7 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import cluster, groups, wire
+from cometmq.spark.brokers import cluster, offsets, wire
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import access, fill_all, make_topic
@@ -22,17 +22,17 @@ def test_what_is_committed_is_found_again(cometmq_session_cluster: Cluster) -> N
     with Client(cometmq_session_cluster.namesrv) as client:
         queues = make_topic(client, "GroupOffsets", 4)
         fill_all(client, queues, 5)
-    assert groups.committed("offsets", queues, reached) == {}
-    groups.commit("offsets", {queues[0]: 3, queues[2]: 0}, reached)
-    assert groups.committed("offsets", queues, reached) == {queues[0]: 3, queues[2]: 0}
+    assert offsets.committed("offsets", queues, reached) == {}
+    offsets.commit("offsets", {queues[0]: 3, queues[2]: 0}, reached)
+    assert offsets.committed("offsets", queues, reached) == {queues[0]: 3, queues[2]: 0}
 
 
 def test_a_group_is_made_where_it_is_missing(cometmq_session_cluster: Cluster) -> None:
     reached = access(cometmq_session_cluster.namesrv)
     with Client(cometmq_session_cluster.namesrv) as client:
         queues = make_topic(client, "GroupMade", 2)
-        groups.ensure("made", queues, reached)
-        groups.ensure("made", queues, reached)
+        offsets.ensure_group("made", queues, reached)
+        offsets.ensure_group("made", queues, reached)
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     answer = wire.call(cometmq_session_cluster.broker, code, None, reached)
     assert b'"made"' in answer.body
@@ -51,7 +51,7 @@ def older_broker(request: Request[Any]) -> Answer:
 
 def test_a_zero_counts_where_it_was_committed() -> None:
     with ScriptedCluster("T", older_broker) as peers:
-        found = groups.committed("g", QUEUES, access(peers.namesrv))
+        found = offsets.committed("g", QUEUES, access(peers.namesrv))
     assert found == {QUEUES[0]: 0, QUEUES[2]: 5}
 
 
@@ -61,8 +61,8 @@ def test_only_masters_are_told() -> None:
 
     with ScriptedCluster("T", refuse) as peers:
         with pytest.raises(BrokerRefused, match="26"):
-            groups.commit("g", {QUEUES[0]: 1}, access(peers.namesrv))
+            offsets.commit("g", {QUEUES[0]: 1}, access(peers.namesrv))
         del peers.addresses["0"]
         peers.addresses["1"] = peers.brokers[0].address
         with pytest.raises(NotConnected, match="master is unavailable"):
-            groups.commit("g", {MessageQueue("U", "broker-a", 0): 1}, access(peers.namesrv))
+            offsets.commit("g", {MessageQueue("U", "broker-a", 0): 1}, access(peers.namesrv))

@@ -12,9 +12,8 @@ import trustme
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import TopicQueue
-from cometmq.spark.brokers import tls, wire
-from cometmq.spark.brokers.access import Access
-from cometmq.spark.brokers.tls import Tls
+from cometmq.spark.brokers import wire
+from cometmq.spark.brokers.access import Access, Tls, parse_tls, tls_context
 from cometmq.spark.options import BadOption
 from tests.spark.scripted import ScriptedPeer
 
@@ -140,7 +139,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, ca_file: str) -> No
         (Tls(ca_file, str(rubbish)), "tlsCertFile", "rubbish"),
     ):
         with pytest.raises(BadOption, match=rf"'{option}': .*{name}\.pem"):
-            tls.context(files)
+            tls_context(files)
 
 
 def test_a_file_that_was_replaced_is_read_again(
@@ -148,19 +147,19 @@ def test_a_file_that_was_replaced_is_read_again(
 ) -> None:
     path = tmp_path / "ca.pem"
     path.write_text(Path(ca_file).read_text())
-    first = tls.context(Tls(str(path)))
-    assert tls.context(Tls(str(path))) is first
+    first = tls_context(Tls(str(path)))
+    assert tls_context(Tls(str(path))) is first
     trustme.CA().cert_pem.write_to_path(path)
     os.utime(path, ns=(1, 1))
-    assert tls.context(Tls(str(path))) is not first
+    assert tls_context(Tls(str(path))) is not first
 
 
 def test_options() -> None:
-    assert tls.parse({}) is None
-    assert tls.parse({"useTls": "true"}) == Tls()
+    assert parse_tls({}) is None
+    assert parse_tls({"useTls": "true"}) == Tls()
     given = {"tlsCaFile": "a", "tlsCertFile": "b", "tlsKeyFile": "c", "tlsCheckHostname": "false"}
-    assert tls.parse({"useTls": "TRUE", **given}) == Tls("a", "b", "c", check_hostname=False)
+    assert parse_tls({"useTls": "TRUE", **given}) == Tls("a", "b", "c", check_hostname=False)
     with pytest.raises(BadOption, match="'tlsCaFile': has no effect unless useTls"):
-        tls.parse({"tlsCaFile": "a"})
+        parse_tls({"tlsCaFile": "a"})
     with pytest.raises(BadOption, match="'tlsKeyFile'"):
-        tls.parse({"useTls": "true", "tlsKeyFile": "c"})
+        parse_tls({"useTls": "true", "tlsKeyFile": "c"})

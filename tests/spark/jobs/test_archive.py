@@ -10,7 +10,8 @@ from pyspark.sql import functions as f
 
 from cometmq.client.blocking import Client
 from cometmq.spark.jobs import archive
-from cometmq.spark.jobs.archived import archived, table_at
+from cometmq.spark.jobs.archive import table_at
+from cometmq.spark.jobs.inputs import read_archive
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import COLUMNS
 from cometmq.spark.tables.sink import Mark
@@ -40,7 +41,7 @@ def test_each_run_adds_what_is_new_over_the_wire_or_from_the_store(
         )
         assert archive.run(spark, stored).messages == 10
         assert archive.run(spark, stored).messages == 0
-    rows = archived(spark, target).collect()
+    rows = read_archive(spark, target).collect()
     assert sorted(row.keys for row in rows) == sorted(
         f"{queue}-{at}" for queue in range(2) for at in range(25)
     )
@@ -83,7 +84,7 @@ def test_a_batch_is_added_once_and_small_files_are_joined(
     assert archiver.report() == archive.ArchiveReport(options.target, 120, 3, 1)
 
     def held() -> list[str]:
-        rows = archived(spark, options.target)
+        rows = read_archive(spark, options.target)
         assert {row.hour for row in rows.select("hour").collect()} == {"00", "01"}
         return sorted((row.msg_id for row in rows.collect()), key=int)
 
@@ -94,10 +95,10 @@ def test_a_batch_is_added_once_and_small_files_are_joined(
     assert (report.files_before, report.files_after) == (8, 4)
     assert held() == everything
     archiver.add(planted(spark, 10, 120), Mark("q", 3))
-    assert archived(spark, options.target).count() == 130
+    assert read_archive(spark, options.target).count() == 130
     report = archive.run(spark, joined)
     assert (report.files_before, report.files_after) == (6, 6)
-    assert archived(spark, options.target).where("topic = '%RETRY%odd'").count() == 65
+    assert read_archive(spark, options.target).where("topic = '%RETRY%odd'").count() == 65
 
 
 def test_tasks_are_joined_and_split_to_the_size(spark: SparkSession, tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_tasks_are_joined_and_split_to_the_size(spark: SparkSession, tmp_path: P
     assert max(sizes) < 450_000
     small = archive.ArchiveOptions(target=str(tmp_path), file_bytes=100_000, compact=True)
     assert archive.run(spark, small).files_before == len(sizes)
-    offsets = archived(spark, options.target).select("queue_offset").collect()
+    offsets = read_archive(spark, options.target).select("queue_offset").collect()
     assert len(offsets) == 700
 
 
@@ -130,4 +131,4 @@ def test_options_that_do_not_go_together(spark: SparkSession, words: dict[str, o
 
 def test_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="there is no archive"):
-        archived(spark, str(tmp_path))
+        read_archive(spark, str(tmp_path))

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from cometmq.spark.jobs.charts import amount, bars, lines, nice, short
+from cometmq.spark.jobs.statsreport import amount, bars, lines, nice, short
 
 MINUTE = 60_000
 

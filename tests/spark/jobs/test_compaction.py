@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from cometmq.spark.jobs.archive import CountDiffers, compact, joined_together, partition_of
 from cometmq.spark.options import BadOption
-from cometmq.spark.tables.batchlog import DataFile
+from cometmq.spark.tables.parquet import DataFile
 
 
 def file(batch: int, day: str, size_bytes: int) -> DataFile:

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.spark.jobs import sync
-from cometmq.spark.jobs.archived import archived
 from cometmq.spark.jobs.changes import COLUMNS
+from cometmq.spark.jobs.inputs import read_archive
 from cometmq.spark.jobs.sync import Copies
 from cometmq.spark.options import BadOption
 from cometmq.testing.postgres import running_postgres
@@ -43,7 +43,7 @@ def test_late_and_repeated_changes_undo_nothing(spark: SparkSession, tmp_path: P
         with psycopg.connect(conninfo) as connection:
             held = connection.execute("SELECT _key, _change, n FROM t ORDER BY 1").fetchall()
     assert held == [("b", 2, 3)]
-    history = archived(spark, f"{delta}/t").orderBy("_key", "_change").collect()
+    history = read_archive(spark, f"{delta}/t").orderBy("_key", "_change").collect()
     assert [(row._key, row._change, row._op, row.n) for row in history] == [
         ("a", 1, "insert", 1),
         ("a", 3, "delete", None),

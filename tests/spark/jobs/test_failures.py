@@ -13,7 +13,7 @@ cometmq.core.errors.NotConnected: 127.0.0.1:1: refused
 
 During handling of the above exception, another exception occurred:
 
-cometmq.spark.read.rows.DataLoss: offsets 1 to 2 are gone
+cometmq.spark.read.losses.DataLoss: offsets 1 to 2 are gone
 RuntimeError: wrapped
 """
 

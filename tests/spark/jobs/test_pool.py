@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.pool import SparkPool
+from cometmq.spark.jobs.job import SparkPool
 
 pytestmark = pytest.mark.spark
 

@@ -11,6 +11,7 @@ from cometmq.client.blocking import Client
 from cometmq.core.clock import SystemClock
 from cometmq.message.model import Message
 from cometmq.spark.jobs import stats
+from cometmq.spark.jobs.statsreport import HotKey
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import make_topic
 
@@ -51,7 +52,7 @@ def test_what_was_planted_is_measured(spark: SparkSession, planted: str, tmp_pat
     assert [queue.messages for queue in report.queues] == [30, 10]
     assert [(skew.fullest[-2:], skew.over_mean) for skew in report.skew] == [("/0", 1.5)]
     assert {tag.name: tag.messages for tag in report.tags} == {"Stats a": 20, "Stats b": 20}
-    assert report.hot_keys == (stats.HotKey("Stats", "hot", 10), stats.HotKey("Stats", "0", 1))
+    assert report.hot_keys == (HotKey("Stats", "hot", 10), HotKey("Stats", "0", 1))
     assert sum(report.rates["Stats"].values()) == 40
     (group,) = report.groups
     assert (group.group, group.topic, group.lag) == ("Stats-readers", "Stats", 5)

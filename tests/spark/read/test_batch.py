@@ -12,11 +12,10 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import reach
-from cometmq.spark.read import pushdown
-from cometmq.spark.read.batch import TopicReader
+from cometmq.spark.brokers import offsets
+from cometmq.spark.read import filters
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import ranges_of
+from cometmq.spark.read.reader import TopicReader, ranges_of
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import access, fill, fill_all, make_topic, options
 
@@ -85,7 +84,7 @@ def test_offsets_by_queue(load: Load) -> None:
 def test_times(load: Load, cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
     reached = access(cometmq_session_cluster.namesrv)
     times = [
-        (queue.queue_id, at, reach.looks({queue: at}, reached)[queue].store_ms)
+        (queue.queue_id, at, offsets.samples({queue: at}, reached)[queue].store_ms)
         for queue in queues[:3]
         for at in range(40)
     ]
@@ -249,13 +248,13 @@ def test_pushed_filters_spare_messages(
 def test_times_spare_messages(
     cometmq_session_cluster: Cluster, tagged: list[MessageQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushdown, "CLOCK_SLACK_MS", 0)
+    monkeypatch.setattr(filters, "CLOCK_SLACK_MS", 0)
     reached = access(cometmq_session_cluster.namesrv)
-    times = [reach.looks({tagged[1]: at}, reached)[tagged[1]].store_ms for at in range(40)]
+    times = [offsets.samples({tagged[1]: at}, reached)[tagged[1]].store_ms for at in range(40)]
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=times[20])
     read = options(cometmq_session_cluster.namesrv, "ReaderPushed", pushFilters="true")
     reader = TopicReader(read, ("tags",))
-    filters = [GreaterThanOrEqual(("store_timestamp",), moment), EqualTo(("queue_id",), 1)]
-    assert list(reader.pushFilters(filters)) == filters[:1]
+    pushed = [GreaterThanOrEqual(("store_timestamp",), moment), EqualTo(("queue_id",), 1)]
+    assert list(reader.pushFilters(pushed)) == pushed[:1]
     (part,) = reader.partitions()
     assert ranges_of(part) == (Range(tagged[1], times.index(times[20]), 40),)

@@ -8,7 +8,7 @@ import pytest
 from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers.reach import Ends
+from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import discovery
 from cometmq.spark.read.discovery import Discovery
 from tests.spark.scripted import Answer, ScriptedCluster
@@ -24,7 +24,7 @@ def seven(_: Request[Any]) -> Answer:
 def test_routes_are_asked_for_now_and_then() -> None:
     with ScriptedCluster("T", seven) as peers:
         found = Discovery(options(peers.namesrv, "T"))
-        assert [found.ends() for _ in range(5)] == [Ends({QUEUE: 7}, frozenset())] * 5
+        assert [found.ends() for _ in range(5)] == [EndOffsets({QUEUE: 7}, frozenset())] * 5
         assert peers.routes_asked.count("T") < 5
 
 

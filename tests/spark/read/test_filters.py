@@ -9,11 +9,11 @@ from cometmq.client.blocking import Client
 from cometmq.filter.tags import TagFilter, tag_code
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.spark.decode.records import Block
+from cometmq.spark.decode import Block
 from cometmq.spark.options import BadOption
+from cometmq.spark.read.fetcher import QueueFetcher, batches
 from cometmq.spark.read.filters import RowFilter, parse
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import QueuePuller, batches
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.spark.records import plain_record
 from tests.spark.store.reading import rows
@@ -167,7 +167,7 @@ def test_a_broker_that_can_gives_no_more_than_asked_for(
     cluster: Cluster, queue: MessageQueue, request: pytest.FixtureRequest
 ) -> None:
     read = options(cluster.namesrv, "Filtered", sqlFilter=EXPRESSIONS[0])
-    spans = list(QueuePuller(queue, read).spans(Range(queue, 0, 1000)))
+    spans = list(QueueFetcher(queue, read).spans(Range(queue, 0, 1000)))
     given = len({at for span in spans for at in Block(span.data).queue_offsets.tolist()})
     is_able = "not" not in request.node.callspec.params["cluster"]
     assert given == (len(expected(EXPRESSIONS[0])) if is_able else 1000)

@@ -9,8 +9,8 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import groups
-from cometmq.spark.read.stream import LagReport
+from cometmq.spark.brokers import offsets
+from cometmq.spark.read.reader import LagReport
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import access, fill_all, make_topic
@@ -26,7 +26,7 @@ def test_a_group_follows_a_query(cometmq_session_cluster: Cluster) -> None:
     lag = LagReport("lag", reached)
     lag.report({queues[0]: 4})
     lag.report({queues[0]: 4, queues[1]: 9})
-    assert groups.committed("lag", queues, reached) == {queues[0]: 4, queues[1]: 9}
+    assert offsets.committed("lag", queues, reached) == {queues[0]: 4, queues[1]: 9}
 
 
 class Broker:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.limits import Caps, default_limit, is_enough, parse, under
+from cometmq.spark.read.options import Caps, caps_under, default_read_limit, is_enough, parse_caps
 
 ALL = {
     "maxOffsetsPerTrigger": "7",
@@ -22,12 +22,12 @@ ALL = {
 
 
 def test_options() -> None:
-    assert parse({}) == Caps()
-    assert parse(ALL) == Caps(rows_max=7, bytes_max=1000, rows_min=3, delay_ms=90_000)
+    assert parse_caps({}) == Caps()
+    assert parse_caps(ALL) == Caps(rows_max=7, bytes_max=1000, rows_min=3, delay_ms=90_000)
     with pytest.raises(BadOption, match="'maxTriggerDelay': needs minOffsetsPerTrigger"):
-        parse({"maxTriggerDelay": "5s"})
+        parse_caps({"maxTriggerDelay": "5s"})
     with pytest.raises(BadOption, match="'minOffsetsPerTrigger': is more than"):
-        parse({**ALL, "minOffsetsPerTrigger": "8"})
+        parse_caps({**ALL, "minOffsetsPerTrigger": "8"})
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_options() -> None:
     ],
 )
 def test_the_limit_that_spark_is_told_stands_for_all(caps: Caps, limit: ReadLimit) -> None:
-    assert default_limit(caps) == limit
-    assert under(limit, caps) == caps
+    assert default_read_limit(caps) == limit
+    assert caps_under(limit, caps) == caps
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_limit_that_spark_is_told_stands_for_all(caps: Caps, limit: ReadLimi
     ],
 )
 def test_sparks_own_limits_count_before_options(limit: ReadLimit, caps: Caps) -> None:
-    assert under(limit, parse(ALL)) == caps
+    assert caps_under(limit, parse_caps(ALL)) == caps
 
 
 @pytest.mark.parametrize(

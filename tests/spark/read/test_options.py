@@ -3,8 +3,7 @@
 import pytest
 
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.limits import Caps
-from cometmq.spark.read.options import for_stream, parse
+from cometmq.spark.read.options import Caps, for_stream, parse
 from cometmq.spark.read.topics import Topics
 
 BASE = {"nameservers": "127.0.0.1:9876", "topic": "T"}

@@ -21,12 +21,11 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import cluster
 from cometmq.spark.options import BadOption
-from cometmq.spark.read import outage
-from cometmq.spark.read.asking import pauses_ms
-from cometmq.spark.read.batch import TopicReader
+from cometmq.spark.read import discovery
+from cometmq.spark.read.discovery import BrokerMissing, find_queues, wait_for_brokers
+from cometmq.spark.read.fetcher import pauses_ms
 from cometmq.spark.read.options import MissingBroker, Outage, ReadOptions, parse
-from cometmq.spark.read.outage import BrokerMissing, gather, outlast
-from cometmq.spark.read.stream import TopicStreamReader
+from cometmq.spark.read.reader import TopicReader, TopicStreamReader
 from cometmq.testing.cluster import SMALL_FILES
 from tests.compat.anchor import free_port, wait_until
 from tests.spark.pairs import Server
@@ -166,10 +165,10 @@ def test_a_batch_remembers_whom_batches_before_it_saw(two: Two, spark: SparkSess
 def test_patterns_and_streams_remember_too(two: Two) -> None:
     filled(two, "OutPattern-a")
     given = {"nameservers": two.namesrv, "subscribePattern": "OutPattern-.*"}
-    gather(parse(given))
+    find_queues(parse(given))
     two.stop_second()
     read = parse({**given, "missingBroker": "fail"})
-    for reader in (batch, gather):
+    for reader in (batch, find_queues):
         with pytest.raises(BrokerMissing, match="'broker-b'"):
             reader(read)
     found = TopicStreamReader(read, ("queue_offset",))
@@ -201,7 +200,7 @@ def test_a_batch_waits_for_a_broker_that_comes_back(
             waits.append(seconds)
             two.start_second()
 
-    monkeypatch.setattr(outage, "_pause", Pause())
+    monkeypatch.setattr(discovery, "_pause", Pause())
     read = options(two.namesrv, "OutBack", brokers="broker-b", outageTimeout="60s")
     assert len(batch(read)) == 4 * EACH
     assert len(waits) == 1
@@ -317,26 +316,26 @@ def test_another_name_server_may_know_more() -> None:
         young.broker_name = "broker-y"
         read = parse({"nameservers": f"{young.namesrv};{old.namesrv}", "topic": "T"})
         with pytest.raises(BrokerMissing, match=f"'broker-a'.*{old.namesrv} knows its queues"):
-            gather(read)
+            find_queues(read)
         read = parse({"nameservers": f"{young.namesrv};127.0.0.1:1", "topic": "T"})
-        assert gather(read).queues == [MessageQueue("T", "broker-y", 0)]
+        assert find_queues(read).queues == [MessageQueue("T", "broker-y", 0)]
 
 
 def test_the_configuration_of_an_ordered_topic_names_brokers() -> None:
     with ScriptedCluster("T", seven) as peers:
         peers.order_topic_conf = "broker-a:1;broker-o:4"
         with pytest.raises(BrokerMissing, match=r"'broker-o'.*the route of 'T' lists it"):
-            gather(options(peers.namesrv, "T"))
+            find_queues(options(peers.namesrv, "T"))
 
 
 def test_who_is_registered_and_has_not_the_topic_is_no_outage() -> None:
     with ScriptedCluster("T", seven) as peers:
         peers.registered["broker-o"] = {"0": "127.0.0.1:1"}
-        assert len(gather(options(peers.namesrv, "T", brokers="broker-o")).queues) == 1
+        assert len(find_queues(options(peers.namesrv, "T", brokers="broker-o")).queues) == 1
         # Slaves register no topics.
         peers.registered["broker-o"] = {"1": "127.0.0.1:1"}
         with pytest.raises(BrokerMissing, match="'broker-o'"):
-            gather(options(peers.namesrv, "T", brokers="broker-o"))
+            find_queues(options(peers.namesrv, "T", brokers="broker-o"))
 
 
 def test_waiting_ends_with_what_was_wrong_last() -> None:
@@ -348,7 +347,7 @@ def test_waiting_ends_with_what_was_wrong_last() -> None:
 
     for rule in (Outage(MissingBroker.FAIL), Outage(timeout_ms=0)):
         with pytest.raises(NotConnected, match="away"):
-            outlast(attempt, rule, 60_000)
+            wait_for_brokers(attempt, rule, 60_000)
     assert len(tried) == 2
 
 

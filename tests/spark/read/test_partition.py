@@ -6,7 +6,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cometmq.message.model import MessageQueue
 from cometmq.spark.read.planning import TASK_ROWS_MAX, Range
-from cometmq.spark.read.rows import QueueRanges, planned, ranges_of
+from cometmq.spark.read.reader import QueueRanges, partitions_of, ranges_of
 from tests.spark.topics import options
 
 
@@ -22,7 +22,7 @@ def test_a_plan_without_tasks_reads_nothing() -> None:
 def test_a_batch_read_has_larger_tasks_than_a_micro_batch() -> None:
     todo = [Range(MessageQueue("T", "broker-a", at), 0, 25_000) for at in range(8)]
     given = options("127.0.0.1:9876", "T")
-    assert len(planned(todo, given)) == 4
-    assert len(planned(todo, given, rows_min=TASK_ROWS_MAX)) == 1
+    assert len(partitions_of(todo, given)) == 4
+    assert len(partitions_of(todo, given, rows_min=TASK_ROWS_MAX)) == 1
     asked = options("127.0.0.1:9876", "T", minPartitions="6")
-    assert len(planned(todo, asked, rows_min=TASK_ROWS_MAX)) == 8
+    assert len(partitions_of(todo, asked, rows_min=TASK_ROWS_MAX)) == 8

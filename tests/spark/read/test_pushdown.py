@@ -24,8 +24,15 @@ from pyspark.sql.datasource import (
 )
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.filters import RowFilter, parse
-from cometmq.spark.read.pushdown import CLOCK_SLACK_MS, Bounds, Push, Pushed, split
+from cometmq.spark.read.filters import (
+    CLOCK_SLACK_MS,
+    Bounds,
+    Push,
+    Pushed,
+    RowFilter,
+    parse,
+    split_filters,
+)
 
 QUEUES = [MessageQueue(topic, name, at) for topic in "TU" for name in "ab" for at in range(3)]
 START = dict.fromkeys(QUEUES, 10)
@@ -41,14 +48,14 @@ def cut(*filters: Filter, row_filter: RowFilter | None = None) -> dict[MessageQu
         first_ms = NOON_MS - 86_400_000
         return dict.fromkeys(queues, max(-(-(moment_ms - first_ms) // 60_000), 0))
 
-    pushed, _ = split(filters, row_filter or RowFilter())
+    pushed, _ = split_filters(filters, row_filter or RowFilter())
     start, end = pushed.cut(START, END, at_time)
     assert start.keys() == end.keys()
     return {queue: range(start[queue], end[queue]) for queue in end if start[queue] < end[queue]}
 
 
 def rest(*filters: Filter) -> list[Filter]:
-    return split(filters, RowFilter())[1]
+    return split_filters(filters, RowFilter())[1]
 
 
 @pytest.mark.parametrize(
@@ -124,17 +131,19 @@ def test_times_cut_ranges_wider_than_they_say() -> None:
 def test_times_between_milliseconds() -> None:
     between = datetime.fromtimestamp(1, UTC) + timedelta(microseconds=1500)
     pushed = [
-        split([kind(("store_timestamp",), between)], RowFilter())[0].store_ms
+        split_filters([kind(("store_timestamp",), between)], RowFilter())[0].store_ms
         for kind in (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
     ]
     assert pushed == [Bounds(1002), Bounds(1002), Bounds(high=1002), Bounds(high=1002)]
 
 
 def test_tags_are_asked_of_the_broker() -> None:
-    pushed, left = split([In(("tags",), ("b", "a", None)), IsNotNull(("tags",))], RowFilter())
+    pushed, left = split_filters(
+        [In(("tags",), ("b", "a", None)), IsNotNull(("tags",))], RowFilter()
+    )
     assert pushed.row_filter.expression == "a || b"
     assert left == [IsNotNull(("tags",))]
-    both, _ = split([EqualTo(("tags",), "b")], parse({"filter": "a || b"}))
+    both, _ = split_filters([EqualTo(("tags",), "b")], parse({"filter": "a || b"}))
     assert both.row_filter.expression == "b"
     assert cut(EqualTo(("tags",), "c"), row_filter=parse({"filter": "a || b"})) == {}
     assert cut(EqualTo(("tags",), "a"), EqualTo(("tags",), "b")) == {}
@@ -168,7 +177,7 @@ def test_what_spares_nothing_is_left_to_spark(one: Filter) -> None:
 
 def test_tags_beside_an_expression_are_left_to_spark() -> None:
     one = EqualTo(("tags",), "a")
-    pushed, left = split([one], RowFilter(sql="x = 1"))
+    pushed, left = split_filters([one], RowFilter(sql="x = 1"))
     assert (pushed, left) == (Pushed(RowFilter(sql="x = 1")), [one])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.dirty import file_name, quarantine
+from cometmq.spark.read.corrupt import file_name, quarantine
 from cometmq.spark.read.planning import Range
 
 PARTS = [Range(MessageQueue("a%b", "broker-a", 3), 10, 20), Range(MessageQueue("c", "b", 0), 0, 9)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.spark.read.positions import first_at_or_after, together
+from cometmq.spark.read.positions import first_at_or_after, search_together
 
 TIMES = st.lists(st.integers(0, 30), min_size=1).map(sorted)
 
@@ -20,7 +20,7 @@ def test_it_finds_the_first(times: list[int], moment: int, data: st.DataObject) 
         asked.append(places["q"])
         return {"q": times[places["q"] - low]}
 
-    found = together({"q": first_at_or_after(low, low + len(times), hint, moment)}, look)
+    found = search_together({"q": first_at_or_after(low, low + len(times), hint, moment)}, look)
     assert found == {"q": low + sum(time < moment for time in times)}
     assert len(asked) == len(set(asked))
 
@@ -33,7 +33,7 @@ def test_a_good_hint_costs_few_looks() -> None:
         return {queue: offset * 10 for queue, offset in places.items()}
 
     search = first_at_or_after(0, 1_000_000, 500_000, 5_000_000)
-    assert together({"q": search}, look) == {"q": 500_000}
+    assert search_together({"q": search}, look) == {"q": 500_000}
     assert len(asked) <= 3
 
 
@@ -48,7 +48,7 @@ def test_many_searches_take_their_steps_together(queues: list[list[int]], moment
     searches = {
         queue: first_at_or_after(0, len(times), 0, moment) for queue, times in enumerate(queues)
     }
-    assert together(searches, look) == {
+    assert search_together(searches, look) == {
         queue: sum(time < moment for time in times) for queue, times in enumerate(queues)
     }
     assert rounds == sorted(rounds, reverse=True)
@@ -59,5 +59,5 @@ def test_an_empty_queue_needs_no_look() -> None:
     def look(places: Mapping[str, int]) -> dict[str, int]:
         raise AssertionError(places)
 
-    assert together({"q": first_at_or_after(7, 7, 0, 5)}, look) == {"q": 7}
-    assert together({}, look) == {}
+    assert search_together({"q": first_at_or_after(7, 7, 0, 5)}, look) == {"q": 7}
+    assert search_together({}, look) == {}

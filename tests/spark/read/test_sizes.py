@@ -2,9 +2,9 @@
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import reach
+from cometmq.spark.brokers import offsets
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.stream import rows_within
+from cometmq.spark.read.reader import rows_within
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import ScriptedCluster, holder
 from tests.spark.topics import access, fill, make_topic
@@ -16,7 +16,7 @@ def test_the_mean_is_weighed_by_what_there_is_to_read(cometmq_session_cluster: C
         small, large = make_topic(client, "Sizes", 2)
         fill(client, small, ["x"] * 60)
         fill(client, large, ["y" * 2000] * 20)
-    sizes = reach.looks({small: 0, large: 0}, reached)
+    sizes = offsets.samples({small: 0, large: 0}, reached)
     todo = [Range(small, 0, 60), Range(large, 0, 20)]
     total = 60 * sizes[small].size_bytes + 20 * sizes[large].size_bytes
     assert rows_within(int(total), todo, reached) in (79, 80)

@@ -13,11 +13,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import groups
+from cometmq.spark.brokers import offsets
 from cometmq.spark.read import discovery
+from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.read.offsets import from_json
-from cometmq.spark.read.stream import TopicStreamReader
+from cometmq.spark.read.reader import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import access, delete_topic, fill_all, make_topic, options
 
@@ -90,7 +90,7 @@ def test_a_group_knows_of_every_batch_also_of_the_last(
     ).load()
     assert to_parquet(frame, tmp_path) > 1
     assert bodies(spark, tmp_path) == expected(2, 30) + expected(2, 30)
-    told = groups.committed("stream-pattern", queues, access(namesrv))
+    told = offsets.committed("stream-pattern", queues, access(namesrv))
     assert told == dict.fromkeys(queues, 30)
 
 

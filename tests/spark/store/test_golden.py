@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.store import survey
+from cometmq.spark.store import planning
 from tests.golden import library
 from tests.spark.store.reading import rows
 
@@ -20,8 +20,8 @@ def test_every_message_is_as_the_java_broker_served_it(
     golden: tuple[Path, library.GoldenStore], monkeypatch: pytest.MonkeyPatch, by_entries: bool
 ) -> None:
     root, facts = golden
-    monkeypatch.setattr(survey, "FEW_PARTS", 0 if by_entries else 1 << 40)
-    monkeypatch.setattr(survey, "LAST_MOMENTS_BYTES", 0)
+    monkeypatch.setattr(planning, "FEW_PARTS", 0 if by_entries else 1 << 40)
+    monkeypatch.setattr(planning, "LAST_MOMENTS_BYTES", 0)
     for topic, expected in facts["topics"].items():
         found = rows(root, topic=topic)
         counts = [int(queue["max"]) - int(queue["min"]) for queue in expected["queues"].values()]

@@ -4,15 +4,13 @@ import logging
 
 import pytest
 
-from cometmq.spark.store.directory import LogFile
-from cometmq.spark.store.options import StoreRoot, parse
-from cometmq.spark.store.pieces import Damage
+from cometmq.spark.store.files import DamagedBytes, LogFileStatus
+from cometmq.spark.store.options import RequestedRanges, StoreRoot, parse
 from cometmq.spark.store.planning import LogPart
 from cometmq.spark.store.rows import DamagedLog, LogGone, report_damage, report_gone
-from cometmq.spark.store.windows import Windows
 
-PART = LogPart(StoreRoot("/s", "b"), LogFile("/s/f", 0, 90), 10, 80, Windows(), 0)
-DAMAGE = Damage(20, 30, "magic is 0x00000000")
+PART = LogPart(StoreRoot("/s", "b"), LogFileStatus("/s/f", 0, 90), 10, 80, RequestedRanges(), 0)
+DAMAGE = DamagedBytes(20, 30, "magic is 0x00000000")
 
 
 def test_an_error_unless_told_otherwise(caplog: pytest.LogCaptureFixture) -> None:

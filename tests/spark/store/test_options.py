@@ -3,7 +3,7 @@
 import pytest
 
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import AtTimes
+from cometmq.spark.read.positions import AtTimes
 from cometmq.spark.read.topics import Pattern, Topics
 from cometmq.spark.store.options import SPLIT_BYTES, StoreRoot, broker_of, parse
 
@@ -32,7 +32,7 @@ def test_what_is_given() -> None:
     assert found.roots == (StoreRoot("/a", "x"), StoreRoot("/b", "y"))
     assert found.choice == Topics(("t", "u"))
     assert found.starting is not None
-    assert found.starting.point == AtTimes(5)
+    assert found.starting.position == AtTimes(5)
     assert not found.only_queued
     assert found.row_filter.tags.tags == {"g"}
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.store.queues import Entry, QueueFiles
+from cometmq.cli.logs import Entry
+from cometmq.spark.store.files import ConsumeQueueReader
 from cometmq.store.layout import HOLE, QUEUE_ENTRY, file_name
 
 PER_FILE = 10
 
 
-def written(root: Path, first: int, count: int, holes: int = 0) -> QueueFiles:
+def written(root: Path, first: int, count: int, holes: int = 0) -> ConsumeQueueReader:
     """Entries ``first`` to ``first + count`` over files of ten; the first ones never held any."""
     folder = root / "consumequeue" / "t" / "3"
     folder.mkdir(parents=True)
@@ -20,7 +21,7 @@ def written(root: Path, first: int, count: int, holes: int = 0) -> QueueFiles:
     for base in range(first // PER_FILE * PER_FILE, first + count + 1, PER_FILE):
         raw = b"".join(entries.get(at, bytes(20)) for at in range(base, base + PER_FILE))
         (folder / file_name(base * 20)).write_bytes(raw)
-    return QueueFiles(str(root), "t", 3)
+    return ConsumeQueueReader(str(root), "t", 3)
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 35])
@@ -34,9 +35,9 @@ def test_where_a_queue_begins(tmp_path: Path) -> None:
     assert files.start(0, 45) == 24
     assert files.start(3_000, 45) == 30
     assert files.start(10_000, 45) == 45
-    assert not QueueFiles(str(tmp_path), "t", 4).exists
-    assert QueueFiles(str(tmp_path), "t", 4).stop() == 0
-    assert QueueFiles(str(tmp_path), "t", 4).start(0, 0) == 0
+    assert not ConsumeQueueReader(str(tmp_path), "t", 4).exists
+    assert ConsumeQueueReader(str(tmp_path), "t", 4).stop() == 0
+    assert ConsumeQueueReader(str(tmp_path), "t", 4).start(0, 0) == 0
 
 
 def test_entries(tmp_path: Path) -> None:

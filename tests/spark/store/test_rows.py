@@ -9,13 +9,12 @@ import pytest
 
 from cometmq.message.record import MAGIC_V1, TransactionType
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.dirty import DirtyRow
+from cometmq.spark.read.corrupt import CorruptMessage
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.store import pieces, survey
+from cometmq.spark.store import files, planning
 from cometmq.spark.store.options import parse
-from cometmq.spark.store.planning import LogPart, QueuePart
+from cometmq.spark.store.planning import LogPart, QueuePart, plan
 from cometmq.spark.store.rows import DamagedLog, LogGone, batches
-from cometmq.spark.store.survey import plan
 from cometmq.store.layout import HOLE
 from cometmq.store.messagestore import MessageStore
 from tests.spark.store.reading import Row, planned, rows
@@ -41,8 +40,8 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to read, whatever a store's size would choose."""
     way: str = request.param
-    monkeypatch.setattr(survey, "FEW_PARTS", 0 if way == "entries" else 1 << 40)
-    monkeypatch.setattr(survey, "LAST_MOMENTS_BYTES", 0)
+    monkeypatch.setattr(planning, "FEW_PARTS", 0 if way == "entries" else 1 << 40)
+    monkeypatch.setattr(planning, "LAST_MOMENTS_BYTES", 0)
     return way
 
 
@@ -63,7 +62,7 @@ def expected(store: MessageStore) -> set[tuple[str, int, int]]:
 def test_every_message_once_however_the_log_is_cut(
     store: MessageStore, way: str, split_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 3_000)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 3_000)
     parts = planned(root_of(store), maxBytesPerPartition=split_bytes)
     assert {type(part) for each in parts for part in each} == {
         QueuePart if way == "entries" else LogPart
@@ -200,7 +199,7 @@ def test_what_the_queues_have_not_yet(store: MessageStore, way: str) -> None:
 
 
 def test_a_long_record(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 300)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 300)
     store = opened(tmp_path / "s")
     for size in (10, 5_000, 20, 3_000):
         put(store, "t", 0, bytes(size))
@@ -251,8 +250,8 @@ def test_any_broken_field_of_a_head(store: MessageStore, at: int) -> None:
 
 
 def test_an_entry_of_another_message(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "FEW_PARTS", 0)
-    monkeypatch.setattr(survey, "LAST_MOMENTS_BYTES", 0)
+    monkeypatch.setattr(planning, "FEW_PARTS", 0)
+    monkeypatch.setattr(planning, "LAST_MOMENTS_BYTES", 0)
     path = root_of(store) / "consumequeue" / "t" / "0" / f"{0:020d}"
     raw = bytearray(path.read_bytes())
     raw[100:120] = raw[120:140]
@@ -265,7 +264,7 @@ def test_a_wrong_crc_is_found_on_request(store: MessageStore, way: str) -> None:
     bad = log_of(store)[50]
     flip(root_of(store) / "commitlog" / f"{0:020d}", bad.physical_offset + 88)
     assert len(rows(root_of(store), PLACE)) == 720
-    with pytest.raises(DirtyRow, match=f"offset {bad.queue_offset} of queue {bad.queue_id}"):
+    with pytest.raises(CorruptMessage, match=f"offset {bad.queue_offset} of queue {bad.queue_id}"):
         rows(root_of(store), PLACE, checkCrc="true")
     aside = root_of(store).parent / "aside"
     assert len(rows(root_of(store), PLACE, checkCrc="true", badRecordsPath=aside)) == 719

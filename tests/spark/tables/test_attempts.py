@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from cometmq.spark.tables.attempts import Attempts, attempt_of
-from cometmq.spark.tables.folders import LocalFolder
+from cometmq.spark.tables.datafiles import Attempts, LocalFolder, attempt_of
 from cometmq.spark.tables.sink import Mark
 
 

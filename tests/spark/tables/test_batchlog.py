@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.tables.batchlog import BatchLog, DataFile, LogUnreadable
-from cometmq.spark.tables.folders import LocalFolder
+from cometmq.spark.tables.datafiles import LocalFolder
+from cometmq.spark.tables.parquet import BatchLog, DataFile, LogUnreadable
 from cometmq.spark.tables.sink import NO_BATCH, Mark
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from cometmq.spark.tables.columns import differences
+from cometmq.spark.tables.sink import differences
 
 INT, TEXT = IntegerType(), StringType()
 

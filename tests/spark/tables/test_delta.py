@@ -10,9 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.core.errors import SettingsError
-from cometmq.spark.tables.columns import ColumnsDiffer
 from cometmq.spark.tables.delta import DeltaLakeTable, partition_values
-from cometmq.spark.tables.sink import NO_BATCH, Mark
+from cometmq.spark.tables.sink import NO_BATCH, ColumnsDiffer, Mark
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.tables.folders import Folder, HadoopFolder, LocalFolder, folder_at
+from cometmq.spark.tables.datafiles import Folder, HadoopFolder, LocalFolder, folder_at
 
 
 def check_folder(folder: Folder, root: Path) -> None:

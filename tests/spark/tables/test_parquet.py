@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cometmq.spark.tables.columns import ColumnsDiffer
 from cometmq.spark.tables.parquet import ParquetTable
-from cometmq.spark.tables.sink import Mark
+from cometmq.spark.tables.sink import ColumnsDiffer, Mark
 
 pytestmark = pytest.mark.spark
 

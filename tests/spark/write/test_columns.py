@@ -17,8 +17,8 @@ from pyspark.sql.types import (
 
 from cometmq.spark import schema
 from cometmq.spark.schema import BadSchema
-from cometmq.spark.write.columns import COLUMNS, check
 from cometmq.spark.write.options import OWN
+from cometmq.spark.write.rows import COLUMNS, check_columns
 from tests.architecture.rules import ROOT
 
 # StructType.fromDDL asks a JVM.
@@ -41,15 +41,15 @@ def frame(ddl: str) -> StructType:
 
 
 def test_a_frame_that_was_read_can_be_written_back() -> None:
-    check(frame(schema.DDL), "T")
-    check(frame(schema.DDL), None)
+    check_columns(frame(schema.DDL), "T")
+    check_columns(frame(schema.DDL), None)
 
 
 def test_every_column_is_taken_in_each_of_its_types() -> None:
     for column in COLUMNS:
         for kind in column.types:
             more = "" if column.name == "body" else ", body binary"
-            check(frame(f"{column.name} {kind}{more}"), "T")
+            check_columns(frame(f"{column.name} {kind}{more}"), "T")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_every_column_is_taken_in_each_of_its_types() -> None:
 )
 def test_others_are_refused_with_a_way_out(ddl: str, topic: str | None, says: str) -> None:
     with pytest.raises(BadSchema, match=says.replace("?", r"\?")):
-        check(frame(ddl), topic)
+        check_columns(frame(ddl), topic)
 
 
 def test_the_page_tells_all_columns_and_options() -> None:

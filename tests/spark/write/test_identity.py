@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message.ids import decode_offset_id
-from cometmq.spark.write import identity
-from cometmq.spark.write.identity import Ids, Origin, place_seed
+from cometmq.spark.write import rows
+from cometmq.spark.write.rows import Ids, Origin, place_seed
 
 ORIGIN = Origin("query", 7, 2)
 
@@ -64,7 +64,7 @@ def test_an_id_has_the_form_of_a_unique_key_that_leads_to_nobody_else() -> None:
 def test_what_is_remembered_of_rows_is_bound_and_equal_rows_stay_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(identity, "EPOCH_ROWS", 200)
+    monkeypatch.setattr(rows, "EPOCH_ROWS", 200)
     ids = Ids(ORIGIN)
     found: set[str] = set()
     for _ in range(1_000):

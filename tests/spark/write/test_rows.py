@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cometmq.message import properties as props
-from cometmq.spark.write.identity import Ids, Origin
 from cometmq.spark.write.options import parse
-from cometmq.spark.write.rows import BadRow, Encoder, Outgoing
+from cometmq.spark.write.rows import BadRow, Encoder, Ids, Origin, Outgoing
 
 ORIGIN = Origin("query", 1, 0)
 MAP = pa.map_(pa.string(), pa.string())

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.core.errors import NoStore
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.tools.directory import (
-    NoStore,
     StoreDirectory,
     StoreInUse,
     find_queues,

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import StoreError, StoreLocked
+from cometmq.core.errors import NoStore, StoreError, StoreLocked
 from cometmq.message.record import Record
 from cometmq.store.files import PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, read_directory
+from cometmq.store.tools.directory import (
+    StoreDirectory,
+    StoreInUse,
+    read_directory,
+)
 from cometmq.store.tools.snapshot import Snapshot, TargetNotEmpty, restore, snapshot
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES, seal_all

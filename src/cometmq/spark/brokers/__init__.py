@@ -1,1 +1,1 @@
-"""Requests to name servers and brokers: connections, routes, offsets, consumer groups."""
+"""Requests to name servers and brokers: connections, routes, offsets of queues and groups."""

@@ -18,16 +18,16 @@ from cometmq.core.errors import BrokerRefused, NotConnected, ProtocolError, Requ
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection
 from cometmq.protocol.fields import signed, to_ext
-from cometmq.spark.brokers import tls
+from cometmq.spark.brokers.access import tls_context
 
 if TYPE_CHECKING:
     from cometmq.protocol.fields import Account
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
-    from cometmq.spark.brokers.access import Access
-    from cometmq.spark.brokers.tls import Tls
+    from cometmq.spark.brokers.access import Access, Tls
 
 READ_BYTES: Final = 1 << 18
+
 IN_FLIGHT_MAX: Final = 64
 """Requests sent before their responses are read: few enough that the buffers of neither side
 fill."""
@@ -40,6 +40,7 @@ _OF_ACL: Final = "AclException"
 Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
 """A request: its code, its header and, in some requests, its body."""
 
+Key = tuple[str, int, "Account | None", "Tls | None"]
 _clock: Final = SystemClock()
 
 
@@ -160,7 +161,7 @@ def _connect(address: str, access: Access) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # Load the files first: if they cannot be read, connecting again would not help.
-    context = None if access.tls is None else tls.context(access.tls)
+    context = None if access.tls is None else tls_context(access.tls)
     try:
         made = socket.create_connection((host, int(port)), access.request_timeout_ms / 1000)
     except OSError as error:
@@ -175,7 +176,6 @@ def _connect(address: str, access: Access) -> socket.socket:
         raise NotConnected(address, f"TLS handshake failed: {error}") from None
 
 
-Key = tuple[str, int, "Account | None", "Tls | None"]
 _wires: Final[dict[Key, Wire]] = {}
 
 

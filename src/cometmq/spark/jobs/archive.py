@@ -1,5 +1,9 @@
 """Copies topics into an archive, each message once, so that they outlive the brokers' retention.
 
+An archive is a table of messages, partitioned by topic and day of storing (UTC). It has the
+source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to 23 if it
+was created with hours. It is a Parquet or a Delta table, as its folder shows.
+
 A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
 batches, so the run after a killed one continues where that one stopped. Store directories are read
 in one batch, which leaves out what the archive has of each queue. Files get about the requested
@@ -12,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -20,19 +24,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.core.errors import CometError
-from cometmq.spark.jobs.archived import (
-    ORDER,
-    QUEUE,
-    SEARCHABLE,
-    ArchiveTable,
-    archived,
-    dated,
-    ends,
-    kind_of,
-    partitions,
-    table_at,
-)
-from cometmq.spark.jobs.inputs import Places, chosen, messages
+from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
 from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
@@ -44,17 +36,32 @@ from cometmq.spark.jobs.job import (
 )
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import DDL, NAMES
-from cometmq.spark.tables import batchlog
-from cometmq.spark.tables.attempts import DATA, write_files
-from cometmq.spark.tables.batchlog import BatchLog, DataFile
-from cometmq.spark.tables.folders import Folder, LocalFolder, folder_at
-from cometmq.spark.tables.parquet import schema_at
+from cometmq.spark.tables.datafiles import DATA, Folder, LocalFolder, folder_at, write_files
+from cometmq.spark.tables.parquet import (
+    BatchLog,
+    DataFile,
+    ParquetTable,
+    Replaced,
+    replace_files,
+    replaced_files,
+    schema_at,
+)
 from cometmq.spark.tables.sink import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+QUEUE: Final = ("topic", "broker_name", "queue_id")
+ORDER: Final = (*QUEUE, "queue_offset")
+
+#: Bloom filters of message ids. A search by id then reads only the parts of files that may contain
+#: it. A filter that is not adaptive takes a megabyte, however few the rows are.
+SEARCHABLE: Final = {
+    "parquet.bloom.filter.enabled#msg_id": "true",
+    "parquet.bloom.filter.adaptive.enabled": "true",
+}
 
 SMALL: Final = 0.75
 """A file below this fraction of the requested size is joined with others."""
@@ -63,6 +70,9 @@ _RUN_OFFSETS: Final = 10_000
 """Number of consecutive offsets of a queue that stay in one file if a partition is split into
 several."""
 
+_HOUR_MS: Final = 3_600_000
+_QUERY_ID: Final = "sql.streaming.queryId"
+_ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 Partition = tuple[str, ...]
 
 
@@ -74,112 +84,6 @@ class CountDiffers(CometError):
         self.read = read
         self.written = written
         super().__init__(f"{path}: {read} rows were read and {written} written; nothing is changed")
-
-
-def compact(
-    spark: SparkSession, path: str, file_bytes: int, progress: Progress = silent
-) -> tuple[int, int]:
-    """Join small files. Return the number of files before and after.
-
-    Raises BadOption if there is no archive, CountDiffers.
-    """
-    if kind_of(spark, path) == "delta":
-        return _delta(spark, path, file_bytes)
-    folder = folder_at(path, spark)
-    log = BatchLog(folder)
-    before = batchlog.current(folder)
-    files = log.files()
-    if not files and not log.queries():
-        raise BadOption("target", f"there is no archive at {path}")
-    _remove_replaced(folder, before, files)
-    small = joined_together(files, file_bytes)
-    if not small:
-        return len(files), len(files)
-    chosen = [file for group in small.values() for file in group]
-    # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
-    attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
-    with progress_reported(spark, "compact", progress):
-        stands, read, written = _join(spark, folder, attempt, small, file_bytes)
-    if read != written:
-        folder.remove(f"{DATA}/{attempt}")
-        raise CountDiffers(path, read, written)
-    if not batchlog.exchange(folder, before, [file.name for file in chosen], stands):
-        folder.remove(f"{DATA}/{attempt}")
-        raise BadOption("compact", f"another run has compacted files of {path} in the meantime")
-    return len(files), len(files) - len(chosen) + len(stands)
-
-
-def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partition, list[DataFile]]:
-    """Return the small files of each partition that has several."""
-    found: dict[Partition, list[DataFile]] = {}
-    for file in files:
-        if file.size_bytes < file_bytes * SMALL:
-            found.setdefault(partition_of(file.name), []).append(file)
-    return {partition: group for partition, group in found.items() if len(group) > 1}
-
-
-def partition_of(name: str) -> Partition:
-    """Return the folders between an attempt's folder and the file, each as ``column=value``."""
-    return tuple(unquote(part) for part in name.split("/")[2:-1])
-
-
-def _join(
-    spark: SparkSession,
-    folder: Folder,
-    attempt: str,
-    small: dict[Partition, list[DataFile]],
-    file_bytes: int,
-) -> tuple[list[batchlog.Stand], int, int]:
-    """Rewrite the rows of small files. Return the new files, and the numbers of rows read and
-    written."""
-    names = [file.name for group in small.values() for file in group]
-    rows = _read(spark, folder, names)
-    columns = [part.partition("=")[0] for part in next(iter(small))]
-    plan, tasks = [], 0
-    for partition, group in small.items():
-        count = math.ceil(sum(file.size_bytes for file in group) / file_bytes)
-        plan.append((*(part.partition("=")[2] for part in partition), tasks, count))
-        tasks += count
-    ddl = ", ".join([f"`{column}` string" for column in columns])
-    planned = spark.createDataFrame(plan, f"{ddl}, first_task int, task_count int")
-    run = f.floor(f.col("queue_offset") / _RUN_OFFSETS)
-    task = f.col("first_task") + f.pmod(run, f.col("task_count"))
-    placed = rows.join(f.broadcast(planned), columns).repartitionById(tasks, task.cast("int"))
-    within = [*columns, *(name for name in ORDER if name not in columns)]
-    shaped = placed.select(*rows.columns).sortWithinPartitions(*within)
-    found = write_files(shaped, folder, attempt, columns, SEARCHABLE)
-    written = _read(spark, folder, [file.name for file in found]).count()
-    return [batchlog.Stand(file.name, file.size_bytes) for file in found], rows.count(), written
-
-
-def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
-    schema = schema_at(folder)
-    reader = spark.read.schema(schema).option("basePath", folder.url(DATA))
-    # Drop the column of the batch, which comes from the folder name.
-    return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
-
-
-def _remove_replaced(folder: Folder, before: batchlog.Replaced, files: Sequence[DataFile]) -> None:
-    """Remove the files that the previous run replaced: readers of that time have finished."""
-    counting = {file.name for file in files}
-    for name in before.gone:
-        if name not in counting:
-            folder.remove(name)
-
-
-def _delta(spark: SparkSession, path: str, file_bytes: int) -> tuple[int, int]:
-    from deltalake import DeltaTable
-
-    folder = folder_at(path, spark)
-    url = folder.url("").rstrip("/")
-    table = DeltaTable(url.removeprefix("file://") if isinstance(folder, LocalFolder) else url)
-    before = len(table.file_uris())
-    table.optimize.compact(target_size=file_bytes)
-    return before, len(table.file_uris())
-
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,31 +122,14 @@ class ArchiveReport:
     files_after: int = 0
 
 
-class Archiver:
-    """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
+class ArchiveTable(Protocol):
+    """The kinds of tables that an archive can use."""
 
-    def __init__(self, table: ArchiveTable, options: ArchiveOptions) -> None:
-        self._table = table
-        self._options = options
-        self.messages = self.batches = self.known = 0
+    def apply(self, rows: DataFrame, mark: Mark) -> bool:
+        """Append a batch once."""
 
-    def __call__(self, rows: DataFrame, batch: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
-        self.add(rows, Mark(query, batch))
-
-    def add(self, rows: DataFrame, mark: Mark) -> None:
-        """Append a batch unless the archive has it."""
-        seen = Observation()
-        observed = rows.observe(seen, f.count("*").alias("messages"))
-        if self._table.apply(shaped(observed, self._options), mark):
-            self.batches += 1
-            self.messages += int(seen.get["messages"])
-        else:
-            self.known += 1
-
-    def report(self) -> ArchiveReport:
-        """Return the counts so far."""
-        return ArchiveReport(self._options.target, self.messages, self.batches, self.known)
+    def last(self, spark: SparkSession, query: str) -> int:
+        """Return the highest batch of a query, NO_BATCH before its first."""
 
 
 def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silent) -> ArchiveReport:
@@ -252,8 +139,6 @@ def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silen
     Raises BadOption if the options contradict each other.
     """
     if options.compact:
-        from cometmq.spark.jobs.archive import compact
-
         before, after = compact(spark, options.target, options.file_bytes, progress)
         return ArchiveReport(options.target, files_before=before, files_after=after)
     table = table_at(options.target, options.format, hours=options.hours)
@@ -301,7 +186,7 @@ def _add_stores(
     table = table_at(options.target, options.format, hours=options.hours)
     rows = messages(spark, options, NAMES).drop("place")
     try:
-        known = ends(archived(spark, options.target), options.topics)
+        known = ends(read_archive(spark, options.target), options.topics)
     except BadOption:
         pass  # the first batch creates it
     else:
@@ -315,6 +200,33 @@ def _add_stores(
             archiver.add(rows, Mark(query, table.last(spark, query) + 1))
 
 
+class Archiver:
+    """Appends micro-batches to an archive and counts them: ``foreachBatch(archiver)``."""
+
+    def __init__(self, table: ArchiveTable, options: ArchiveOptions) -> None:
+        self._table = table
+        self._options = options
+        self.messages = self.batches = self.known = 0
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        self.add(rows, Mark(query, batch))
+
+    def add(self, rows: DataFrame, mark: Mark) -> None:
+        """Append a batch unless the archive has it."""
+        seen = Observation()
+        observed = rows.observe(seen, f.count("*").alias("messages"))
+        if self._table.apply(shaped(observed, self._options), mark):
+            self.batches += 1
+            self.messages += int(seen.get["messages"])
+        else:
+            self.known += 1
+
+    def report(self) -> ArchiveReport:
+        """Return the counts so far."""
+        return ArchiveReport(self._options.target, self.messages, self.batches, self.known)
+
+
 def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
     """Return the rows as they are written: in tasks of a file's size, ordered by queue and
     offset."""
@@ -325,3 +237,137 @@ def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
     folders = partitions(hours=options.hours)
     balanced = dated(rows, hours=options.hours).hint("rebalance", *folders)
     return balanced.sortWithinPartitions(*folders, *(name for name in ORDER if name != "topic"))
+
+
+def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
+    """Return the table to write. ``kind`` is parquet or delta."""
+    if kind == "delta":
+        from cometmq.spark.tables.delta import DeltaLakeTable
+
+        return DeltaLakeTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+    return ParquetTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+
+
+def partitions(*, hours: bool) -> tuple[str, ...]:
+    """Return the columns that become folders."""
+    return ("topic", "day", "hour") if hours else ("topic", "day")
+
+
+def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
+    """Return messages in the form of an archive. Days are UTC, whatever the session's time zone
+    is."""
+    stored_ms = f.unix_millis("store_timestamp")
+    day = f.date_from_unix_date(f.floor(stored_ms / (24 * _HOUR_MS)).cast("int")).cast("string")
+    found = messages.select(*NAMES).withColumn("day", day)
+    if not hours:
+        return found
+    hour = f.pmod(f.floor(stored_ms / _HOUR_MS), f.lit(24)).cast("string")
+    return found.withColumn("hour", f.lpad(hour, 2, "0"))
+
+
+def ends(found: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Return the highest offset of each queue in an archive, as ``archived_to``."""
+    chosen = found.where(f.col("topic").isin(*topics)) if topics else found
+    return chosen.groupBy(*QUEUE).agg(f.max("queue_offset").alias("archived_to"))
+
+
+def compact(
+    spark: SparkSession, path: str, file_bytes: int, progress: Progress = silent
+) -> tuple[int, int]:
+    """Join small files. Return the number of files before and after.
+
+    Raises BadOption if there is no archive, CountDiffers.
+    """
+    if kind_of(spark, path) == "delta":
+        return _compact_delta(spark, path, file_bytes)
+    folder = folder_at(path, spark)
+    log = BatchLog(folder)
+    before = replaced_files(folder)
+    files = log.files()
+    if not files and not log.queries():
+        raise BadOption("target", f"there is no archive at {path}")
+    _remove_replaced(folder, before, files)
+    small = joined_together(files, file_bytes)
+    if not small:
+        return len(files), len(files)
+    chosen = [file for group in small.values() for file in group]
+    # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
+    attempt = f"batch=00000000-joined-{uuid4().hex[:8]}"
+    with progress_reported(spark, "compact", progress):
+        replacements, read, written = _join(spark, folder, attempt, small, file_bytes)
+    if read != written:
+        folder.remove(f"{DATA}/{attempt}")
+        raise CountDiffers(path, read, written)
+    if not replace_files(folder, before, [file.name for file in chosen], replacements):
+        folder.remove(f"{DATA}/{attempt}")
+        raise BadOption("compact", f"another run has compacted files of {path} in the meantime")
+    return len(files), len(files) - len(chosen) + len(replacements)
+
+
+def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partition, list[DataFile]]:
+    """Return the small files of each partition that has several."""
+    found: dict[Partition, list[DataFile]] = {}
+    for file in files:
+        if file.size_bytes < file_bytes * SMALL:
+            found.setdefault(partition_of(file.name), []).append(file)
+    return {partition: group for partition, group in found.items() if len(group) > 1}
+
+
+def partition_of(name: str) -> Partition:
+    """Return the folders between an attempt's folder and the file, each as ``column=value``."""
+    return tuple(unquote(part) for part in name.split("/")[2:-1])
+
+
+def _join(
+    spark: SparkSession,
+    folder: Folder,
+    attempt: str,
+    small: dict[Partition, list[DataFile]],
+    file_bytes: int,
+) -> tuple[list[DataFile], int, int]:
+    """Rewrite the rows of small files. Return the new files, and the numbers of rows read and
+    written."""
+    names = [file.name for group in small.values() for file in group]
+    rows = _read(spark, folder, names)
+    columns = [part.partition("=")[0] for part in next(iter(small))]
+    plan, tasks = [], 0
+    for partition, group in small.items():
+        count = math.ceil(sum(file.size_bytes for file in group) / file_bytes)
+        plan.append((*(part.partition("=")[2] for part in partition), tasks, count))
+        tasks += count
+    ddl = ", ".join([f"`{column}` string" for column in columns])
+    planned = spark.createDataFrame(plan, f"{ddl}, first_task int, task_count int")
+    run = f.floor(f.col("queue_offset") / _RUN_OFFSETS)
+    task = f.col("first_task") + f.pmod(run, f.col("task_count"))
+    placed = rows.join(f.broadcast(planned), columns).repartitionById(tasks, task.cast("int"))
+    within = [*columns, *(name for name in ORDER if name not in columns)]
+    shaped = placed.select(*rows.columns).sortWithinPartitions(*within)
+    found = write_files(shaped, folder, attempt, columns, SEARCHABLE)
+    written = _read(spark, folder, [file.name for file in found]).count()
+    return [DataFile(file.name, file.size_bytes) for file in found], rows.count(), written
+
+
+def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
+    schema = schema_at(folder)
+    reader = spark.read.schema(schema).option("basePath", folder.url(DATA))
+    # Drop the column of the batch, which comes from the folder name.
+    return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
+
+
+def _remove_replaced(folder: Folder, before: Replaced, files: Sequence[DataFile]) -> None:
+    """Remove the files that the previous run replaced: readers of that time have finished."""
+    counting = {file.name for file in files}
+    for name in before.gone:
+        if name not in counting:
+            folder.remove(name)
+
+
+def _compact_delta(spark: SparkSession, path: str, file_bytes: int) -> tuple[int, int]:
+    from deltalake import DeltaTable
+
+    folder = folder_at(path, spark)
+    url = folder.url("").rstrip("/")
+    table = DeltaTable(url.removeprefix("file://") if isinstance(folder, LocalFolder) else url)
+    before = len(table.file_uris())
+    table.optimize.compact(target_size=file_bytes)
+    return before, len(table.file_uris())

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from cometmq.spark.jobs.job import JobOption, Progress, silent
-from cometmq.spark.jobs.pool import SparkPool
+from cometmq.spark.jobs.job import JobOption, Progress, SparkPool, silent
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig
 from cometmq.store.tools.findings import Severity

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import unquote
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from cometmq.spark.jobs.job import JobOption
-from cometmq.spark.options import BadOption
-from cometmq.spark.read.points import moment_ms
+from cometmq.spark.options import BadOption, moment_ms
 from cometmq.spark.schema import BY_NAME
 
 if TYPE_CHECKING:
@@ -119,6 +121,50 @@ def read_live(
     return reader.options(**places.read_options).load()
 
 
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
+    """Return all messages of an archive. Raises BadOption if there is none."""
+    from cometmq.spark.tables.parquet import ParquetTable
+
+    if kind_of(spark, path) == "delta":
+        return _read_delta(spark, path)
+    try:
+        return ParquetTable(path).read(spark)
+    except FileNotFoundError:
+        raise BadOption("archive", f"there is no archive at {path}") from None
+
+
+def kind_of(spark: SparkSession, path: str) -> str:
+    """Return the kind of the archive at ``path``, delta or parquet."""
+    from cometmq.spark.tables.datafiles import folder_at
+
+    return "delta" if folder_at(path, spark).names("_delta_log") else "parquet"
+
+
+def _read_delta(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows of a Delta table. Joined files are in other folders than those of batches, so
+    each kind is read separately."""
+    from deltalake import DeltaTable
+
+    from cometmq.spark.tables.datafiles import DATA, folder_at
+
+    folder = folder_at(path, spark)
+    root = folder.url("").rstrip("/")
+    table = DeltaTable(root.removeprefix("file://"))
+    schema = StructType.fromJson(msgspec.json.decode(table.schema().to_json()))
+    names = [unquote(name) for name in table.get_add_actions().column("path").to_pylist()]
+    batches = [name for name in names if name.startswith(f"{DATA}/")]
+    found = [spark.createDataFrame([], schema)]
+    for base, chosen in (
+        (f"{root}/{DATA}", batches),
+        (root, [name for name in names if name not in set(batches)]),
+    ):
+        if chosen:
+            reader = spark.read.schema(schema).option("basePath", base)
+            rows = reader.parquet(*(folder.url(name) for name in chosen))
+            found.append(rows.select(*schema.names))  # drops the batch, which is a folder
+    return reduce(DataFrame.unionByName, found)
+
+
 def chosen(places: Places) -> dict[str, str]:
     """Return the options of the source that choose the topics of a live cluster.
 
@@ -148,9 +194,7 @@ def _stored(spark: SparkSession, places: Places, columns: tuple[str, ...], _: st
 
 
 def _archived(spark: SparkSession, places: Places, _: tuple[str, ...], __: str) -> DataFrame:
-    from cometmq.spark.jobs.archived import archived
-
-    found = archived(spark, places.archive)
+    found = read_archive(spark, places.archive)
     if places.topics:
         found = found.where(f.col("topic").isin(*places.topics))
     if places.pattern:

@@ -1,4 +1,5 @@
-"""The form of a job: its options, its progress and its result; and the list of all jobs.
+"""The form of a job: its options, its progress and its result; the list of all jobs; and a pool of
+workers for jobs that share out work by pieces.
 
 A job NAME is a module of this package with three names:
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -61,6 +62,17 @@ class Job:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class JobOption:
+    """One option: its help; whether it is ``positional``; its name if it differs from the field's;
+    the parser of its text (raises ValueError)."""
+
+    help: str
+    positional: bool = False
+    name: str = ""
+    read: Callable[[str], Any] | None = None
+
+
 JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
     Job("audit", "Check whole stores: compare records, queues and index with each other."),
@@ -74,21 +86,21 @@ JOBS: Final = (
 )
 BY_NAME: Final = {job.name: job for job in JOBS}
 
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, the amount done, and the total (0 while it is unknown)."""
+
+Work = Callable[[Any, Any, Callable[[int], None]], Any]
+"""A function of the shared data, of its piece, and of a callback that takes the number of bytes
+read."""
+
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SIZE: Final = re.compile(r"(\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
 _SPAN: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _SPANS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-@dataclass(frozen=True, slots=True)
-class JobOption:
-    """One option: its help; whether it is ``positional``; its name if it differs from the field's;
-    the parser of its text (raises ValueError)."""
-
-    help: str
-    positional: bool = False
-    name: str = ""
-    read: Callable[[str], Any] | None = None
+POLL_S: Final = 0.3
+_STREAM_POLL_S: Final = 1
+_numbers: Final = itertools.count(1)
+_RAISED: Final = re.compile(r"^[^\S\n]*([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 
 
 def size_bytes(text: str) -> int:
@@ -105,15 +117,6 @@ def span_ms(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m, 2h or 7d")
     return int(found[1]) * _SPANS_MS[found[2]]
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, the amount done, and the total (0 while it is unknown)."""
-
-POLL_S: Final = 0.3
-_STREAM_POLL_S: Final = 1
-
-_numbers: Final = itertools.count(1)
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -192,9 +195,6 @@ def offsets_in(offset: Any) -> dict[str, int]:
     return {str(queue): int(at) for queue, at in (queues or {}).items()}
 
 
-_RAISED: Final = re.compile(r"^[^\S\n]*([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
-
-
 def cause_of(error: BaseException) -> str:
     """Return the innermost cause in an error's text, preferring an error of CometMQ if there is
     one."""
@@ -206,3 +206,38 @@ def cause_of(error: BaseException) -> str:
     if "Traceback (most recent call last)" in text and raised:
         return ": ".join(raised[-1])
     return " ".join(text.split("\n\n")[0].split("JVM stacktrace:")[0].split())
+
+
+class SparkPool:
+    """Processes pieces. ``shared`` is the data that each needs. A stage is named after its
+    function."""
+
+    def __init__(self, spark: SparkSession, shared: object, progress: Progress) -> None:
+        self._spark = spark
+        self._progress = progress
+        self._shared = spark.sparkContext.broadcast(shared)
+
+    def __enter__(self) -> SparkPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shared.destroy()
+
+    def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
+        """Yield the results of all pieces. Raises Spark's errors."""
+        if not pieces:
+            return
+        shared = self._shared
+
+        def one(piece: Any) -> Any:
+            return work(shared.value, piece, _nobody)
+
+        stage = work.__name__.strip("_").replace("_", " ")
+        with progress_reported(self._spark, stage, self._progress):
+            tasks = self._spark.sparkContext.parallelize(list(pieces), len(pieces))
+            found = tasks.map(one).collect()
+        yield from found
+
+
+def _nobody(size_bytes: int) -> None:
+    """Ignore the number of bytes read: here progress is counted in tasks."""

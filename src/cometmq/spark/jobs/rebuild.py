@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.spark.jobs.job import JobOption, Progress, silent
-from cometmq.spark.jobs.pool import SparkPool
+from cometmq.spark.jobs.job import JobOption, Progress, SparkPool, silent
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig, delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
@@ -40,12 +39,51 @@ if TYPE_CHECKING:
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 _ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
 _KEY: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("store_ms", "<i8")])
+
 _INDEX_ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
+assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
 _SECONDS_MAX: Final = 0x7FFF_FFFF
-
+QUEUES_A_TASK: Final = 64
 Told = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildOptions:
+    """The directories of the log and of the new files. A number of 0 is replaced by that of the
+    store's existing files if it has some, else by the broker's default."""
+
+    store: Annotated[str, JobOption("The store directory; only its commitlog is needed.")] = ""
+    target: Annotated[str, JobOption("A new directory for consumequeue and index.")] = ""
+    queue_file_bytes: Annotated[int, JobOption("Size of a queue file.")] = 0
+    index_slots: Annotated[int, JobOption("Slots of an index file.")] = 0
+    index_entries: Annotated[int, JobOption("Entries of an index file.")] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedGap:
+    """Bytes of the log that are no record, and therefore have no entries."""
+
+    start: int
+    stop: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """Result of a run. ``ok`` means that the log has no gaps. ``older`` records belong to topics
+    that were deleted and recreated; they are in no queue."""
+
+    ok: bool
+    records: int
+    queues: int
+    queue_files: int
+    entries: int
+    older: int
+    keys: int
+    index_files: int
+    gaps: tuple[ReportedGap, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +125,70 @@ class QueueShares:
     topic: str
     queue_id: int
     shares: tuple[Share, ...]
+
+
+def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silent) -> RebuildReport:
+    """Rebuild the files. Raises BadOption, NoStore, StoreInUse, OSError."""
+    if not options.store or not options.target:
+        raise BadOption("target" if options.store else "store", "is required")
+    target = Path(options.target)
+    if any((target / name).exists() for name in ("consumequeue", "index", "aside")):
+        raise BadOption("target", f"{target} already has queues or an index: give a new directory")
+    files = ReadOnlyFiles()
+    config = StoreConfig(store_path_root_dir=options.store)
+    directory = read_directory(config, files)
+    if directory.holder:
+        raise StoreInUse(directory.root, directory.holder)
+    sizes = sizes_of(config, directory, files)
+    plan = Plan(
+        target,
+        target / "aside",
+        options.queue_file_bytes or sizes.queue_file_bytes,
+        options.index_slots or sizes.max_hash_slot_num,
+        options.index_entries or sizes.max_index_num,
+        delay_levels_ms(sizes.message_delay_level),
+    )
+    for folder in (plan.aside, target / "consumequeue", target / "index"):
+        folder.mkdir(parents=True)
+    try:
+        with SparkPool(spark, plan, progress) as pool:
+            logs = sorted(pool.run(read_log, directory.log_files), key=lambda each: each.base)
+            queues = list(_queues(logs))
+            some = [queues[at : at + QUEUES_A_TASK] for at in range(0, len(queues), QUEUES_A_TASK)]
+            counts = list(pool.run(write_queues, some))
+            keys = [log.keys for log in logs]
+            pieces = index_pieces(plan, keys)
+            names = name_index(plan, list(pool.run(write_index, pieces)))
+    finally:
+        shutil.rmtree(plan.aside)
+    # A gap at the end of the log is no damage: it is the end itself, or one that a crash left.
+    gaps = tuple(
+        ReportedGap(gap.start, gap.stop, gap.problem)
+        for log in logs
+        for gap in log.gaps
+        if not (gap.open and log is logs[-1])
+    )
+    return RebuildReport(
+        not gaps,
+        sum(log.records for log in logs),
+        len(queues),
+        sum(files for files, _, _ in counts),
+        sum(entries for _, entries, _ in counts),
+        sum(older for _, _, older in counts),
+        sum(share.count for share in keys),
+        len(names),
+        gaps,
+    )
+
+
+def _queues(logs: Iterable[LogShare]) -> Iterable[QueueShares]:
+    """Yield the queues of all log files, sorted by name."""
+    found: dict[tuple[str, int], list[Share]] = {}
+    for log in logs:
+        for topic, queue_id, share in log.queues:
+            found.setdefault((topic, queue_id), []).append(share)
+    for (topic, queue_id), shares in sorted(found.items()):
+        yield QueueShares(topic, queue_id, tuple(shares))
 
 
 def read_log(plan: Plan, file: FileInfo, told: Told) -> LogShare:
@@ -253,109 +355,3 @@ def _load(shares: tuple[Share, ...]) -> npt.NDArray[np.void]:
         whole = np.load(share.path, mmap_mode="r")
         parts.append(np.array(whole[share.first : share.first + share.count]))
     return np.concatenate(parts)
-
-
-assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
-
-QUEUES_A_TASK: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildOptions:
-    """The directories of the log and of the new files. A number of 0 is replaced by that of the
-    store's existing files if it has some, else by the broker's default."""
-
-    store: Annotated[str, JobOption("The store directory; only its commitlog is needed.")] = ""
-    target: Annotated[str, JobOption("A new directory for consumequeue and index.")] = ""
-    queue_file_bytes: Annotated[int, JobOption("Size of a queue file.")] = 0
-    index_slots: Annotated[int, JobOption("Slots of an index file.")] = 0
-    index_entries: Annotated[int, JobOption("Entries of an index file.")] = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedGap:
-    """Bytes of the log that are no record, and therefore have no entries."""
-
-    start: int
-    stop: int
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """Result of a run. ``ok`` means that the log has no gaps. ``older`` records belong to topics
-    that were deleted and recreated; they are in no queue."""
-
-    ok: bool
-    records: int
-    queues: int
-    queue_files: int
-    entries: int
-    older: int
-    keys: int
-    index_files: int
-    gaps: tuple[ReportedGap, ...]
-
-
-def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silent) -> RebuildReport:
-    """Rebuild the files. Raises BadOption, NoStore, StoreInUse, OSError."""
-    if not options.store or not options.target:
-        raise BadOption("target" if options.store else "store", "is required")
-    target = Path(options.target)
-    if any((target / name).exists() for name in ("consumequeue", "index", "aside")):
-        raise BadOption("target", f"{target} already has queues or an index: give a new directory")
-    files = ReadOnlyFiles()
-    config = StoreConfig(store_path_root_dir=options.store)
-    directory = read_directory(config, files)
-    if directory.holder:
-        raise StoreInUse(directory.root, directory.holder)
-    sizes = sizes_of(config, directory, files)
-    plan = Plan(
-        target,
-        target / "aside",
-        options.queue_file_bytes or sizes.queue_file_bytes,
-        options.index_slots or sizes.max_hash_slot_num,
-        options.index_entries or sizes.max_index_num,
-        delay_levels_ms(sizes.message_delay_level),
-    )
-    for folder in (plan.aside, target / "consumequeue", target / "index"):
-        folder.mkdir(parents=True)
-    try:
-        with SparkPool(spark, plan, progress) as pool:
-            logs = sorted(pool.run(read_log, directory.log_files), key=lambda each: each.base)
-            queues = list(_queues(logs))
-            some = [queues[at : at + QUEUES_A_TASK] for at in range(0, len(queues), QUEUES_A_TASK)]
-            counts = list(pool.run(write_queues, some))
-            keys = [log.keys for log in logs]
-            pieces = index_pieces(plan, keys)
-            names = name_index(plan, list(pool.run(write_index, pieces)))
-    finally:
-        shutil.rmtree(plan.aside)
-    # A gap at the end of the log is no damage: it is the end itself, or one that a crash left.
-    gaps = tuple(
-        ReportedGap(gap.start, gap.stop, gap.problem)
-        for log in logs
-        for gap in log.gaps
-        if not (gap.open and log is logs[-1])
-    )
-    return RebuildReport(
-        not gaps,
-        sum(log.records for log in logs),
-        len(queues),
-        sum(files for files, _, _ in counts),
-        sum(entries for _, entries, _ in counts),
-        sum(older for _, _, older in counts),
-        sum(share.count for share in keys),
-        len(names),
-        gaps,
-    )
-
-
-def _queues(logs: Iterable[LogShare]) -> Iterable[QueueShares]:
-    """Yield the queues of all log files, sorted by name."""
-    found: dict[tuple[str, int], list[Share]] = {}
-    for log in logs:
-        for topic, queue_id, share in log.queues:
-            found.setdefault((topic, queue_id), []).append(share)
-    for (topic, queue_id), shares in sorted(found.items()):
-        yield QueueShares(topic, queue_id, tuple(shares))

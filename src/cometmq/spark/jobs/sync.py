@@ -43,6 +43,64 @@ if TYPE_CHECKING:
 
 BUSIEST: Final = 10
 _PERCENTILES: Final = (50, 95, 99)
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """The topic to follow and the directory of the copy.
+
+    ``nameservers`` is the source's option. ``group_by`` is the field of a row that the report
+    counts by. ``schemas`` are the columns of tables as DDL; rows are checked against them, and
+    typed copies have them. ``read_options`` are further options of the source.
+    """
+
+    nameservers: Annotated[str, JobOption("Name servers, separated by ';'.")]
+    topic: Annotated[str, JobOption("Topic of changes.", positional=True)]
+    directory: Annotated[Path, JobOption("Directory of the copy.", positional=True)]
+    buckets: Annotated[
+        int, JobOption("Parts of the copy; a micro-batch merges only the parts that it changes.")
+    ] = 8
+    max_offsets_per_trigger: Annotated[int, JobOption("Messages per micro-batch.")] = 100_000
+    trigger_ms: Annotated[
+        int, JobOption("Time between micro-batches while the topic is followed.")
+    ] = 1_000
+    group_by: Annotated[str, JobOption("Field of a row by which the report groups its counts.")] = (
+        "country"
+    )
+    schemas: Annotated[
+        dict[str, str], JobOption("TABLE=DDL: the columns of a table; other rows are kept aside.")
+    ] = field(default_factory=dict)
+    postgres: Annotated[
+        str, JobOption("Database that also stores the tables given as schemas.")
+    ] = ""
+    delta: Annotated[
+        str, JobOption("Folder for Delta tables of their rows, written with each micro-batch.")
+    ] = ""
+    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
+        field(default_factory=dict)
+    )
+
+    @property
+    def table(self) -> SnapshotTable:
+        """The copy."""
+        return SnapshotTable(self.directory / "table")
+
+    @property
+    def changes(self) -> Path:
+        """The folder with every change, by batch."""
+        return self.directory / "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """Result of a run: the live rows of each table, totals, and the report."""
+
+    rows: dict[str, int]
+    applied: int
+    rejected: int
+    batches: int
+    report: ChangeReport
 
 
 class ChangeReport(msgspec.Struct, frozen=True):
@@ -107,9 +165,6 @@ def _times(changes: DataFrame) -> tuple[dict[str, int], float]:
     lag_ms = {f"p{share}": int(v) for share, v in zip(_PERCENTILES, found["lags"], strict=True)}
     per_s = found["n"] * 1000 / max(found["span_ms"], 1)
     return lag_ms | {"max": int(found["longest"])}, round(per_s, 1)
-
-
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 class Copies:
@@ -187,63 +242,6 @@ def _delta(root: str, table: str) -> TableSink:
     from cometmq.spark.tables.delta import DeltaLakeTable
 
     return DeltaLakeTable(f"{root.rstrip('/')}/{table}")
-
-
-@dataclass(frozen=True, slots=True)
-class SyncOptions:
-    """The topic to follow and the directory of the copy.
-
-    ``nameservers`` is the source's option. ``group_by`` is the field of a row that the report
-    counts by. ``schemas`` are the columns of tables as DDL; rows are checked against them, and
-    typed copies have them. ``read_options`` are further options of the source.
-    """
-
-    nameservers: Annotated[str, JobOption("Name servers, separated by ';'.")]
-    topic: Annotated[str, JobOption("Topic of changes.", positional=True)]
-    directory: Annotated[Path, JobOption("Directory of the copy.", positional=True)]
-    buckets: Annotated[
-        int, JobOption("Parts of the copy; a micro-batch merges only the parts that it changes.")
-    ] = 8
-    max_offsets_per_trigger: Annotated[int, JobOption("Messages per micro-batch.")] = 100_000
-    trigger_ms: Annotated[
-        int, JobOption("Time between micro-batches while the topic is followed.")
-    ] = 1_000
-    group_by: Annotated[str, JobOption("Field of a row by which the report groups its counts.")] = (
-        "country"
-    )
-    schemas: Annotated[
-        dict[str, str], JobOption("TABLE=DDL: the columns of a table; other rows are kept aside.")
-    ] = field(default_factory=dict)
-    postgres: Annotated[
-        str, JobOption("Database that also stores the tables given as schemas.")
-    ] = ""
-    delta: Annotated[
-        str, JobOption("Folder for Delta tables of their rows, written with each micro-batch.")
-    ] = ""
-    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
-        field(default_factory=dict)
-    )
-
-    @property
-    def table(self) -> SnapshotTable:
-        """The copy."""
-        return SnapshotTable(self.directory / "table")
-
-    @property
-    def changes(self) -> Path:
-        """The folder with every change, by batch."""
-        return self.directory / "changes"
-
-
-@dataclass(frozen=True, slots=True)
-class SyncReport:
-    """Result of a run: the live rows of each table, totals, and the report."""
-
-    rows: dict[str, int]
-    applied: int
-    rejected: int
-    batches: int
-    report: ChangeReport
 
 
 def start(spark: SparkSession, options: SyncOptions) -> StreamingQuery:

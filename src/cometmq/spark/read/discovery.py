@@ -1,38 +1,66 @@
-"""Repeated lookup of the ends of a stream's queues, while queues are added and brokers go away.
+"""Discovery of the queues of a read, while queues are added and brokers go away; applies the user's
+choice about brokers that are away.
 
-Spark's loop may ask a hundred times a second. To spare the brokers, routes are read again only
-every DISCOVERY_MS. After a round that found nothing, the next one is delayed, so that lookups take
-at most a fifth of the time, regardless of the number of queues.
+A name server forgets a broker that goes away, together with its queues, and the remaining route
+looks complete. A read therefore learns the expected brokers from other sources: the checkpoint of a
+stream names the broker of each queue, options name brokers, so does the configuration of an ordered
+topic, another name server may still know a broker, and every plan records the brokers it saw
+(:class:`KnownBrokers`). An expected broker counts as away unless its master is registered; if it is
+registered, the topic was removed from it.
+
+A batch has no checkpoint, so its plan relies on the recorded brokers. They are in a small file of
+the driver per set of name servers, which is replaced atomically. The file is only a hint: if it
+cannot be read or written, that is logged, and the read goes on without it.
+
+Spark's loop may ask for the ends of a stream's queues a hundred times a second. To spare the
+brokers, routes are read again only every DISCOVERY_MS. After a round that found nothing, the next
+one is delayed, so that lookups take at most a fifth of the time, whatever the number of queues.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
-from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.brokers.cluster import NameServersAway
-from cometmq.spark.brokers.reach import Ends
+from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import topics
-from cometmq.spark.read.options import MissingBroker
-from cometmq.spark.read.outage import BrokerMissing, missing
-from cometmq.spark.read.topics import Found
+from cometmq.spark.read.options import MissingBroker, Outage
+from cometmq.spark.read.positions import AtOffsets, AtTimes, NamedPosition
+from cometmq.spark.read.topics import Assigned, Found, Pattern, matching
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
+    from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.options import ReadOptions
+    from cometmq.spark.read.topics import Choice
 
 log = logging.getLogger(__name__)
+
+DISCOVERY_MS: Final = 1_000
+"""Upper bound of the delay until new queues and topics are found."""
 
 OUTAGE_MS: Final = 120_000
 """Time for which a broker or a name server may be away before the query fails."""
 
-DISCOVERY_MS: Final = 1_000
-"""Upper bound of the delay until new queues and topics are found."""
+BATCH_OUTAGE_MS: Final = 30_000
+"""Time for which the plan of a batch waits for a broker."""
+
+PAUSE_MS: Final = 500
 
 OUTAGE_WARNING_MS: Final = 5_000
 """Interval of the log lines while the query waits for a broker."""
@@ -45,11 +73,202 @@ REST_MAX_MS: Final = 1_000
 """Delay after a round that found nothing: REST_SHARE times the duration of the round, at most
 REST_MAX_MS."""
 
+ELSEWHERE_MS: Final = 2_000
+"""Request timeout for further name servers, which the plan does not depend on."""
+
+KEPT_MS: Final = 72 * 3_600_000
+"""A broker that was not seen for this long is forgotten: 72 hours, the default retention of
+brokers."""
+
+RENEWED_MS: Final = 3_600_000
+"""Minimum age at which the time of a sighting is written again."""
+
+PAIRS_MAX: Final = 100_000
+FILE_BYTES_MAX: Final = 32 << 20
+
 AWAY: Final = (RouteNotFound, NotConnected, RequestTimedOut)
 """Errors that end when a broker, a name server or a route comes back."""
 
+Seen = dict[str, dict[str, int]]
+"""Time when each broker was last seen (ms since the epoch), by topic and broker name."""
+
+T = TypeVar("T")
 _clock: Final = SystemClock()
 _pause: Final = Event()
+
+
+class BrokerMissing(NotConnected):
+    """Raised if ``broker_name`` holds messages to read, and none of the name servers asked knows
+    its address."""
+
+    def __init__(self, broker_name: str, reason: str, access: Access) -> None:
+        self.broker_name = broker_name
+        super().__init__(
+            f"broker {broker_name!r}",
+            f"is in no route of the name servers ({';'.join(access.nameservers)}), and {reason}; "
+            "start it again, or set option missingBroker to warn to continue without its messages",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQueues:
+    """The queues of a plan. ``without`` are the brokers that it leaves out."""
+
+    queues: list[MessageQueue]
+    without: frozenset[str] = frozenset()
+
+
+def find_queues(
+    options: ReadOptions, known: Iterable[MessageQueue] = (), *, must_exist: bool = True
+) -> PlannedQueues:
+    """Return the queues of a plan, with all expected brokers present except those that the user
+    allows to be missing.
+
+    ``known`` are queues that the query has read. Raises BrokerMissing, NotConnected or
+    RequestTimedOut for a broker that is away, NameServersAway if no name server answers, and with
+    ``must_exist`` the errors of :func:`topics.check`.
+    """
+    found = topics.find(options.topics, options.access)
+    recorded = KnownBrokers(options.outage.known_brokers, options.access)
+    others = _brokers_elsewhere(options, found)
+    if not options.outage.brokers:
+        others = recorded.absent(options.topics, found.brokers) | others
+    away = missing_brokers(found, options, known, others)
+    warns = options.outage.rule is MissingBroker.WARN
+    for name, why in away.items():
+        if not warns:
+            raise BrokerMissing(name, why, options.access)
+        log.warning("broker_missing name=%s reason=%r", name, why)
+    if must_exist:
+        topics.check(found, options.topics, options.access, without=away)
+    queues = [queue for queue in found.queues if queue.broker_name not in away]
+    _remember(recorded, options, found, away)
+    silent = _unresponsive(queues, options.access) if warns else frozenset()
+    return PlannedQueues(
+        [queue for queue in queues if queue.broker_name not in silent], silent | away.keys()
+    )
+
+
+def _remember(
+    recorded: KnownBrokers, options: ReadOptions, found: Found, away: Mapping[str, str]
+) -> None:
+    """Record the brokers that hold queues, for later plans."""
+    there: dict[str, set[str]] = {}
+    for queue in found.queues:
+        if queue.broker_name not in away:
+            there.setdefault(queue.topic, set()).add(queue.broker_name)
+    before = recorded.chosen(options.topics)
+    recorded.keep(
+        there,
+        {topic: held - found.brokers.get(topic, frozenset()) - away.keys()
+         for topic, held in before.items()},
+    )  # fmt: skip
+
+
+def _unresponsive(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
+    """Return the brokers that are in the route and do not answer."""
+    found = set()
+    for name in sorted({queue.broker_name for queue in queues}):
+        try:
+            offsets.ends([queue for queue in queues if queue.broker_name == name], access)
+        except (NotConnected, RequestTimedOut) as error:
+            log.warning("broker_missing name=%s reason=%r", name, str(error))
+            found.add(name)
+    return frozenset(found)
+
+
+def wait_for_brokers(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
+    """Call ``attempt`` until it returns while a broker is away and the user wants to wait.
+
+    Return its result. Raises its last error: NotConnected and RequestTimedOut after the time is up,
+    others at once.
+    """
+    began_ms = _clock.monotonic_ms()
+    timeout_ms = default_ms if outage.timeout_ms is None else outage.timeout_ms
+    while True:
+        try:
+            return attempt()
+        except NameServersAway:
+            raise
+        except (NotConnected, RequestTimedOut) as error:
+            away_ms = _clock.monotonic_ms() - began_ms
+            if outage.rule is MissingBroker.FAIL or away_ms >= timeout_ms:
+                raise
+            log.warning("waiting_for_broker away_ms=%d error=%r", away_ms, str(error))
+        _pause.wait(min(PAUSE_MS, timeout_ms - away_ms) / 1000)
+
+
+def without_brokers(named: NamedPosition, without: Collection[str]) -> NamedPosition:
+    """Return ``named`` without the queues of brokers that a read leaves out."""
+    position = named.position
+    if not without or not isinstance(position, (AtOffsets, AtTimes)):
+        return named
+    left = {q: at for q, at in position.by_queue.items() if q.broker_name not in without}
+    return replace(named, position=replace(position, by_queue=left))
+
+
+def missing_brokers(
+    found: Found,
+    options: ReadOptions,
+    known: Iterable[MessageQueue] = (),
+    others: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the brokers that are away, each with the reason why it is expected.
+
+    Brokers are expected by options, by the route, because a query has read their queues ``known``,
+    or by the reasons in ``others``. Raises NameServersAway, BrokerRefused.
+    """
+    there = frozenset().union(*found.brokers.values()) if found.brokers else frozenset()
+    reasons = {
+        name: why
+        for name, why in {**found.absent, **_brokers_named(options)}.items()
+        if name not in there
+    }
+    # If the option names brokers, it lists all of them: others were taken out of service.
+    named = options.outage.brokers
+    for queue in known:
+        if named and queue.broker_name not in named:
+            continue
+        if queue.broker_name not in found.brokers.get(queue.topic, ()):
+            reasons.setdefault(
+                queue.broker_name, f"this query has read its queues of {queue.topic!r}"
+            )
+    reasons = {**(others or {}), **reasons}
+    if not reasons:
+        return {}
+    registered = cluster.masters(options.access)
+    return {name: why for name, why in sorted(reasons.items()) if name not in registered}
+
+
+def _brokers_named(options: ReadOptions) -> dict[str, str]:
+    """Return the brokers that options name, each with the option as the reason."""
+    found: dict[str, str] = {}
+    if isinstance(options.topics, Assigned):
+        found |= {q.broker_name: "option 'assign' lists it" for q in options.topics.queues}
+    for named in (options.starting, options.ending):
+        if named is not None and isinstance(named.position, (AtOffsets, AtTimes)):
+            why = f"option {named.option!r} lists it"
+            found |= dict.fromkeys((queue.broker_name for queue in named.position.by_queue), why)
+    return found | dict.fromkeys(options.outage.brokers, "option 'brokers' lists it")
+
+
+def _brokers_elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
+    """Return brokers that are known only to name servers after the first: one that has just started
+    knows few brokers."""
+    there: dict[str, str] = {}
+    for address in options.access.nameservers[1:]:
+        timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
+        other = replace(options.access, nameservers=(address,), request_timeout_ms=timeout_ms)
+        try:
+            elsewhere_found = topics.find(options.topics, other)
+        except ClientError as error:
+            log.warning("name_server_unreachable address=%s error=%r", address, str(error))
+            continue
+        for queue in elsewhere_found.queues:
+            if queue.broker_name not in found.brokers.get(queue.topic, ()):
+                why = f"name server {address} knows its queues of {queue.topic!r}"
+                there.setdefault(queue.broker_name, why)
+    return there
 
 
 class Discovery:
@@ -66,7 +285,7 @@ class Discovery:
         self._warned_ms: int | None = None
         self._rest_until_ms = 0
 
-    def ends(self, known: Iterable[MessageQueue] = ()) -> Ends:
+    def ends(self, known: Iterable[MessageQueue] = ()) -> EndOffsets:
         """Return the end of each queue, without the queues of brokers that are away.
 
         ``known`` are the queues that the query has read; their brokers must be present. Raises the
@@ -83,18 +302,18 @@ class Discovery:
         for name in sorted({queue.broker_name for queue in queues} - away):
             of_broker = [queue for queue in queues if queue.broker_name == name]
             try:
-                ends = reach.ends(of_broker, self._options.access)
+                ends = offsets.ends(of_broker, self._options.access)
             except AWAY as error:
                 away.add(name)
-                failure = self._weighed(error) or failure
+                failure = self._failure_of(error) or failure
                 continue
             found |= ends.by_queue
             copies |= ends.copies
         self._away = None if isinstance(failure, NameServersAway) else frozenset(away)
-        self._bear(failure)
+        self._tolerate(failure)
         ended_ms = _clock.monotonic_ms()
         self._rest_until_ms = ended_ms + min(REST_SHARE * (ended_ms - began_ms), REST_MAX_MS)
-        return Ends(found, frozenset(copies))
+        return EndOffsets(found, frozenset(copies))
 
     def has_news(self) -> None:
         """Record that the last round found something to read, so that the next one starts without
@@ -112,13 +331,13 @@ class Discovery:
         access = self._options.access
         try:
             found = topics.find(self._options.topics, access)
-            self._missing = missing(found, self._options, known)
+            self._missing = missing_brokers(found, self._options, known)
         except AWAY as error:
             self._found, self._found_ms, self._missing = Found([], []), None, {}
             return error
         self._found, self._found_ms = found, now_ms
         for name, why in self._missing.items():
-            failure = self._weighed(BrokerMissing(name, why, access))
+            failure = self._failure_of(BrokerMissing(name, why, access))
             if failure is not None:
                 self._found_ms = None
                 return failure
@@ -132,7 +351,7 @@ class Discovery:
         log.warning("topics_unknown topics=%s", found.unknown)
         return None
 
-    def _weighed(self, error: ClientError) -> ClientError | None:
+    def _failure_of(self, error: ClientError) -> ClientError | None:
         """Return the failure to raise for an absent broker, or None if the user chose to go on
         without it."""
         if self._options.outage.rule is not MissingBroker.WARN:
@@ -143,7 +362,7 @@ class Discovery:
             log.warning("broker_missing error=%r", str(error))
         return None
 
-    def _bear(self, failure: ClientError | None) -> None:
+    def _tolerate(self, failure: ClientError | None) -> None:
         """Tolerate the failure for a while, so that a restart passes and a longer outage stops the
         query."""
         now_ms = _clock.monotonic_ms()
@@ -163,3 +382,96 @@ class Discovery:
         timeout_ms = OUTAGE_MS if outage.timeout_ms is None else outage.timeout_ms
         if fails_at_once or away_ms >= timeout_ms:
             raise failure
+
+
+class KnownBrokers:
+    """The brokers recorded in a folder for one set of name servers. Without a folder it is
+    empty."""
+
+    def __init__(self, folder: str | None, access: Access) -> None:
+        self._path: Path | None = None
+        if folder is not None:
+            name = hashlib.sha256(";".join(sorted(access.nameservers)).encode()).hexdigest()[:24]
+            self._path = Path(folder) / f"brokers-{name}.json"
+
+    def absent(self, choice: Choice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
+        """Return brokers that held queues of a choice and are not in ``there`` (by topic), each
+        with the reason why it is expected."""
+        found: dict[str, str] = {}
+        for topic, brokers in self._chosen(choice).items():
+            for name in brokers.keys() - there.get(topic, frozenset()):
+                moment = datetime.fromtimestamp(brokers[name] // 1000, UTC).isoformat()
+                found[name] = (
+                    f"it had queues of {topic!r} when they were read at {moment} (recorded in "
+                    f"{self._path}; option brokers overrides that)"
+                )
+        return found
+
+    def keep(self, there: Mapping[str, Iterable[str]], gone: Mapping[str, Iterable[str]]) -> None:
+        """Record that the brokers of ``there`` hold topics, and that the registered ones of
+        ``gone`` do not."""
+        now_ms = _clock.wall_ms()
+        seen = self._read()
+        changed = False
+        for topic, names in there.items():
+            of_topic = seen.setdefault(topic, {})
+            for name in names:
+                if now_ms - of_topic.get(name, 0) > RENEWED_MS:
+                    of_topic[name], changed = now_ms, True
+        for topic, names in gone.items():
+            for name in names:
+                changed |= seen.get(topic, {}).pop(name, None) is not None
+        if changed:
+            self._write(seen)
+
+    def chosen(self, choice: Choice) -> dict[str, frozenset[str]]:
+        """Return the brokers that held queues of each topic of a choice."""
+        return {topic: frozenset(brokers) for topic, brokers in self._chosen(choice).items()}
+
+    def _chosen(self, choice: Choice) -> Seen:
+        if isinstance(choice, Assigned):
+            return {}  # assigned queues name their brokers
+        seen = self._read()
+        if isinstance(choice, Pattern):
+            names = matching(choice, seen, frozenset())
+        else:
+            names = [name for name in choice.names if name in seen]
+        return {name: seen[name] for name in names}
+
+    def _read(self) -> Seen:
+        if self._path is None:
+            return {}
+        try:
+            with self._path.open("rb") as opened:
+                found = msgspec.json.decode(opened.read(FILE_BYTES_MAX), type=Seen)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+            log.warning("known_brokers_unreadable path=%s error=%r", self._path, str(error))
+            return {}
+        now_ms = _clock.wall_ms()
+        return {
+            topic: {name: at for name, at in names.items() if 0 <= now_ms - at < KEPT_MS}
+            for topic, names in found.items()
+        }
+
+    def _write(self, seen: Seen) -> None:
+        if self._path is None:
+            return
+        brokers_by_topic = {topic: names for topic, names in seen.items() if names}
+        if sum(map(len, brokers_by_topic.values())) > PAIRS_MAX:
+            log.warning("known_brokers_too_many path=%s", self._path)
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent)
+            try:
+                with os.fdopen(handle, "wb") as opened:
+                    opened.write(msgspec.json.encode(brokers_by_topic))
+                os.replace(name, self._path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError as error:
+            log.warning("known_brokers_not_written path=%s error=%r", self._path, str(error))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.offsets import key_of
+from cometmq.spark.read.checkpoint import key_of
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue

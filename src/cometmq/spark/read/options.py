@@ -1,15 +1,25 @@
 """The options of the source, parsed and checked once. An error names the option.
 
-The modules for topics, points, limits, filters and access each parse their own options. The options
-about brokers that are away say which ones a read needs, and how long it waits for them.
+The modules for topics, positions, filters and access each parse their own options. Those that limit
+a micro-batch are combined here with Spark's read limits. The options about brokers that are away
+say which ones a read needs, and how long it waits for them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from cometmq.spark.brokers import access
 from cometmq.spark.options import (
@@ -24,18 +34,47 @@ from cometmq.spark.options import (
     positive,
     some_text,
 )
-from cometmq.spark.read import dirty, filters, limits, points, topics
+from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
-from cometmq.spark.read.remembered import default_folder
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
-    from cometmq.spark.read.dirty import Dirty
+    from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
-    from cometmq.spark.read.limits import Caps
-    from cometmq.spark.read.points import Named
+    from cometmq.spark.read.positions import NamedPosition
 
+
+CAP_OPTIONS: Final = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
+    *("minOffsetsPerTrigger", "maxTriggerDelay"),
+)
+TRIGGER_DELAY_MS: Final = 15 * 60_000
 OUTAGE_OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
+
+KNOWN: Final = (
+    *access.OPTIONS,
+    *topics.OPTIONS,
+    *positions.OPTIONS,
+    *CAP_OPTIONS,
+    *("minPartitions", "maxRowsPerPartition"),
+    *("failOnDataLoss", "dataLossReport", "reportLag"),
+    *OUTAGE_OPTIONS,
+    *filters.OPTIONS,
+    "pushFilters",
+    *corrupt.OPTIONS,
+)
+ALIASES: Final = access.ALIASES | topics.ALIASES
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits of a micro-batch: at most ``rows_max`` messages and about ``bytes_max`` bytes. A batch
+    with fewer than ``rows_min`` messages waits until the last one is ``delay_ms`` ago."""
+
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    rows_min: int | None = None
+    delay_ms: int = TRIGGER_DELAY_MS
 
 
 class MissingBroker(Enum):
@@ -49,39 +88,13 @@ class MissingBroker(Enum):
 @dataclass(frozen=True, slots=True)
 class Outage:
     """Options for outages. ``brokers`` hold queues of the read, whatever the route says. If none
-    are named, the folder ``memory`` says which brokers are expected. ``timeout_ms`` None is the
-    default of the kind of read."""
+    are named, the folder ``known_brokers`` says which brokers are expected. ``timeout_ms`` None is
+    the default of the kind of read."""
 
     rule: MissingBroker = MissingBroker.WAIT
     timeout_ms: int | None = None
     brokers: tuple[str, ...] = ()
-    memory: str | None = None
-
-
-def parse_outage(given: Given) -> Outage:
-    """Parse the options that name brokers and say how to handle an outage. Raises BadOption."""
-    memory = get(given, "knownBrokers", some_text, default_folder() or "none")
-    return Outage(
-        MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
-        get(given, "outageTimeout", duration_ms, None),
-        get(given, "brokers", names, ()),
-        None if memory.lower() == "none" else memory,
-    )
-
-
-KNOWN: Final = (
-    *access.OPTIONS,
-    *topics.OPTIONS,
-    *points.OPTIONS,
-    *limits.OPTIONS,
-    *("minPartitions", "maxRowsPerPartition"),
-    *("failOnDataLoss", "dataLossReport", "reportLag"),
-    *OUTAGE_OPTIONS,
-    *filters.OPTIONS,
-    "pushFilters",
-    *dirty.OPTIONS,
-)
-ALIASES: Final = access.ALIASES | topics.ALIASES
+    known_brokers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +104,8 @@ class ReadOptions:
 
     access: Access
     topics: topics.Choice
-    starting: Named | None
-    ending: Named | None
+    starting: NamedPosition | None
+    ending: NamedPosition | None
     caps: Caps
     min_partitions: int
     max_rows_per_partition: int
@@ -103,7 +116,7 @@ class ReadOptions:
     reports_lag: bool
     row_filter: RowFilter
     pushes_filters: bool
-    dirty: Dirty
+    corrupt: CorruptOptions
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -112,9 +125,9 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
     read = ReadOptions(
         access=access.parse(given),
         topics=topics.parse(given),
-        starting=points.starting(given),
-        ending=points.ending(given),
-        caps=limits.parse(given),
+        starting=positions.starting(given),
+        ending=positions.ending(given),
+        caps=parse_caps(given),
         min_partitions=get(given, "minPartitions", positive, 1),
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
@@ -124,9 +137,9 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),
         pushes_filters=get(given, "pushFilters", boolean, False),
-        dirty=dirty.parse(given),
+        corrupt=corrupt.parse(given),
     )
-    points.in_order(read.starting, read.ending)
+    positions.in_order(read.starting, read.ending)
     if read.fail_on_data_loss and read.data_loss_report is not None:
         raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")
     if "reportLag" in given and read.consumer_group is None:
@@ -140,3 +153,75 @@ def for_stream(options: ReadOptions) -> ReadOptions:
         problem = "a stream has no end; use spark.read, or the trigger availableNow"
         raise BadOption(options.ending.option, problem)
     return options
+
+
+def parse_outage(given: Given) -> Outage:
+    """Parse the options that name brokers and say how to handle an outage. Raises BadOption."""
+    folder = get(given, "knownBrokers", some_text, default_known_brokers() or "none")
+    return Outage(
+        MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
+        get(given, "outageTimeout", duration_ms, None),
+        get(given, "brokers", names, ()),
+        None if folder.lower() == "none" else folder,
+    )
+
+
+def default_known_brokers() -> str | None:
+    """Return a folder of the user's own, or None for a user without a home directory."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "cometmq", "spark") if os.path.isabs(cache) else None
+
+
+def parse_caps(given: Given) -> Caps:
+    """Parse the options that limit a micro-batch. Raises BadOption."""
+    caps = Caps(
+        rows_max=get(given, "maxOffsetsPerTrigger", positive, None),
+        bytes_max=get(given, "maxBytesPerTrigger", positive, None),
+        rows_min=get(given, "minOffsetsPerTrigger", positive, None),
+        delay_ms=get(given, "maxTriggerDelay", duration_ms, TRIGGER_DELAY_MS),
+    )
+    if caps.rows_min is None and "maxTriggerDelay" in given:
+        raise BadOption("maxTriggerDelay", "needs minOffsetsPerTrigger")
+    if caps.rows_min is not None and caps.rows_max is not None and caps.rows_min > caps.rows_max:
+        raise BadOption("minOffsetsPerTrigger", "is more than maxOffsetsPerTrigger")
+    return caps
+
+
+def default_read_limit(caps: Caps) -> ReadLimit:
+    """Return the limit that Spark passes with each request.
+
+    Spark has no limit with several parts, so one of them stands for all: see :func:`caps_under`.
+    """
+    if caps.rows_max is not None:
+        return ReadMaxRows(caps.rows_max)
+    if caps.bytes_max is not None:
+        return ReadMaxBytes(caps.bytes_max)
+    if caps.rows_min is not None:
+        return ReadMinRows(caps.rows_min)
+    return ReadAllAvailable()
+
+
+def caps_under(limit: ReadLimit, caps: Caps) -> Caps:
+    """Return the limits that apply when Spark asks with ``limit``.
+
+    They are those of the options, with the number of ``limit`` in place of theirs. ReadAllAvailable
+    removes all limits.
+    """
+    match limit:
+        case ReadAllAvailable():
+            return Caps()
+        case ReadMaxRows():
+            return replace(caps, rows_max=limit.max_rows)
+        case ReadMaxBytes():
+            return replace(caps, bytes_max=limit.max_bytes)
+        case ReadMinRows():
+            return replace(caps, rows_min=limit.min_rows)
+    return caps  # ReadMaxFiles does not apply: there are no files
+
+
+def is_enough(caps: Caps, rows: int, since_last_ms: int | None) -> bool:
+    """Return whether ``rows`` messages are enough for a batch. ``since_last_ms`` is None before the
+    first one."""
+    if caps.rows_min is None or rows >= caps.rows_min:
+        return True
+    return since_last_ms is None or since_last_ms >= caps.delay_ms

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.read.offsets import Offsets
+    from cometmq.spark.read.checkpoint import Offsets
 
 TASK_ROWS_MIN: Final = 50_000
 """Ranges of a micro-batch are joined in one task up to this many messages. One more task costs 60

@@ -1,20 +1,53 @@
-"""The parts of store directories that tasks read: parts of the log, or ranges of queues."""
+"""Plans a read of store directories: selects the queues, finds their ends, and makes the parts that
+tasks read, which are parts of the log or ranges of queues.
+
+A broker may run at the same time. A read returns what the queues held at the time of the plan, and
+the log after their entries. Queue entries are written in the order of the log except for the last
+moments. So queues are trusted up to some megabytes before the newest entry, and from there on the
+log is read.
+"""
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cometmq.message.model import MessageQueue
+from cometmq.message.record import FIXED_BYTES, PREFIX, store_ms_of
+from cometmq.message.walk import problem_at
+from cometmq.spark.read.losses import report_beyond, report_loss
+from cometmq.spark.read.positions import check_order
+from cometmq.spark.read.topics import Assigned, Pattern, Topics, matching
+from cometmq.spark.store.files import (
+    ConsumeQueueReader,
+    DamagedBytes,
+    blocks,
+    has_queues,
+    log_end,
+    log_files,
+    noted_complete,
+    opened,
+    queue_names,
+    read_at,
+)
+from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
 
 if TYPE_CHECKING:
-    from cometmq.spark.store.directory import LogFile
-    from cometmq.spark.store.options import StoreRoot
-    from cometmq.spark.store.windows import Windows
+    from cometmq.spark.read.topics import Choice
+    from cometmq.spark.store.files import LogFileStatus
+    from cometmq.spark.store.options import StoreOptions, StoreRoot
+
 
 FEW_PARTS: Final = 4
 """If the wanted queues hold less than 1/FEW_PARTS of the log, they are read by their entries.
 Random reads cost more than sequential ones, but much less than reading the whole log."""
+
+LAST_MOMENTS_BYTES: Final = 16 << 20
+_SAMPLE: Final = 64
+_HEAD_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +60,10 @@ class LogPart:
     """
 
     root: StoreRoot
-    file: LogFile
+    file: LogFileStatus
     start: int
     stop: int
-    windows: Windows
+    requested: RequestedRanges
     dispatched: int
 
     @property
@@ -57,15 +90,273 @@ class QueuePart:
 
 
 Part = LogPart | QueuePart
-P = TypeVar("P", LogPart, QueuePart)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Physical offsets near the end of a log.
+
+    ``newest`` is the end of a record at or before the end of the log, -1 if none is known. Below
+    ``dispatched`` all queues are complete.
+    """
+
+    newest: int
+    dispatched: int
+
+
+def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
+    """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
+    parts: list[Part] = []
+    for root in options.roots:
+        parts += _StorePlanner(root, options).parts()
+    total = sum(part.size_bytes for part in parts)
+    bytes_max = min(options.max_bytes_per_partition, max(1, -(-total // options.min_partitions)))
+    cut: list[Part] = []
+    for part in parts:
+        if isinstance(part, QueuePart):
+            cut += queue_parts(part, bytes_max)
+        else:
+            cut += log_parts(
+                part.root, [part.file], part.start, part.stop, part.requested, part.dispatched,
+                bytes_max,
+            )  # fmt: skip
+    return join(cut, bytes_max)
+
+
+def is_wanted(choice: Choice, broker_name: str, topic: str, queue_id: int | None = None) -> bool:
+    """Return whether a read wants a topic, or one queue of it."""
+    match choice:
+        case Topics():
+            return topic in choice.names
+        case Pattern():
+            return bool(matching(choice, [topic], frozenset()))
+        case Assigned():
+            if queue_id is None:
+                return any(queue.topic == topic for queue in choice.queues)
+            return MessageQueue(topic, broker_name, queue_id) in choice.queues
+
+
+class _StorePlanner:
+    """Surveys one store."""
+
+    def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
+        self._root = root
+        self._options = options
+        self._files = log_files(root.path)
+        self._log_start = self._files[0].base if self._files else 0
+        self._queues: dict[Key, ConsumeQueueReader] = {}
+
+    def parts(self) -> list[Part]:
+        """Return the parts of a read, before splitting."""
+        root, options = self._root, self._options
+        names = queue_names(root.path)
+        believes_queues = options.only_queued and has_queues(root.path)
+        ends = self._ends(names)
+        end = log_end(self._files, ends.newest)
+        wanted = [key for key in names if is_wanted(options.choice, root.broker_name, *key)]
+        requested = requested_ranges(
+            options.starting, options.ending, root.broker_name, wanted, self._bounds
+        )
+        requested = self._within_queues(requested, ends, end)
+        if options.only_queued:
+            self._report_gone(requested)
+        start = self._first_at(requested)
+        if believes_queues:
+            by_entries = self._by_entries(wanted, requested, ends.dispatched, end)
+            if by_entries is not None:
+                return by_entries
+        dispatched = ends.dispatched if believes_queues else -1
+        return [*self._log(start, end, requested, dispatched)]
+
+    def _log(
+        self, start: int, end: int, requested: RequestedRanges, dispatched: int
+    ) -> list[LogPart]:
+        return log_parts(self._root, self._files, start, end, requested, dispatched, END)
+
+    def _files_of(self, key: Key) -> ConsumeQueueReader:
+        if key not in self._queues:
+            self._queues[key] = ConsumeQueueReader(self._root.path, *key)
+        return self._queues[key]
+
+    def _bounds(self, key: Key) -> tuple[int, int]:
+        files = self._files_of(key)
+        stop = files.stop()
+        return files.start(self._log_start, stop), stop
+
+    def _ends(self, names: Iterable[Key]) -> LogEnds:
+        newest = -1
+        for key in names:
+            files = self._files_of(key)
+            stop = files.stop()
+            entry = files.entry(stop - 1) if stop else None
+            if entry is None or not entry.is_record or entry.physical < newest:
+                continue
+            # After a crash, queues may refer to records that the log has lost.
+            if self._is_record(entry.physical, entry.size_bytes):
+                newest = entry.physical + entry.size_bytes
+        noted = noted_complete(self._root.path)
+        complete = newest if noted is None else min(newest, noted)
+        return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self._log_start))
+
+    def _is_record(self, physical: int, size_bytes: int) -> bool:
+        head = self._head(physical)
+        return (
+            len(head) >= FIXED_BYTES
+            and not problem_at(head, 0, physical)
+            and PREFIX.unpack_from(head)[0] == size_bytes
+        )
+
+    def _head(self, physical: int) -> bytes:
+        for file in self._files:
+            if file.base <= physical < file.stop:
+                try:
+                    with opened(file.path) as handle:
+                        return read_at(handle, _HEAD_BYTES, physical - file.base)
+                except FileNotFoundError:
+                    return b""
+        return b""
+
+    def _store_ms(self, physical: int) -> int | None:
+        """Return the store time of the record at a physical offset, or None if there is no
+        record."""
+        head = self._head(physical)
+        if len(head) < FIXED_BYTES or problem_at(head, 0, physical):
+            return None
+        return store_ms_of(head)
+
+    def _within_queues(
+        self, requested: RequestedRanges, ends: LogEnds, end: int
+    ) -> RequestedRanges:
+        """Return the ranges limited to the ends of their queues.
+
+        Raises BadOption if an option ends a range after the end of its queue, unless losses are
+        ignored, or starts a range after its end.
+        """
+        named = {key: self._end_named(asked) for key, asked in requested.by_queue.items()}
+        beyond = [key for key, offset in named.items() if offset > self._bounds(key)[1]]
+        reached = self._reached(beyond, ends, end)
+        found = dict(requested.by_queue)
+        for key, asked in requested.by_queue.items():
+            queue = MessageQueue(key[0], self._root.broker_name, key[1])
+            last = reached.get(key, asked.stop)
+            if last < asked.stop < END:
+                assert self._options.ending is not None
+                option = self._options.ending.option
+                report_beyond(option, queue, last, asked.stop, self._options)
+                found[key] = asked = replace(asked, stop=last)
+            if self._options.starting is not None:
+                stop = min(last, asked.stop)
+                check_order({queue: asked.start}, {queue: stop}, self._options.starting.option)
+        return replace(requested, by_queue=found)
+
+    def _end_named(self, asked: RequestedRange) -> int:
+        """Return the furthest offset that a range names."""
+        return max(asked.start, asked.stop if asked.stop < END else 0)
+
+    def _reached(self, keys: list[Key], ends: LogEnds, end: int) -> dict[Key, int]:
+        """Return the ends of queues, by their entries and by records in the log that are in no
+        queue yet."""
+        found = {key: self._bounds(key)[1] for key in keys}
+        for part in self._log(ends.dispatched, end, RequestedRanges(), -1) if keys else ():
+            for block in blocks(part.file, part.start, part.stop, part.root.broker_name):
+                if isinstance(block, DamagedBytes):
+                    continue  # damage is reported when it is read
+                names, codes = block.topic_codes()
+                ids, places = block.number("queue_id"), block.number("physical_offset")
+                for topic, queue_id in keys:
+                    if topic in names:
+                        rows = (codes == names.index(topic)) & (ids == queue_id)
+                        rows &= places >= self._first_place(topic, queue_id)
+                        newest = int(block.queue_offsets[rows].max(initial=-1))
+                        found[topic, queue_id] = max(found[topic, queue_id], newest + 1)
+        return found
+
+    def _first_place(self, topic: str, queue_id: int) -> int:
+        """Return the physical offset of a queue's first entry, 0 for an empty queue. Earlier
+        records belong to a deleted topic of the same name."""
+        first, stop = self._bounds((topic, queue_id))
+        return self._files_of((topic, queue_id)).entry(first).physical if first < stop else 0
+
+    def _report_gone(self, requested: RequestedRanges) -> None:
+        """Report messages that were named by their offsets and are gone."""
+        for (topic, queue_id), asked in requested.by_queue.items():
+            if asked.start < 0:
+                continue
+            start, stop = self._bounds((topic, queue_id))
+            gone = min(start, asked.stop)
+            if asked.start < gone and asked.start < stop:
+                queue = MessageQueue(topic, self._root.broker_name, queue_id)
+                report_loss(queue, asked.start, gone, self._options)
+
+    def _first_at(self, requested: RequestedRanges) -> int:
+        """Return the physical offset where reading starts. Files with only older records are
+        skipped."""
+        from_ms = requested.otherwise.from_ms
+        first = self._log_start
+        if requested.by_queue or from_ms <= 0:
+            return first
+        for file in self._files[1:]:
+            store_ms = self._store_ms(file.base)
+            if store_ms is None or store_ms >= from_ms:
+                break
+            first = file.base
+        return first
+
+    # ------------------------------------------------------------------------ by queue entries
+
+    def _by_entries(
+        self, wanted: list[Key], requested: RequestedRanges, dispatched: int, end: int
+    ) -> list[Part] | None:
+        """Return ranges of queues, and the part of the log after what queues have.
+
+        Return None if it is better to read the whole log.
+        """
+        log_bytes = end - self._log_start
+        found: list[QueuePart] = []
+        rest: dict[Key, RequestedRange] = {}
+        for key in wanted:
+            part = self._range(key, requested.of(*key))
+            rest[key] = replace(requested.of(*key), start=max(part.stop, requested.of(*key).start))
+            if part.start < part.stop:
+                found.append(part)
+            if sum(each.size_bytes for each in found) * FEW_PARTS > log_bytes:
+                return None
+        tail = self._log(dispatched, end, RequestedRanges(requested.otherwise, rest), dispatched)
+        if (end - dispatched) * FEW_PARTS > log_bytes:
+            return None
+        return [*found, *tail]
+
+    def _range(self, key: Key, asked: RequestedRange) -> QueuePart:
+        files = self._files_of(key)
+        first, stop = self._bounds(key)
+        low, high = max(first, asked.start), min(stop, asked.stop)
+        if low < high and asked.from_ms > -END:
+            low = self._first_since(files, low, high, asked.from_ms)
+        if low < high and asked.until_ms < END:
+            high = self._first_since(files, low, high, asked.until_ms)
+        sizes = [
+            entry["size"]
+            for entry in files.entries(max(low, high - _SAMPLE), max(low, high))
+            if 0 < entry["size"] < 1 << 27
+        ]
+        record_bytes = int(sum(map(int, sizes)) // len(sizes)) if sizes else 1
+        return QueuePart(self._root, *key, low, max(low, high), record_bytes)
+
+    def _first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
+        def store_ms(offset: int) -> int:
+            found = self._store_ms(files.entry(offset).physical)
+            # An unreadable record is reported when it is read.
+            return moment_ms if found is None else found
+
+        return low + bisect_left(range(low, high), moment_ms, key=store_ms)
 
 
 def log_parts(
     root: StoreRoot,
-    files: Iterable[LogFile],
+    files: Iterable[LogFileStatus],
     start: int,
     stop: int,
-    windows: Windows,
+    requested: RequestedRanges,
     dispatched: int,
     bytes_max: int,
 ) -> list[LogPart]:
@@ -78,7 +369,7 @@ def log_parts(
         low, high = max(start, file.base), min(stop, file.stop)
         for border in range(low, high, bytes_max):
             end = min(border + bytes_max, high)
-            found.append(LogPart(root, file, border, end, windows, dispatched))
+            found.append(LogPart(root, file, border, end, requested, dispatched))
     return found
 
 

@@ -15,15 +15,21 @@ from cometmq.core.errors import CometError
 from cometmq.message.model import MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord, TransactionType
-from cometmq.spark.decode.records import Block
-from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read.dirty import Mode, clean, quarantine, read_block, safe_name
+from cometmq.spark.decode import Block
+from cometmq.spark.read.corrupt import Mode, clean, quarantine, read_block, safe_name
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.store.directory import LogFile, log_files, opened, read_at
-from cometmq.spark.store.pieces import PIECE_BYTES, Damage, blocks
-from cometmq.spark.store.planning import LogPart, Part, QueuePart
-from cometmq.spark.store.queues import QueueFiles
-from cometmq.spark.store.survey import is_wanted, plan
+from cometmq.spark.store.files import (
+    BLOCK_BYTES,
+    ConsumeQueueReader,
+    DamagedBytes,
+    LogFileStatus,
+    blocks,
+    log_files,
+    opened,
+    read_at,
+)
+from cometmq.spark.store.planning import LogPart, Part, QueuePart, is_wanted, plan
+from cometmq.spark.workermemory import keep_loaded
 from cometmq.store.layout import HOLE_SIZE
 
 if TYPE_CHECKING:
@@ -31,6 +37,15 @@ if TYPE_CHECKING:
     from cometmq.spark.store.options import StoreOptions
 
 log = logging.getLogger(__name__)
+
+_UNQUEUED: Final = int(TransactionType.PREPARED)
+_NOWHERE: Final = (1 << 63) - 1
+
+_GAP_BYTES: Final = 16 << 10
+"""Records with at most this gap between them are read in one call."""
+
+Read = tuple[Block, dict[int, str]]
+"""Records, and the problems of some of them by position (see read/corrupt.py)."""
 
 
 class LogGone(CometError):
@@ -66,21 +81,17 @@ def report_gone(part: LogPart, options: StoreOptions) -> None:
     log.warning("log_file_missing path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
 
 
-def report_damage(part: LogPart, damage: Damage, options: StoreOptions) -> None:
+def report_damage(part: LogPart, damage: DamagedBytes, options: StoreOptions) -> None:
     """Raise DamagedLog, or log it if the mode allows bad records.
 
     The damaged bytes yield no rows, because their topic and queue are unknown.
     """
-    if options.dirty.mode is Mode.FAILFAST:
+    if options.corrupt.mode is Mode.FAILFAST:
         raise DamagedLog(part.file.path, damage.start, damage.problem)
     log.warning(
         "log_damaged path=%s start=%d stop=%d problem=%r",
         part.file.path, damage.start, damage.stop, damage.problem,
     )  # fmt: skip
-
-
-_UNQUEUED: Final = int(TransactionType.PREPARED)
-_NOWHERE: Final = (1 << 63) - 1
 
 
 class Selection:
@@ -117,12 +128,12 @@ class Selection:
     def _choose_in_queues(self, block: Block, names: list[str], codes: Ints) -> None:
         keys, index = _kinds(codes << 32 | block.number("queue_id") & 0xFFFF_FFFF)
         queues = [(names[key >> 32], key & 0xFFFF_FFFF) for key in keys]
-        windows = [self._part.windows.of(*queue) for queue in queues]
+        requested = [self._part.requested.of(*queue) for queue in queues]
         firsts = np.array([self._first_of(*queue) for queue in queues], np.int64)
         rows = block.number("physical_offset") >= firsts[index]
         offsets, times = block.queue_offsets, block.number("store_ms")
-        rows &= _inside(offsets, [(each.start, each.stop) for each in windows], index)
-        rows &= _inside(times, [(each.from_ms, each.until_ms) for each in windows], index)
+        rows &= _inside(offsets, [(each.start, each.stop) for each in requested], index)
+        rows &= _inside(times, [(each.from_ms, each.until_ms) for each in requested], index)
         block.choose(rows)
 
     def _first_of(self, topic: str, queue_id: int) -> int:
@@ -138,7 +149,7 @@ class Selection:
             return _NOWHERE
         if self._part.dispatched < 0:
             return 0
-        files = QueueFiles(root.path, topic, queue_id)
+        files = ConsumeQueueReader(root.path, topic, queue_id)
         stop = files.stop()
         first = files.start(0, stop)
         if first == stop:
@@ -160,24 +171,17 @@ def _kinds(values: Ints) -> tuple[list[int], Ints]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
 
-Read = tuple[Block, dict[int, str]]
-"""Records, and the problems of some of them by position (see read/dirty.py)."""
-
-_GAP_BYTES: Final = 16 << 10
-"""Records with at most this gap between them are read in one call."""
-
-
 def batches(
     parts: Sequence[Part], options: StoreOptions, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the order of the log or of their queue.
 
-    Raises LogGone, DataLoss, DamagedLog, DirtyRow, OSError.
+    Raises LogGone, DataLoss, DamagedLog, CorruptMessage, OSError.
     """
-    with quarantine(options.dirty.path, _file_name(parts)) as aside:
+    with quarantine(options.corrupt.path, _file_name(parts)) as aside:
         for part in parts:
             for block, problems in _read_part(part, options):
-                yield from clean(block, problems, names, options.dirty, aside)
+                yield from clean(block, problems, names, options.corrupt, aside)
 
 
 def _read_part(part: Part, options: StoreOptions) -> Iterator[Read]:
@@ -197,8 +201,8 @@ def _file_name(parts: Sequence[Part]) -> str:
 def _of_log(part: LogPart, options: StoreOptions) -> Iterator[Read]:
     selection = Selection(part, options)
     try:
-        for found in blocks(part):
-            if isinstance(found, Damage):
+        for found in blocks(part.file, part.start, part.stop, part.root.broker_name):
+            if isinstance(found, DamagedBytes):
                 report_damage(part, found, options)
                 continue
             selection.choose(found)
@@ -208,7 +212,9 @@ def _of_log(part: LogPart, options: StoreOptions) -> Iterator[Read]:
 
 
 def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
-    entries = QueueFiles(part.root.path, part.topic, part.queue_id).entries(part.start, part.stop)
+    entries = ConsumeQueueReader(part.root.path, part.topic, part.queue_id).entries(
+        part.start, part.stop
+    )
     physical, sizes = entries["physical"].astype(np.int64), entries["size"].astype(np.int64)
     files = log_files(part.root.path)
     log_start = files[0].base if files else 0
@@ -233,7 +239,7 @@ def _report_gone(part: QueuePart, gone: Ints, options: StoreOptions) -> None:
             report_loss(queue, int(run[0]), int(run[-1]) + 1, options)
 
 
-def _runs(physical: Ints, sizes: Ints, files: list[LogFile]) -> Iterator[slice]:
+def _runs(physical: Ints, sizes: Ints, files: list[LogFileStatus]) -> Iterator[slice]:
     """Yield slices of neighbouring rows to decode together: some megabytes of one log file."""
     at = 0
     while at < len(physical):
@@ -241,12 +247,12 @@ def _runs(physical: Ints, sizes: Ints, files: list[LogFile]) -> Iterator[slice]:
         file_end = file.stop if file else 0
         end = int(np.searchsorted(physical, file_end)) if file else at + 1
         taken = np.cumsum(sizes[at:end])
-        stop = at + max(1, int(np.searchsorted(taken, PIECE_BYTES, side="right")))
+        stop = at + max(1, int(np.searchsorted(taken, BLOCK_BYTES, side="right")))
         yield slice(at, min(stop, end))
         at = min(stop, end)
 
 
-def _file_of(physical: int, files: list[LogFile]) -> LogFile | None:
+def _file_of(physical: int, files: list[LogFileStatus]) -> LogFileStatus | None:
     at = bisect_right(files, physical, key=lambda file: file.base) - 1
     return files[at] if at >= 0 and physical < files[at].stop else None
 
@@ -256,7 +262,7 @@ def _block(
     rows: Ints,
     physical: Ints,
     sizes: Ints,
-    files: list[LogFile],
+    files: list[LogFileStatus],
     options: StoreOptions,
 ) -> Iterator[Read]:
     file = _file_of(int(physical[0]), files)
@@ -269,7 +275,7 @@ def _block(
         return
     try:
         block, problems = read_block(
-            data, part.root.broker_name, options.dirty, starts, topic=part.topic
+            data, part.root.broker_name, options.corrupt, starts, topic=part.topic
         )
     except BadRecord as error:
         at = int(np.searchsorted(starts, error.position, side="right")) - 1
@@ -288,7 +294,7 @@ def _block(
     yield block, problems
 
 
-def _read(file: LogFile, physical: Ints, sizes: Ints) -> tuple[bytes, Ints]:
+def _read(file: LogFileStatus, physical: Ints, sizes: Ints) -> tuple[bytes, Ints]:
     """Read records of one file. Return the bytes, and the position of each record in them."""
     ends = physical + sizes
     edges = np.flatnonzero(physical[1:] - ends[:-1] > _GAP_BYTES) + 1

@@ -1,6 +1,6 @@
 """A Delta table that micro-batches are appended to, through `deltalake`, without a jar.
 
-    ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (attempts.py)
+    ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
     ROOT/_delta_log/                                    Delta's; the driver adds a commit per batch
 
 A commit has the batch's files and Delta's transaction identifier (query id, batch), the same that
@@ -20,10 +20,16 @@ from urllib.parse import unquote
 import msgspec
 
 from cometmq.core.errors import SettingsError
-from cometmq.spark.tables.attempts import DATA, Attempts, write_files
-from cometmq.spark.tables.columns import fitted
-from cometmq.spark.tables.folders import Folder, LocalFolder, StoredFile, folder_at
-from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
+from cometmq.spark.tables.datafiles import (
+    DATA,
+    Attempts,
+    Folder,
+    LocalFolder,
+    StoredFile,
+    folder_at,
+    write_files,
+)
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -34,9 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _TEXT_MAX: Final = 64
 _MS: Final = datetime.timedelta(milliseconds=1)
+_COMMIT_TRIES: Final = 10
+
+#: Delta writes partition values as text. The text of other types depends on a time zone or a
+#: format.
+_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def statistics_of(path: str) -> str:
@@ -85,13 +96,6 @@ def _bound(value: Any, *, up: bool) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return None
-
-
-_COMMIT_TRIES: Final = 10
-#: Delta writes partition values as text. The text of other types depends on a time zone or a
-#: format.
-_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
-_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class DeltaLakeTable(TableSink):

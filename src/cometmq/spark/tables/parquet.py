@@ -1,28 +1,84 @@
-"""A table of Parquet files that micro-batches are appended to, each batch atomically.
+"""A table of Parquet files that micro-batches are appended to, each batch atomically; with the logs
+of its files.
 
-ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (attempts.py)
-ROOT/_batches/QUERY/00000012.json                   the files of the table (batchlog.py)
-ROOT/_schema.json                                   the columns, as Spark's JSON
+    ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
+    ROOT/_schema.json                      the columns, as Spark's JSON
+    ROOT/_batches/QUERY/00000012.json      the files of batch 12
+    ROOT/_batches/QUERY/00000099.all.json  those of all batches up to 99
+    ROOT/_replaced/00000003.json           after the third exchange of small files for larger ones:
+                                           the files that were replaced, and those with their rows
+
+A batch is in the table once its log file exists, and a log file appears atomically. Each query has
+its own folder, so any number of queries can append to a table without conflicts. Every FOLD
+batches, the log files of all batches are folded into one, and the single ones are removed.
+
+Batches only add files, so queries can write at the same time. Files are exchanged atomically when a
+file of ``_replaced`` appears; the newest one counts. Replaced files are kept until the next
+exchange, for readers that still use them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.spark.tables.attempts import DATA, Attempts, attempt_of, write_files
-from cometmq.spark.tables.batchlog import BatchLog, DataFile
-from cometmq.spark.tables.columns import fitted
-from cometmq.spark.tables.folders import Folder, folder_at
-from cometmq.spark.tables.sink import Mark, TableSink
+from cometmq.core.errors import CometError
+from cometmq.spark.tables.datafiles import (
+    DATA,
+    Attempts,
+    Folder,
+    attempt_of,
+    folder_at,
+    write_files,
+)
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+
+FOLD: Final = 100
 _SCHEMA: Final = "_schema.json"
+_ROOT: Final = "_batches"
+_REPLACED: Final = "_replaced"
+_NAME: Final = re.compile(r"(\d+)(\.all)?\.json")
+_READ_TRIES: Final = 5
+_T = TypeVar("_T")
+
+
+class LogUnreadable(CometError):
+    """Raised if a file of the log was damaged on disk. The files that it listed are unknown."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        super().__init__(f"{url} is not an entry of a table's log: {problem}")
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A file of the table, by its path in the table's folder."""
+
+    name: str
+    size_bytes: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The files of a batch; empty if it had no rows."""
+
+    number: int
+    files: list[DataFile]
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """``gone`` are replaced files of batches, ``replacements`` the files that have their rows.
+    ``number`` is the number of exchanges."""
+
+    number: int = 0
+    gone: list[str] = []
+    replacements: list[DataFile] = msgspec.field(default_factory=list, name="stands")
 
 
 class ParquetTable(TableSink):
@@ -129,3 +185,106 @@ def schema_at(folder: Folder) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(msgspec.json.decode(folder.read(_SCHEMA), type=dict[str, Any]))
+
+
+class BatchLog:
+    """The log of the table in a folder."""
+
+    def __init__(self, folder: Folder, fold: int = FOLD) -> None:
+        self._folder = folder
+        self._fold = fold
+
+    def last(self, query: str) -> int:
+        """Return the highest batch of a query, NO_BATCH before its first."""
+        return max((number for number, _, _ in self._entries(query)), default=NO_BATCH)
+
+    def queries(self) -> list[str]:
+        """Return all queries that ever wrote."""
+        return self._folder.names(_ROOT)
+
+    def batches(self, query: str) -> list[Batch]:
+        """Return all batches of a query, in order. Raises LogUnreadable."""
+        for tries_left in reversed(range(_READ_TRIES)):
+            try:
+                return self._batches(query)
+            except FileNotFoundError:
+                # It was folded between listing and reading.
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    def files(self) -> list[DataFile]:
+        """Return the files of the table, with joined files in place of the ones they replace."""
+        # Read this first: a file that is joined in the meantime then still counts, and still
+        # exists.
+        replaced = replaced_files(self._folder)
+        gone = set(replaced.gone)
+        return replaced.replacements + [
+            file
+            for query in self.queries()
+            for batch in self.batches(query)
+            for file in batch.files
+            if file.name not in gone
+        ]
+
+    def commit(self, mark: Mark, files: list[DataFile]) -> bool:
+        """Add a batch. Return False if it already exists."""
+        data = msgspec.json.encode(Batch(mark.batch, files))
+        if not self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.json", data):
+            return False
+        if mark.batch % self._fold == self._fold - 1:
+            self._fold_up_to(mark)
+        return True
+
+    def _fold_up_to(self, mark: Mark) -> None:
+        entries = self._entries(mark.query)
+        data = msgspec.json.encode(self._batches(mark.query))
+        self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.all.json", data)
+        for _, _, name in entries:
+            self._folder.remove(name)
+
+    def _entries(self, query: str) -> list[tuple[int, bool, str]]:
+        """Return number, whether it includes all earlier batches, and name of each log file."""
+        place = f"{_ROOT}/{query}"
+        known = ((name, _NAME.fullmatch(name)) for name in self._folder.names(place))
+        return sorted(
+            (int(match[1]), match[2] is not None, f"{place}/{name}")
+            for name, match in known
+            if match
+        )
+
+    def _batches(self, query: str) -> list[Batch]:
+        entries = self._entries(query)
+        start = max((number for number, is_all, _ in entries if is_all), default=NO_BATCH)
+        found: list[Batch] = []
+        for number, is_all, name in entries:
+            if number == start and is_all:
+                found += self._read(name, list[Batch])
+            elif number > start:
+                found.append(self._read(name, Batch))
+        return sorted(found, key=lambda batch: batch.number)
+
+    def _read(self, name: str, kind: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(self._folder.read(name), type=kind)
+        except msgspec.MsgspecError as error:
+            raise LogUnreadable(self._folder.url(name), str(error)) from None
+
+
+def replaced_files(folder: Folder) -> Replaced:
+    """Return the files that have been replaced so far."""
+    names = [name for name in folder.names(_REPLACED) if name.endswith(".json")]
+    if not names:
+        return Replaced()
+    return msgspec.json.decode(folder.read(f"{_REPLACED}/{names[-1]}"), type=Replaced)
+
+
+def replace_files(
+    folder: Folder, before: Replaced, gone: list[str], replacements: list[DataFile]
+) -> bool:
+    """Replace the files ``gone`` by ``replacements``. Return False if another process exchanged
+    files since ``before`` was read."""
+    dropped = set(gone)
+    kept = [file for file in before.replacements if file.name not in dropped]
+    found = Replaced(before.number + 1, sorted({*before.gone, *gone}), [*kept, *replacements])
+    return folder.publish(f"{_REPLACED}/{found.number:08}.json", msgspec.json.encode(found))

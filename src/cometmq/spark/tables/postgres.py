@@ -47,6 +47,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BATCHES: Final = "cometmq_batches"
+STAGING: Final = "cometmq_staging"
+
+TASK: Final = "_cometmq_task"
+"""The column of a staging table with the id of the task attempt that wrote the row."""
+
+#: A task of a driver that was presumed dead may still be copying into a table that is to be
+#: dropped.
+_DROP_WAIT_MS: Final = 1_000
+
+#: Spark hides the value of an option whose name contains this word. The conninfo may have a
+#: password.
+_PLAN: Final = "secret_plan"
+_ANSWER: Final = "answer"
+_FORMAT: Final = "cometmq_postgres_staging"
 
 _PLAIN: Final = {
     "boolean": "boolean",
@@ -119,13 +134,6 @@ def _text(rows: DataFrame, name: str, kind: str) -> Column:
     if kind == "jsonb":
         return f.to_json(column).alias(name)
     return column  # type: ignore[no-any-return]
-
-
-#: Spark hides the value of an option whose name contains this word. The conninfo may have a
-#: password.
-_PLAN: Final = "secret_plan"
-_ANSWER: Final = "answer"
-_FORMAT: Final = "cometmq_postgres_staging"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +231,6 @@ def _with_task(batch: pa.RecordBatch, column: str, task: str) -> Any:
     import pyarrow as pa
 
     return batch.append_column(column, pa.array([task] * batch.num_rows, pa.string()))
-
-
-TASK: Final = "_cometmq_task"
-"""The column of a staging table with the id of the task attempt that wrote the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,13 +347,6 @@ def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
         sql.SQL(", ").join(sql.Identifier(side, name) for name in columns) for side in (left, right)
     )
     return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
-
-
-BATCHES: Final = "cometmq_batches"
-STAGING: Final = "cometmq_staging"
-#: A task of a driver that was presumed dead may still be copying into a table that is to be
-#: dropped.
-_DROP_WAIT_MS: Final = 1_000
 
 
 class MergeFailed(CometError):

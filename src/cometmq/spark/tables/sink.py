@@ -1,26 +1,42 @@
-"""The rule that all kinds of tables share: a micro-batch is applied exactly once.
+"""The rules that all kinds of tables share: a micro-batch is applied exactly once, and its rows
+have the table's columns with the same types.
 
 Spark repeats a micro-batch, with the same number, if it does not know whether it was done: the
 driver died, or a task failed late. A table records the query and the number of each batch in the
 same step that makes the batch's rows visible. So a repeated batch is recognized by its number, and
 there is never a record without rows or rows without a record.
 
-A kind of table is a :class:`TableSink`: it returns its last batch, and writes one.
+A kind of table is a :class:`TableSink`: it returns its last batch, and writes one. Nullability is
+not compared: Spark declares almost every column nullable.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.core.errors import CometError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
 log = logging.getLogger(__name__)
 
 NO_BATCH: Final = -1
 _QUERY_ID: Final = "sql.streaming.queryId"
+
+
+class ColumnsDiffer(CometError):
+    """Raised if rows have other columns than the table. ``differences`` has a sentence for each
+    difference."""
+
+    def __init__(self, table: str, differences: list[str]) -> None:
+        self.table = table
+        self.differences = differences
+        super().__init__(f"rows do not fit {table}: {'; '.join(differences)}")
 
 
 class Mark(NamedTuple):
@@ -57,3 +73,51 @@ class TableSink(ABC):
             log.info("batch_already_written table=%s query=%s batch=%d", self, *mark)
             return False
         return self.write(rows, mark)
+
+
+def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
+    """Return the rows with the table's columns in the table's order. Raises ColumnsDiffer."""
+    found = differences(schema, rows.schema)
+    if found:
+        raise ColumnsDiffer(table, found)
+    if rows.columns == schema.names:
+        return rows
+    return rows.select(*(rows[_quoted(name)] for name in schema.names))
+
+
+def differences(table: StructType, rows: StructType) -> list[str]:
+    """Return the differences between a table's columns and those of rows, as sentences."""
+    wanted = {field.name: _comparable(field.dataType) for field in table}
+    given = {field.name: _comparable(field.dataType) for field in rows}
+    found = [f"column {name!r} is missing" for name in wanted if name not in given]
+    found += [f"column {name!r} is not in the table" for name in given if name not in wanted]
+    found += [
+        f"column {name!r} is {_short(given[name])}, in the table {_short(kind)}"
+        for name, kind in wanted.items()
+        if name in given and given[name] != kind
+    ]
+    if len(given) < len(rows.names):
+        found.append("two columns have one name")
+    return found
+
+
+def _comparable(kind: DataType) -> str:
+    return json.dumps(_without_nulls(json.loads(kind.json())), sort_keys=True)
+
+
+def _without_nulls(value: object) -> object:
+    """Return a type's JSON without nullability and comments."""
+    left_out = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if key not in left_out}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
+
+
+def _short(kind: str) -> str:
+    return kind.strip('"')
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,25 +1,81 @@
-"""Converts rows to messages: properties, ids, limits. Pure functions; an error names the row.
+"""Converts rows to messages: columns, properties, ids, limits. Pure functions; an error names the
+row or the column.
 
-The content of a row, which its id is derived from, is its topic, its flag, its body and its
-property text without the id.
+The names of columns are those of the source, so that a frame that was read can be written back.
+Columns of the source that a producer cannot set (such as the queue and the time of storing) are
+accepted and ignored.
+
+A row of a micro-batch gets the same id however often it is written. An id is a hash of the row's
+origin and content. The origin is:
+
+- for a row that was read from a topic: the topic, broker, queue and offset;
+- for another row of a stream: the query, micro-batch and task;
+- for another row of a batch write: that write and its task.
+
+The content of a row is its topic, its flag, its body and its property text without the id. It is
+part of the hash so that two different rows never share an id, even if a job makes several rows of
+one message. Rows equal in origin and content are numbered within their task. An id therefore
+depends on the rows of a task, not on their order.
+
+An id has the form of a client's unique key with a loopback address (127.x.y.z), so that tools that
+parse it as an offset id do not contact another host, and with a time at the beginning of the month.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.client.limits import check_target
 from cometmq.core.errors import CometError, MessageIllegal
 from cometmq.message import properties as props
-from cometmq.spark.write.columns import PLACE
-from cometmq.spark.write.identity import Ids, place_seed
+from cometmq.spark import schema
+from cometmq.spark.schema import BadSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from cometmq.spark.write.options import WriteOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that can be written. ``types`` are the types it may have, by Spark's names."""
+
+    name: str
+    types: tuple[str, ...]
+    meaning: str
+
+
+_MAP: Final = "map<string,string>"
+
+COLUMNS: Final = (
+    Column("body", ("binary", "string"), "the body; text becomes UTF-8; null is an error"),
+    Column("topic", ("string",), "topic of the row, unless option `topic` sets it for all"),
+    Column("tags", ("string",), "the tag"),
+    Column("keys", ("string", "array<string>"), "index keys; in a text separated by blanks"),
+    Column("properties", (_MAP,), "the user's properties; reserved names in it are left out"),
+    Column("flag", ("int",), "the user's own flag"),
+    Column("order_key", ("string",), "rows with one key go to one queue, in the task's order"),
+    Column("delay_level", ("int",), "the broker's delay level; 0 or null for none"),
+    Column("delay_ms", ("int", "bigint"), "delay of the delivery after the broker receives it"),
+    Column("deliver_at", ("timestamp", "bigint"), "delivered at this time (a number: ms)"),
+    Column("message_id", ("string",), "a message id of your own instead of a generated one"),
+)
+BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+PLACE: Final = ("broker_name", "queue_id", "queue_offset")
+"""The place of the message that a row was read from. If a row has these columns and the source's
+topic, its message id is derived from them and its content, and not from the job that writes it."""
+
+DIGEST_BYTES: Final = 11
+
+EPOCH_ROWS: Final = 200_000
+"""Number of rows within which equal ones are counted. It bounds the memory for a task's rows."""
 
 _SIGNS: Final = props.NAME_VALUE_SEPARATOR + props.PROPERTY_SEPARATOR
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,6 +100,92 @@ class Outgoing(NamedTuple):
     body: bytes
     properties: bytes
     alone: bool
+
+
+def check_columns(frame: StructType, topic: str | None) -> None:
+    """Raise BadSchema if a frame cannot be written, naming the column and the remedy.
+
+    ``topic`` is the value of the option topic.
+    """
+    names = [field.name for field in frame.fields]
+    for field in frame.fields:
+        asked = field.dataType.simpleString()
+        column = BY_NAME.get(field.name)
+        read = schema.BY_NAME.get(field.name)
+        if column is None and read is None:
+            known = ", ".join(each.name for each in COLUMNS)
+            raise BadSchema(f"a topic has no column {field.name!r}; allowed are {known}: drop it")
+        types = column.types if column is not None else (read.spark if read is not None else "",)
+        if asked not in types:
+            raise BadSchema(f"column {field.name!r} is {asked}, not {' or '.join(types)}: cast it")
+        if names.count(field.name) > 1:
+            raise BadSchema(f"column {field.name!r} occurs twice")
+    if "body" not in names:
+        raise BadSchema("a frame for a topic needs a column 'body', binary or string")
+    if topic is None and "topic" not in names:
+        raise BadSchema("no topic is given: set option 'topic', or add a column 'topic'")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The origin of the rows of a task. ``run`` is a query's id or an id of one write."""
+
+    run: str
+    batch: int
+    task: int
+
+    def seed(self) -> bytes:
+        """Return the prefix that is hashed into the ids of rows without a place."""
+        return f"{self.run}|{self.batch}|{self.task}|".encode()
+
+
+def place_seed(topic: str, broker: str, queue_id: int, offset: int) -> bytes:
+    """Return the prefix that is hashed into the id of a row that was read from a topic."""
+    return f"{topic}|{broker}|{queue_id}|{offset}|".encode()
+
+
+class Ids:
+    """Generates the ids of one task's rows, in their order."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin.seed()
+        self._rows = 0
+        self._base = blake2b(self._origin, digest_size=DIGEST_BYTES)
+        self._seen: dict[bytes, int] = {}
+        self._place = b""
+        self._of_place: dict[bytes, int] = {}
+        self.copy: Callable[[], blake2b] = self._base.copy
+
+    def of_row(self, content: bytes) -> str:
+        """Return the id of a row that was not read from a topic."""
+        if self._rows and self._rows % EPOCH_ROWS == 0:
+            self._seen.clear()
+            self._base.update(b"|")
+        self._rows += 1
+        digest = self._base.copy()
+        digest.update(content)
+        return _counted(digest, self._seen)
+
+    def of_place(self, seed: bytes, content: bytes) -> str:
+        """Return the id of a row that was read at the place in ``seed``. Rows made of the same
+        message must follow each other."""
+        if seed != self._place:
+            self._place = seed
+            self._of_place.clear()
+        digest = blake2b(seed, digest_size=DIGEST_BYTES)
+        digest.update(content)
+        return _counted(digest, self._of_place)
+
+
+def _counted(digest: blake2b, seen: dict[bytes, int]) -> str:
+    first = digest.digest()
+    times = seen.get(first, 0)
+    seen[first] = times + 1
+    if times:
+        digest.update(b"|%d" % times)
+        first = digest.digest()
+    text = first.hex().upper()
+    return f"7F{text[:18]}00000000{text[18:]}"
 
 
 class Encoder:
@@ -184,6 +326,7 @@ _DELAYS: Final = {
     "delay_ms": props.TIMER_DELAY_MS,
     "deliver_at": props.TIMER_DELIVER_MS,
 }
+
 _USED: Final = frozenset(
     {"body", "topic", "tags", "keys", "properties", "flag", "order_key", "message_id"}
     | set(_DELAYS)

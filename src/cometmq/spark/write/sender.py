@@ -41,8 +41,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX: Final = 32
+
 PAUSES_MS: Final = (0, 100, 200, 500, 1_000, 2_000)
 """Pauses before the first attempts; later attempts use the last one."""
+
+BUFFERED_BYTES: Final = 16 << 20
+
+SPREAD: Final = 16
+"""Number of queues per broker that one task sends to without order keys; other tasks use others."""
+
+_ENTRY_BYTES: Final = 22
 
 #: Stored, but with less safety than the broker's policy promises; a retry may fulfil it.
 _UNSAFE: Final = frozenset(
@@ -64,6 +72,88 @@ class SendFailed(CometError):
         self.rows = rows
         self.cause = cause
         super().__init__(f"{rows} rows for topic {topic!r} were not stored: {cause}")
+
+
+class Sender:
+    """Sends the messages of one task. :meth:`finish` completes it, :meth:`close` aborts it."""
+
+    def __init__(self, options: WriteOptions, task: int) -> None:
+        self._options = options
+        self._task = task
+        self._pipeline = Pipeline(options)
+        self._targets: dict[str, _Targets] = {}
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._buffered_bytes = 0
+        self.rows = 0
+        self.size_bytes = 0
+
+    @property
+    def retries(self) -> int:
+        """Number of requests that were sent again."""
+        return self._pipeline.retries
+
+    def add(self, message: Outgoing) -> None:
+        """Add a message, which may be sent later. Raises SendFailed."""
+        targets = self._targets.get(message.topic)
+        if targets is None:
+            targets = self._targets[message.topic] = self._find(message.topic)
+        queue = targets.of(message)
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = _Lane(queue)
+        size_bytes = _ENTRY_BYTES + len(message.body) + len(message.properties)
+        options = self._options
+        alone = message.alone or message.topic.startswith(RETRY_PREFIX)
+        full = len(lane.messages) >= options.batch_messages
+        if lane.messages and (alone or full or lane.size_bytes + size_bytes > options.batch_bytes):
+            self._flush(lane)
+        lane.messages.append(message)
+        lane.size_bytes += size_bytes
+        self._buffered_bytes += size_bytes
+        self.rows += 1
+        self.size_bytes += len(message.body)
+        if alone:
+            self._flush(lane)
+        elif self._buffered_bytes > BUFFERED_BYTES:
+            self._flush(max(self._lanes.values(), key=lambda each: each.size_bytes))
+
+    def finish(self) -> None:
+        """Send all buffered messages and wait until they are stored. Raises SendFailed."""
+        for lane in self._lanes.values():
+            if lane.messages:
+                self._flush(lane)
+        self._pipeline.finish()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pipeline.close()
+
+    def _flush(self, lane: _Lane) -> None:
+        messages, lane.messages = lane.messages, []
+        self._buffered_bytes -= lane.size_bytes
+        lane.size_bytes = 0
+        self._pipeline.send(_request(lane.queue, messages, self._options.group))
+
+    def _find(self, topic: str) -> _Targets:
+        """Return the queues of a topic, retrying while a broker or name server is away. Raises
+        SendFailed."""
+        deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
+        attempt = 0
+        error: CometError = RouteNotFound(topic, "none of its queues is writable")
+        while True:
+            try:
+                route = cluster.routes([topic], self._options.access).get(topic)
+                if route is None:
+                    raise cluster.unknown(topic, self._options.access)
+                queues = publish_queues(topic, route)
+                if queues:
+                    return _Targets(queues, self._task)
+            except (RouteNotFound, NotConnected, RequestTimedOut, BrokerRefused) as failure:
+                error = failure
+            if _clock.monotonic_ms() > deadline_ms:
+                raise SendFailed(topic, 1, error)
+            _pause.wait(PAUSES_MS[min(attempt + 1, len(PAUSES_MS) - 1)] / 1000)
+            attempt += 1
 
 
 class Pending:
@@ -219,12 +309,6 @@ def _may_pass(error: CometError) -> bool:
     return isinstance(error, NotConnected | RequestTimedOut | RouteNotFound | ClientError)
 
 
-BUFFERED_BYTES: Final = 16 << 20
-SPREAD: Final = 16
-"""Number of queues per broker that one task sends to without order keys; other tasks use others."""
-_ENTRY_BYTES: Final = 22
-
-
 class _Lane:
     """Messages waiting to be sent to one queue."""
 
@@ -260,88 +344,6 @@ def _window(queues: list[MessageQueue], start: int, size: int) -> list[MessageQu
     if len(queues) <= size:
         return queues
     return [queues[(start + at) % len(queues)] for at in range(size)]
-
-
-class Sender:
-    """Sends the messages of one task. :meth:`finish` completes it, :meth:`close` aborts it."""
-
-    def __init__(self, options: WriteOptions, task: int) -> None:
-        self._options = options
-        self._task = task
-        self._pipeline = Pipeline(options)
-        self._targets: dict[str, _Targets] = {}
-        self._lanes: dict[MessageQueue, _Lane] = {}
-        self._buffered_bytes = 0
-        self.rows = 0
-        self.size_bytes = 0
-
-    @property
-    def retries(self) -> int:
-        """Number of requests that were sent again."""
-        return self._pipeline.retries
-
-    def add(self, message: Outgoing) -> None:
-        """Add a message, which may be sent later. Raises SendFailed."""
-        targets = self._targets.get(message.topic)
-        if targets is None:
-            targets = self._targets[message.topic] = self._find(message.topic)
-        queue = targets.of(message)
-        lane = self._lanes.get(queue)
-        if lane is None:
-            lane = self._lanes[queue] = _Lane(queue)
-        size_bytes = _ENTRY_BYTES + len(message.body) + len(message.properties)
-        options = self._options
-        alone = message.alone or message.topic.startswith(RETRY_PREFIX)
-        full = len(lane.messages) >= options.batch_messages
-        if lane.messages and (alone or full or lane.size_bytes + size_bytes > options.batch_bytes):
-            self._flush(lane)
-        lane.messages.append(message)
-        lane.size_bytes += size_bytes
-        self._buffered_bytes += size_bytes
-        self.rows += 1
-        self.size_bytes += len(message.body)
-        if alone:
-            self._flush(lane)
-        elif self._buffered_bytes > BUFFERED_BYTES:
-            self._flush(max(self._lanes.values(), key=lambda each: each.size_bytes))
-
-    def finish(self) -> None:
-        """Send all buffered messages and wait until they are stored. Raises SendFailed."""
-        for lane in self._lanes.values():
-            if lane.messages:
-                self._flush(lane)
-        self._pipeline.finish()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._pipeline.close()
-
-    def _flush(self, lane: _Lane) -> None:
-        messages, lane.messages = lane.messages, []
-        self._buffered_bytes -= lane.size_bytes
-        lane.size_bytes = 0
-        self._pipeline.send(_request(lane.queue, messages, self._options.group))
-
-    def _find(self, topic: str) -> _Targets:
-        """Return the queues of a topic, retrying while a broker or name server is away. Raises
-        SendFailed."""
-        deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
-        attempt = 0
-        error: CometError = RouteNotFound(topic, "none of its queues is writable")
-        while True:
-            try:
-                route = cluster.routes([topic], self._options.access).get(topic)
-                if route is None:
-                    raise cluster.unknown(topic, self._options.access)
-                queues = publish_queues(topic, route)
-                if queues:
-                    return _Targets(queues, self._task)
-            except (RouteNotFound, NotConnected, RequestTimedOut, BrokerRefused) as failure:
-                error = failure
-            if _clock.monotonic_ms() > deadline_ms:
-                raise SendFailed(topic, 1, error)
-            _pause.wait(PAUSES_MS[min(attempt + 1, len(PAUSES_MS) - 1)] / 1000)
-            attempt += 1
 
 
 def _request(queue: MessageQueue, messages: list[Outgoing], group: str) -> Pending:

@@ -21,8 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from cometmq.spark.write.identity import Ids, Origin
-from cometmq.spark.write.rows import Encoder
+from cometmq.spark.write.rows import Encoder, Ids, Origin
 from cometmq.spark.write.sender import Sender
 
 if TYPE_CHECKING:

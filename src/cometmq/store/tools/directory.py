@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreError
+from cometmq.core.errors import NoStore, StoreError
 from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 _DEFAULT_LOG_BYTES = 1 << 30
 _SIZES_A_QUEUE = 4
 _SIZES_ASKED = 40
-
-
-class NoStore(StoreError):
-    """The directory holds no store."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path} is not a store directory: {problem}")
 
 
 class StoreInUse(StoreError):

@@ -1,1 +1,0 @@
-"""Stored records to Arrow columns."""

@@ -1,0 +1,409 @@
+"""The readers that Spark calls: ``spark.read`` reads every message between two positions, planned
+once; ``spark.readStream`` reads micro-batches from one offset of every queue to the next.
+
+Spark creates the reader of a batch in a planning process, asks it for partitions there, and sends
+it pickled to the tasks. So it holds only plain values.
+
+The driver's side of a stream lives in one Python process for as long as the query. Tasks receive
+the reader pickled and use only its options. Only the checkpoint records what was read (see
+checkpoint.py); offsets committed for a consumer group are for monitoring.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BrokerRefused, ClientError
+from cometmq.spark.brokers import cluster, offsets
+from cometmq.spark.brokers.offsets import EndOffsets
+from cometmq.spark.read import discovery
+from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
+from cometmq.spark.read.discovery import (
+    AWAY,
+    BATCH_OUTAGE_MS,
+    Discovery,
+    find_queues,
+    wait_for_brokers,
+    without_brokers,
+)
+from cometmq.spark.read.fetcher import batches
+from cometmq.spark.read.filters import Push, Pushed, split_filters
+from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.options import caps_under, default_read_limit, is_enough
+from cometmq.spark.read.planning import (
+    TASK_ROWS_MAX,
+    TASK_ROWS_MIN,
+    advance,
+    backward,
+    cap,
+    ranges,
+    tasks,
+)
+from cometmq.spark.read.positions import (
+    AtGroup,
+    AtOffsets,
+    Edge,
+    NamedPosition,
+    at_moments,
+    check_order,
+    end_of,
+    resolve,
+)
+from cometmq.spark.workermemory import keep_loaded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.options import Caps, ReadOptions
+    from cometmq.spark.read.planning import Range
+
+
+log = logging.getLogger(__name__)
+
+SAMPLED_QUEUES: Final = 16
+SAMPLED_ROWS: Final = 32
+"""Number of queues to sample, and messages requested of each. A response holds at most 32."""
+
+Json = dict[str, object]
+_FROM_EARLIEST: Final = NamedPosition("startingOffsets", Edge.EARLIEST)
+_FROM_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
+_TO_LATEST: Final = NamedPosition("endingOffsets", Edge.LATEST)
+_clock: Final = SystemClock()
+
+
+class QueueRanges(InputPartition):
+    """The ranges that one task reads."""
+
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+
+
+def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
+    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
+    QueueRanges."""
+    return partition.value if isinstance(partition, QueueRanges) else ()
+
+
+def partitions_of(
+    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
+) -> list[InputPartition]:
+    """Return the partitions of a plan: ranges split as the options say, and joined up to
+    ``rows_min`` messages."""
+    parts = tasks(
+        todo,
+        tasks_min=options.min_partitions,
+        rows_max=options.max_rows_per_partition,
+        rows_min=rows_min,
+    )
+    return [QueueRanges(part) for part in parts]
+
+
+class TopicReader(DataSourceReader):
+    """Reads topics from ``starting`` (default earliest) to ``ending`` (default latest)."""
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._pushed = Pushed(options.row_filter)
+        if options.pushes_filters:
+            self.pushFilters = Push(self._push)  # type: ignore[method-assign]
+
+    def _push(self, filters: Iterable[Filter]) -> list[Filter]:
+        self._pushed, rest = split_filters(filters, self._options.row_filter)
+        self._options = replace(self._options, row_filter=self._pushed.row_filter)
+        return rest
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task. Raises RouteNotFound, NotConnected, BadOption,
+        DataLoss."""
+        keep_loaded()
+        return wait_for_brokers(self._plan, self._options.outage, BATCH_OUTAGE_MS)
+
+    def _plan(self) -> list[InputPartition]:
+        options = self._options
+        found = find_queues(options)
+        queues = found.queues
+        starting = without_brokers(options.starting or _FROM_EARLIEST, found.without)
+        ending = without_brokers(options.ending or _TO_LATEST, found.without)
+        start = resolve(starting, queues, options.access)
+        end = end_of(ending, queues, options.access, options)
+        if isinstance(starting.position, AtGroup):
+            # The group's offset is beyond the end of the queue: its topic was deleted and
+            # recreated.
+            for queue in backward(start, end):
+                report_loss(queue, end[queue], start[queue], options)
+        else:
+            check_order(start, end, starting.option)
+
+        def at_time(moment_ms: int, asked: Sequence[MessageQueue]) -> Mapping[MessageQueue, int]:
+            return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
+
+        todo = ranges(*self._pushed.cut(start, end, at_time))
+        return partitions_of(todo, options, rows_min=TASK_ROWS_MAX)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
+        keep_loaded()
+        parts = ranges_of(partition)
+        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
+        return batches(parts, self._options, self._names)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics from ``starting`` (default latest) on."""
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._initial: Json | None = None
+        self._frozen: EndOffsets | None = None
+        self._newest: Json | None = None
+        self._batch_ms: int | None = None
+        self._reported: dict[MessageQueue, int] = {}
+        self._is_whole = True
+        self._without: frozenset[str] = frozenset()
+        self._discovery = Discovery(options)
+        self._lag: LagReport | None = None
+        if options.consumer_group is not None and options.reports_lag:
+            self._lag = LagReport(options.consumer_group, options.access)
+
+    # ------------------------------------------------------------------------- on the driver
+
+    def initialOffset(self) -> Json:
+        """Return the offset where a new query starts. Spark asks more than once and must get the
+        same one."""
+        if self._initial is None:
+            start = wait_for_brokers(self._first, self._options.outage, discovery.OUTAGE_MS)
+            self._initial = StreamOffset(start, is_first=True).to_json()
+        return self._initial
+
+    def _first(self) -> Offsets:
+        access = self._options.access
+        found = find_queues(self._options)
+        starting = without_brokers(self._options.starting or _FROM_LATEST, found.without)
+        start = resolve(starting, found.queues, access)
+        if isinstance(starting.position, AtOffsets):
+            check_order(start, offsets.latest(found.queues, access), starting.option)
+        return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limits of the options."""
+        return default_read_limit(self._options.caps)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
+        start.
+
+        Raises the errors of :func:`find_queues` and :func:`offsets.ends`.
+        """
+        self._frozen = self._freeze(())
+        self._is_whole = False
+
+    def _freeze(self, known: Iterable[MessageQueue]) -> EndOffsets:
+        options = self._options
+
+        def ends() -> EndOffsets:
+            found = find_queues(options, known, must_exist=options.fail_on_data_loss)
+            self._without = found.without
+            return offsets.ends(found.queues, options.access)
+
+        return wait_for_brokers(ends, options.outage, discovery.OUTAGE_MS)
+
+    def _whole(self, frozen: EndOffsets, known: Offsets) -> EndOffsets:
+        """Return the fixed ends, completed by the queues that only the checkpoint names.
+
+        This happens at the first batch, because Spark does not pass the checkpoint earlier.
+        """
+        rest = [queue for queue in known if queue not in frozen.by_queue]
+        if self._is_whole or not rest:
+            self._is_whole = True
+            return frozen
+        found = self._freeze(rest)
+        self._is_whole = True
+        late = {queue: found.by_queue[queue] for queue in rest if queue in found.by_queue}
+        return EndOffsets({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        """Return the end of the next batch, which equals ``start`` if there is nothing to read.
+
+        Raises DataLoss if a queue ends before ``start``.
+        """
+        known = from_json(start)
+        if not self._reported:
+            self._reported.update(known.reached or {})
+        if self._lag is not None and not known.is_first:
+            # Spark asks for the end of a batch once the batch before it is finished.
+            self._lag.report(known.queues)
+        if self._frozen is None:
+            ends = self._discovery.ends(known.queues)
+        else:
+            ends = self._frozen = self._whole(self._frozen, known.queues)
+        self._newest = StreamOffset(self._reaching(known.queues, ends)).to_json()
+
+        def bounds() -> tuple[Offsets, Offsets | None]:
+            begin, furthest = self._bounds(known.queues, ends)
+            return begin, self._capped(begin, furthest, caps_under(limit, self._options.caps))
+
+        if self._frozen is not None:
+            # Returning the start would end the query with available messages unread.
+            begin, end = wait_for_brokers(bounds, self._options.outage, discovery.OUTAGE_MS)
+        else:
+            try:
+                begin, end = bounds()
+            except AWAY:
+                return start  # a broker has just gone away: discovery handles that
+        if end is None or end == known.queues:
+            return start
+        self._batch_ms = _clock.monotonic_ms()
+        self._discovery.has_news()
+        origin = {q: at for q, at in begin.items() if known.is_first or q not in known.queues}
+        reached = {q: at for q, at in self._reported.items() if at > end.get(q, at)}
+        return StreamOffset(end, origin=origin or None, reached=reached or None).to_json()
+
+    def reportLatestOffset(self) -> Json | None:
+        """Return the ends of the queues, for Spark's progress report."""
+        return self._newest
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        """Return the tasks of a batch, also of one that is run again after a restart."""
+        stop = from_json(end)
+        begin = {**from_json(start).queues, **(stop.origin or {})}
+        return partitions_of(ranges(begin, stop.queues), self._options)
+
+    def commit(self, end: Json) -> None:
+        """Do nothing: Spark calls this one batch late, and not for the last batch."""
+
+    def stop(self) -> None:
+        """Do nothing: Spark does not always call this."""
+
+    # -------------------------------------------------------------------------- in the tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
+        keep_loaded()
+        parts = ranges_of(partition)
+        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
+        return batches(parts, self._options, self._names)
+
+    # ------------------------------------------------------------------------- what to read next
+
+    def _reaching(self, known: Offsets, ends: EndOffsets) -> Offsets:
+        """Return the ends of the queues as far as known. If a broker is away, use the last end it
+        reported, so that messages waiting there do not look read."""
+        self._reported |= ends.by_queue
+        unasked = (queue for queue in known if queue not in ends.by_queue)
+        away = (queue for queue in unasked if self._is_away(queue))
+        return {**ends.by_queue, **{q: max(known[q], self._reported.get(q, 0)) for q in away}}
+
+    def _is_away(self, queue: MessageQueue) -> bool:
+        if self._frozen is None:
+            return self._discovery.is_away(queue)
+        return queue.broker_name in self._without
+
+    def _bounds(
+        self, known: Offsets, ends: EndOffsets
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+        """Return the start and the end of a batch without limits."""
+        end_now = dict(ends.by_queue)
+        for queue in ends.copies & known.keys():
+            # A slave may lag, which is no loss: its master has the rest.
+            end_now[queue] = max(end_now[queue], known[queue])
+        new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
+        oldest = offsets.earliest(new, self._options.access)
+        for queue in backward(known, end_now):
+            report_loss(queue, end_now[queue], known[queue], self._options)
+        begin = {**known, **{q: offset for q, offset in oldest.items() if offset < end_now[q]}}
+        return begin, advance(begin, {q: end for q, end in end_now.items() if q in begin})
+
+    def _capped(self, begin: Offsets, end: Offsets, caps: Caps) -> Offsets | None:
+        """Return ``end`` reduced to the limits of a batch, or None if there are too few messages
+        yet."""
+        todo = ranges(begin, end)
+        rows = sum(map(len, todo))
+        if rows == 0:
+            return end
+        # A loss is passed at once, without waiting for more messages, so that it is reported only
+        # once.
+        may_wait = self._frozen is None and not backward(begin, end)
+        if may_wait and not is_enough(caps, rows, self._since_batch_ms()):
+            return None
+        rows_max = caps.rows_max
+        if caps.bytes_max is not None:
+            within = rows_within(caps.bytes_max, todo, self._options.access)
+            rows_max = min(n for n in (rows_max, within, rows) if n is not None)
+        return end if rows_max is None else cap(begin, end, rows_max)
+
+    def _since_batch_ms(self) -> int | None:
+        return None if self._batch_ms is None else _clock.monotonic_ms() - self._batch_ms
+
+
+def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
+    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
+    sampled messages are gone.
+
+    Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
+    """
+    fullest = sorted(todo, key=len, reverse=True)[:SAMPLED_QUEUES]
+    samples = offsets.samples(
+        {part.queue: part.start for part in fullest}, access, rows=SAMPLED_ROWS
+    )
+    weighed = [
+        (len(part), samples[part.queue].size_bytes)
+        for part in fullest
+        if samples[part.queue].size_bytes > 0
+    ]
+    if not weighed:
+        return None
+    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
+    return max(1, int(bytes_max / mean_bytes))
+
+
+class LagReport:
+    """Keeps the committed offsets of a group at the end of the last finished batch."""
+
+    def __init__(self, group: str, access: Access) -> None:
+        self._group = group
+        self._access = access
+        self._reported: dict[MessageQueue, int] = {}
+
+    def report(self, reached: Offsets) -> None:
+        """Commit the offsets that changed since the last report."""
+        changed = {q: at for q, at in reached.items() if self._reported.get(q) != at}
+        if not changed:
+            return
+        # One request per broker: a broker that is away must not prevent commits on the others.
+        for name in sorted({queue.broker_name for queue in changed}):
+            self._report({q: at for q, at in changed.items() if q.broker_name == name})
+
+    def _report(self, changed: dict[MessageQueue, int]) -> None:
+        try:
+            self._make(changed)
+            offsets.commit(self._group, changed, self._access)
+        except ClientError as error:
+            log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
+            return
+        self._reported |= changed
+
+    def _make(self, changed: Offsets) -> None:
+        """Create the group on brokers where this query has not reported yet.
+
+        A broker may refuse that and still accept offsets of the group.
+        """
+        known = {queue.broker_name for queue in self._reported}
+        strange = [queue for queue in changed if queue.broker_name not in known]
+        if not strange:
+            return
+        try:
+            offsets.ensure_group(self._group, strange, self._access)
+        except BrokerRefused as error:
+            log.warning("group_not_created group=%s error=%r", self._group, str(error))

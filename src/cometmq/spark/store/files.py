@@ -1,0 +1,392 @@
+"""The files of a store directory, read only: the log with its records, and the queues with their
+entries.
+
+Nothing is locked or written, so a broker may run at the same time. A file that it deletes between
+two lookups is treated as if it had never existed. Layout: store/layout.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.core.errors import NoStore
+from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord, decode_one
+from cometmq.message.walk import is_blank, next_record, problem_at
+from cometmq.spark import decode
+from cometmq.spark.decode import Block
+from cometmq.speedups import RecordColumns, check_records
+from cometmq.store.layout import (
+    HOLE_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    QUEUE_ENTRY_COLUMNS,
+    file_offset,
+)
+
+BLOCK_BYTES: Final = 2 << 20
+"""Bytes read at a time: much compared with the cost of a call, little compared with a processor's
+caches. A block makes few batches (read/corrupt.py); Spark processes these while the next block is
+decoded."""
+
+RECORD_BYTES_MAX: Final = 1 << 27
+_SEARCH_BYTES: Final = 256 << 10
+_ZEROS: Final = bytes(_SEARCH_BYTES)
+_FURTHER_BYTES: Final = 4 << 20
+_POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
+
+ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
+"""A queue entry as a numpy type, see store/layout.py."""
+
+Entries = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileStatus:
+    """A file of the commit log: the physical offset of its first byte, and its length."""
+
+    path: str
+    base: int
+    size_bytes: int
+
+    @property
+    def stop(self) -> int:
+        """The physical offset after its last byte."""
+        return self.base + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBytes:
+    """Bytes that are no record: from ``start`` to ``stop``, where the next record begins."""
+
+    start: int
+    stop: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """One entry of a queue."""
+
+    physical: int
+    size_bytes: int
+    tag_code: int
+
+    @property
+    def is_record(self) -> bool:
+        """True if the entry refers to a record."""
+        return 0 < self.size_bytes < HOLE_SIZE
+
+
+class _Positions(msgspec.Struct):
+    """The fields of CometMQ's position files that say how far queue files are complete."""
+
+    written: int = 0
+    complete: int = -1
+    number: int = 0
+
+
+def opened(path: str) -> FileIO:
+    """Open a file for :func:`read_at`; the caller closes it. Raises OSError."""
+    return FileIO(path)
+
+
+def read_at(handle: FileIO, size: int, at: int) -> bytes:
+    """Read up to ``size`` bytes from byte ``at`` of a file. Raises OSError."""
+    handle.seek(at)
+    return handle.read(size)
+
+
+def log_files(root: str) -> list[LogFileStatus]:
+    """Return the files of the commit log, in order. Raises NoStore."""
+    folder = os.path.join(root, "commitlog")
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise NoStore(root, f"commitlog cannot be listed ({error.strerror})") from None
+    found: list[LogFileStatus] = []
+    for name in names:
+        base = file_offset(name)
+        if base is not None:
+            path = os.path.join(folder, name)
+            try:
+                found.append(LogFileStatus(path, base, os.stat(path).st_size))
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def log_end(files: list[LogFileStatus], hint: int = -1) -> int:
+    """Return the physical offset after the last record of a log.
+
+    ``hint`` is the start or the end of a record, as known from the queues. With it, only some
+    megabytes after the last record are read instead of the whole last file. Raises OSError.
+    """
+    for file in reversed(files):
+        start = hint if file.base <= hint <= file.stop else file.base
+        end = _end_of_file(file, start, file.size_bytes if hint < 0 else _FURTHER_BYTES)
+        if end > file.base or file is files[0]:
+            return end
+    return 0
+
+
+def _end_of_file(file: LogFileStatus, start: int, further_bytes: int) -> int:
+    """Follow the chain of sizes from ``start`` to where no further record begins within
+    ``further_bytes``.
+
+    The limit matters because most of a new file is zeros, and reading them would take most of the
+    time.
+    """
+    position = start
+    with opened(file.path) as handle:
+        while True:
+            position = _follow(handle, file, position)
+            further = find_record(
+                handle, file, position + 1, min(position + further_bytes, file.stop)
+            )
+            if further < 0:
+                return position
+            # The damage in between is handled when the records are read.
+            position = further
+
+
+def _follow(handle: FileIO, file: LogFileStatus, position: int) -> int:
+    while file.stop - position >= FIXED_BYTES:
+        data = read_at(handle, _SEARCH_BYTES, position - file.base)
+        stop = check_records(data, 0, len(data), position)
+        if stop:
+            position += stop
+            continue
+        if len(data) < FIXED_BYTES or problem_at(data, 0, position):
+            break
+        size = PREFIX.unpack_from(data)[0]
+        if not len(data) < size <= min(RECORD_BYTES_MAX, file.stop - position):
+            break
+        # Longer than one read: it counts if it can be decoded as a whole.
+        if not _is_whole(read_at(handle, size, position - file.base)):
+            break
+        position += size
+    return position
+
+
+def find_record(handle: FileIO, file: LogFileStatus, start: int, stop: int) -> int:
+    """Return the first position in ``start <= position < stop`` where a record of this file begins,
+    or -1.
+
+    A record contains its own physical offset, so the search can start anywhere inside other
+    records.
+    """
+    position = start
+    while position < stop:
+        try:
+            data_at = handle.seek(position - file.base, os.SEEK_DATA) + file.base
+        except OSError:
+            # Only a hole follows.
+            return -1
+        # The record may begin in the hole before the data, since sizes begin with zero bytes.
+        position = max(position, data_at - FIXED_BYTES)
+        data = read_at(handle, _SEARCH_BYTES, position - file.base)
+        # Most of a new file is zeros; comparing them is ten times faster than searching.
+        found = -1 if _ZEROS.startswith(data) else next_record(data, position, 0, len(data))
+        if found >= 0:
+            return position + found if position + found < stop else -1
+        position += max(1, len(data) - FIXED_BYTES + 1)
+    return -1
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        decode_one(data)
+    except BadRecord:
+        return False
+    return True
+
+
+def blocks(
+    file: LogFileStatus, start: int, stop: int, broker_name: str
+) -> Iterator[Block | DamagedBytes]:
+    """Yield the records of a log file that begin at ``start <= physical offset < stop``, in order,
+    and the damage between them.
+
+    Raises FileNotFoundError before the first block if the file is gone, OSError.
+    """
+    with opened(file.path) as handle:
+        position = start
+        if position > file.base:
+            # The previous part ends with the record that extends into this one.
+            position = find_record(handle, file, position, stop)
+        while 0 <= position < stop:
+            found, following = _next(handle, file, position, stop, broker_name)
+            if found is not None and (isinstance(found, DamagedBytes) or len(found)):
+                yield found
+            position = following
+
+
+def _next(
+    handle: FileIO, file: LogFileStatus, position: int, stop: int, broker_name: str
+) -> tuple[Block | DamagedBytes | None, int]:
+    """Read the records from ``position`` on. Return them, and the position to continue at (-1:
+    none)."""
+    data = read_at(handle, min(BLOCK_BYTES, file.stop - position), position - file.base)
+    if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
+        return None, -1
+    columns = RecordColumns(data, None, position)
+    if not len(columns):
+        size = _long_size(data, position)
+        if file.stop - position >= size > len(data):
+            data = read_at(handle, size, position - file.base)
+            columns = RecordColumns(data, None, position)
+    if not len(columns):
+        problem = _problem(data, position)
+        following = find_record(handle, file, position + 1, stop)
+        end = following if following >= 0 else stop
+        return DamagedBytes(position, end, problem), following
+    block = Block(data, broker_name, columns=columns)
+    if position + columns.stop > stop:
+        block.choose(block.number("physical_offset") < stop)
+    return block, position + columns.stop
+
+
+def _problem(data: bytes, position: int) -> str:
+    if len(data) < FIXED_BYTES:
+        return "it is cut off"
+    problem = problem_at(data, 0, position)
+    if not problem and PREFIX.unpack_from(data)[0] > len(data):
+        return "its size exceeds the file"
+    return problem or decode.problem_at(data, 0, position)
+
+
+def _long_size(data: bytes, position: int) -> int:
+    """Return the size of a record that may be longer than ``data``; 0 if it is no record."""
+    if len(data) < FIXED_BYTES or problem_at(data, 0, position):
+        return 0
+    size: int = PREFIX.unpack_from(data)[0]
+    return size if size <= RECORD_BYTES_MAX else 0
+
+
+def has_queues(root: str) -> bool:
+    """Return whether the store has queues, or only a log."""
+    return os.path.isdir(os.path.join(root, "consumequeue"))
+
+
+def queue_names(root: str) -> list[tuple[str, int]]:
+    """Return topic and id of every queue, in order."""
+    found: list[tuple[str, int]] = []
+    top = os.path.join(root, "consumequeue")
+    for topic in sorted(_names(top)):
+        ids = [int(name) for name in _names(os.path.join(top, topic)) if name.isdecimal()]
+        found += [(topic, queue_id) for queue_id in sorted(ids)]
+    return found
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def noted_complete(root: str) -> int | None:
+    """Return the physical offset up to which queue files are complete according to CometMQ.
+
+    Returns None if CometMQ never ran here. An outdated position file has an offset that is too low.
+    """
+    found: list[_Positions] = []
+    for name in _POSITIONS:
+        try:
+            with opened(os.path.join(root, name)) as handle:
+                found.append(msgspec.json.decode(read_at(handle, 1 << 20, 0), type=_Positions))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    if not found:
+        return None
+    newest = max(found, key=lambda each: each.number)
+    return newest.written if newest.complete < 0 else newest.complete
+
+
+class ConsumeQueueReader:
+    """The files of a queue, as listed at creation. A queue without files is empty."""
+
+    def __init__(self, root: str, topic: str, queue_id: int) -> None:
+        self._folder = os.path.join(root, "consumequeue", topic, str(queue_id))
+        self._files: list[tuple[int, str, int]] = []
+        try:
+            names = sorted(os.listdir(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        for name in names:
+            base = file_offset(name)
+            if base is not None:
+                path = os.path.join(self._folder, name)
+                try:
+                    count = os.stat(path).st_size // QUEUE_ENTRY_BYTES
+                except FileNotFoundError:
+                    continue
+                self._files.append((base // QUEUE_ENTRY_BYTES, path, count))
+
+    @property
+    def exists(self) -> bool:
+        """True if the queue has any file."""
+        return bool(self._files)
+
+    def stop(self) -> int:
+        """Return the offset after the last entry."""
+        for first, path, count in reversed(self._files):
+            with opened(path) as handle:
+                low, high = 0, count
+                while low < high:
+                    middle = (low + high) // 2
+                    if _entry(handle, middle).size_bytes > 0:
+                        low = middle + 1
+                    else:
+                        high = middle
+            if low:
+                return first + low
+        return self._files[0][0] if self._files else 0
+
+    def start(self, physical_min: int, stop: int) -> int:
+        """Return the first offset whose record is at ``physical_min`` or later; ``stop`` if there
+        is none."""
+        low = min(self._files[0][0], stop) if self._files else stop
+        high = stop
+        while low < high:
+            middle = (low + high) // 2
+            found = self.entry(middle)
+            if found.is_record and found.physical >= physical_min:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def entry(self, offset: int) -> StoredEntry:
+        """Return one entry, or an empty one if there is none. Raises OSError."""
+        for first, path, count in self._files:
+            if first <= offset < first + count:
+                with opened(path) as handle:
+                    return _entry(handle, offset - first)
+        return StoredEntry(0, 0, 0)
+
+    def entries(self, start: int, stop: int) -> Entries:
+        """Return the entries of a range, with zeros for missing ones. Raises OSError."""
+        found: Entries = np.zeros(stop - start, ENTRY)
+        for first, path, count in self._files:
+            low, high = max(start, first), min(stop, first + count)
+            if low < high:
+                with opened(path) as handle:
+                    size = (high - low) * QUEUE_ENTRY_BYTES
+                    raw = read_at(handle, size, (low - first) * QUEUE_ENTRY_BYTES)
+                whole = np.frombuffer(raw, ENTRY, len(raw) // QUEUE_ENTRY_BYTES)
+                found[low - start : low - start + len(whole)] = whole
+        return found
+
+
+def _entry(handle: FileIO, number: int) -> StoredEntry:
+    raw = read_at(handle, QUEUE_ENTRY_BYTES, number * QUEUE_ENTRY_BYTES)
+    return StoredEntry(*QUEUE_ENTRY.unpack(raw.ljust(QUEUE_ENTRY_BYTES, b"\0")))

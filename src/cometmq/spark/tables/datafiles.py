@@ -1,0 +1,270 @@
+"""The files of a table: its folder on any file system that Spark can write to, and the data files
+that executors write in an attempt at a batch, before the table includes them.
+
+    LocalFolder    a path of this machine, or one that all machines mount
+    HadoopFolder   any other URL that Spark knows (hdfs, s3a, abfs, ...), through its JVM
+
+Names are relative to the folder and separated by ``/``.
+
+    ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet
+
+Every attempt has its own folder, so that two drivers, each of which takes itself for the active
+one, cannot touch each other's files. The files of failed attempts are removed after the query's
+next batch, when they can no longer be committed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cometmq.spark.tables.sink import Mark
+
+DATA: Final = "data"
+_ATTEMPT: Final = re.compile(r"batch=(\d+)-(.+)-[0-9a-f]{8}")
+
+#: Few other readers support INT96, Spark's default, and it has no statistics.
+_TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
+class StoredFile(NamedTuple):
+    """A file: its name within the folder, its size, and its modification time (wall clock)."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Folder(Protocol):
+    """Operations on the folder of a table. A missing folder lists as empty; reading a missing file
+    raises FileNotFoundError."""
+
+    def url(self, name: str) -> str:
+        """Return Spark's URL of a file or folder in this one."""
+
+    def names(self, name: str) -> list[str]:
+        """Return the plain names of the entries of a folder, sorted."""
+
+    def files(self, name: str) -> list[StoredFile]:
+        """Return all files below a folder, at any depth, sorted by name."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+
+    def publish(self, name: str, data: bytes) -> bool:
+        """Create a file atomically. Return False, and do nothing, if it already exists.
+
+        If two callers do this at the same moment, both may get True; the file of one of them stays.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with its contents."""
+
+
+class LocalFolder:
+    """A folder of this machine's file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def url(self, name: str) -> str:
+        # Not percent-encoded: Spark takes the path literally and escapes values in it itself.
+        return f"file://{(self._root / name).as_posix()}"
+
+    def names(self, name: str) -> list[str]:
+        folder = self._root / name
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+    def files(self, name: str) -> list[StoredFile]:
+        found = []
+        for path in sorted((self._root / name).rglob("*")):
+            if path.is_file():
+                stat = path.stat()
+                place = path.relative_to(self._root).as_posix()
+                found.append(StoredFile(place, stat.st_size, int(stat.st_mtime * 1000)))
+        return found
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+    def publish(self, name: str, data: bytes) -> bool:
+        target = self._root / name
+        if target.exists():
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(_unfinished(target.name))
+        unfinished.write_bytes(data)
+        unfinished.replace(target)
+        return True
+
+    def remove(self, name: str) -> None:
+        path = self._root / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class HadoopFolder:
+    """A folder of a file system that the JVM of a Spark session can access."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm, conf = _hadoop(spark)
+        self._path = jvm.org.apache.hadoop.fs.Path
+        path = self._path(root)
+        self._files = path.getFileSystem(conf)
+        self._root = str(self._files.makeQualified(path).toString()).rstrip("/")
+
+    def url(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def names(self, name: str) -> list[str]:
+        folder = self._at(name)
+        if not self._files.exists(folder):
+            return []
+        return sorted(str(status.getPath().getName()) for status in self._files.listStatus(folder))
+
+    def files(self, name: str) -> list[StoredFile]:
+        folder = self._at(name)
+        if not self._files.exists(folder):
+            return []
+        found = []
+        remaining = self._files.listFiles(folder, True)
+        while remaining.hasNext():
+            status = remaining.next()
+            place = str(status.getPath().toString())[len(self._root) + 1 :]
+            modified_ms = int(status.getModificationTime())
+            found.append(StoredFile(place, int(status.getLen()), modified_ms))
+        return sorted(found)
+
+    def read(self, name: str) -> bytes:
+        if not self._files.exists(self._at(name)):
+            raise FileNotFoundError(self.url(name))
+        stream = self._files.open(self._at(name))
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def publish(self, name: str, data: bytes) -> bool:
+        target = self._at(name)
+        if self._files.exists(target):
+            return False
+        parent, _, last = name.rpartition("/")
+        unfinished = self._at(f"{parent}/{_unfinished(last)}")
+        stream = self._files.create(unfinished, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        done = bool(self._files.rename(unfinished, target))
+        if not done:
+            self._files.delete(unfinished, False)
+        return done
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._at(name), True)
+
+    def _at(self, name: str) -> Any:
+        return self._path(self.url(name))
+
+
+def folder_at(path: str, spark: SparkSession | None = None) -> Folder:
+    """Return the folder that Spark means by a path or URL. Without a session it is a path of this
+    machine."""
+    if spark is None:
+        return LocalFolder(Path(path.removeprefix("file://")))
+    jvm, conf = _hadoop(spark)
+    found = jvm.org.apache.hadoop.fs.Path(path)
+    uri = found.getFileSystem(conf).makeQualified(found).toUri()
+    if uri.getScheme() == "file":
+        return LocalFolder(Path(str(uri.getPath())))
+    return HadoopFolder(spark, path)
+
+
+def _hadoop(spark: SparkSession) -> tuple[Any, Any]:
+    context = spark.sparkContext
+    return context._jvm, context._jsc.hadoopConfiguration()
+
+
+def _unfinished(name: str) -> str:
+    """Return the name of a temporary file beside the target. Readers ignore names that begin like
+    it."""
+    return f"._{name}.{uuid.uuid4().hex[:8]}"
+
+
+class Attempts:
+    """The attempts of one sink in this process; removes what attempts of earlier processes left."""
+
+    def __init__(self) -> None:
+        self._settled: set[str] = set()
+        self._unsure: set[str] = set()
+
+    def begin(self, mark: Mark) -> str:
+        """Return the name of a new attempt."""
+        if mark.query not in self._settled:
+            self._unsure.add(mark.query)
+        self._settled.discard(mark.query)
+        return f"batch={mark.batch:08}-{mark.query}-{uuid.uuid4().hex[:8]}"
+
+    def settle(self, folder: Folder, mark: Mark, is_dead: Callable[[str, int], bool]) -> None:
+        """Remove the query's dead attempts after its batch was committed.
+
+        ``is_dead`` decides by name and batch whether an attempt can no longer be committed. The
+        folder is listed only if an attempt may have failed.
+        """
+        if mark.query in self._unsure:
+            for name in folder.names(DATA):
+                known = _ATTEMPT.fullmatch(name)
+                if known and known[2] == mark.query and is_dead(name, int(known[1])):
+                    folder.remove(f"{DATA}/{name}")
+            self._unsure.discard(mark.query)
+        self._settled.add(mark.query)
+
+
+def write_files(
+    rows: DataFrame,
+    folder: Folder,
+    attempt: str,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+) -> list[StoredFile]:
+    """Have the executors write rows as Parquet, and return the files of the attempt.
+
+    Failed attempts of a task leave no files: Spark moves a task's files into place when it is done.
+    """
+    name = f"{DATA}/{attempt}"
+    with _setting(rows.sparkSession, *_TIMESTAMPS):
+        writer = rows.write.mode("errorifexists").options(**options)
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+        writer.parquet(folder.url(name))
+    return [file for file in folder.files(name) if _is_data(file.name)]
+
+
+def attempt_of(file: str) -> str:
+    """Return the attempt that wrote a file of the table."""
+    return file.split("/")[1]
+
+
+def _is_data(file: str) -> bool:
+    return not file.rpartition("/")[2].startswith(("_", "."))
+
+
+@contextmanager
+def _setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    before = spark.conf.get(key)
+    assert before is not None
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
