@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.dedup.guard import RepeatGuard, Stored
+from cometmq.broker.dedup import RepeatGuard, Stored
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks

@@ -21,7 +21,7 @@ from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.context import BrokerContext, BrokerTables
-from cometmq.broker.dedup.guard import RepeatGuard
+from cometmq.broker.dedup import RepeatGuard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters

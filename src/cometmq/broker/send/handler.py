@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.dedup.guard import GuardedSends, Stored
+from cometmq.broker.dedup import GuardedSends, Stored
 from cometmq.broker.scheduled.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.send.admission import (
     MAX_WAITING_SENDS,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.broker.context import BrokerContext
-    from cometmq.broker.dedup.guard import RepeatGuard
+    from cometmq.broker.dedup import RepeatGuard
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled.delaylevels import DelayLevels
     from cometmq.broker.scheduled.timers.rules import TimerRules
