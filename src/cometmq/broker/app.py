@@ -31,8 +31,7 @@ from cometmq.broker.replication.metadatasync import MasterTables
 from cometmq.broker.replication.promotion import PromotionAdmin, Rivals
 from cometmq.broker.replication.roles import MasterPart, SlavePart, as_slave, forget_notes
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
-from cometmq.broker.scheduled.timers.recall import RecallHandler
-from cometmq.broker.scheduled.timers.rules import TimerRules
+from cometmq.broker.scheduled.timers.rules import RecallHandler, TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
 from cometmq.broker.send.answers import SendAnswers
 from cometmq.broker.send.handler import SendHandler
