@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.consumers.membertable import Member
-from cometmq.broker.transactions.checkback import CheckBack
+from cometmq.broker.consumers.members import Member
+from cometmq.broker.transactions.checkback import GROUP, CheckBack
 from cometmq.broker.transactions.endtransaction import Transactions, committed
 from cometmq.broker.transactions.halfindex import prepared
-from cometmq.broker.transactions.state import GROUP
 from cometmq.core.clock import VirtualClock
 from cometmq.message.properties import decode_text, encode_text
 from cometmq.net.peer import Peer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.replication import metadatasync as mastertables
+from cometmq.broker.replication import roles
 from cometmq.broker.replication.roles import MasterPart, SlavePart
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import Master
@@ -22,7 +22,7 @@ from tests.replication.pairs import until
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is repeated every few seconds follows at once."""
     monkeypatch.setattr(slave_module, "RETRY_MS", 10)
-    monkeypatch.setattr(mastertables, "INTERVAL_MS", 50)
+    monkeypatch.setattr(roles, "TABLES_INTERVAL_MS", 50)
     monkeypatch.setattr("cometmq.broker.topics.registration.RETRY_MS", 20)
     monkeypatch.setattr("cometmq.broker.topics.registration._TICK_MS", 10)
 

@@ -27,9 +27,14 @@ from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
 from cometmq.broker.pull.handler import PullHandler
 from cometmq.broker.replication.addresstakeover import AddressAdmin, Addresses, join, reserve_ha
-from cometmq.broker.replication.metadatasync import MasterTables
 from cometmq.broker.replication.promotion import PromotionAdmin, Rivals
-from cometmq.broker.replication.roles import MasterPart, SlavePart, as_slave, forget_notes
+from cometmq.broker.replication.roles import (
+    MasterPart,
+    MasterTables,
+    SlavePart,
+    as_slave,
+    forget_notes,
+)
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.scheduled.timers.rules import RecallHandler, TimerRules
 from cometmq.broker.scheduled.timers.service import Timers

@@ -42,8 +42,7 @@ from cometmq.protocol.headers import ResetOffset
 if TYPE_CHECKING:
     from cometmq.broker.admin.longanswers import LongAnswer, LongAnswers
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.membertable import Member, OnlineGroup
+    from cometmq.broker.consumers.members import Member, Members, OnlineGroup
     from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.topics.table import TopicTable

@@ -31,8 +31,7 @@ from cometmq.protocol.headers import GetConsumerStatus
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.membertable import Member
+    from cometmq.broker.consumers.members import Member, Members
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request

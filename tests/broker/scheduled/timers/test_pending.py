@@ -1,4 +1,4 @@
-"""Where waiting messages are kept: in files, in the wheel, or on their way out; and how they come in."""
+"""Waiting messages: how they come in, and where they are kept until they are due."""
 
 from __future__ import annotations
 

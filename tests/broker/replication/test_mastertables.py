@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.acknowledgement import OutgoingRecord
-from cometmq.broker.replication.metadatasync import MasterTables
+from cometmq.broker.replication.roles import MasterTables
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode
