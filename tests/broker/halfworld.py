@@ -85,11 +85,9 @@ async def open_world(
     clock = clock or VirtualClock()
     config = BrokerConfig(**settings)
     async with open_parts(directory, config, clock) as parts:
-        transactions = Transactions(
-            config=config, store=parts.store, appender=parts.appender, topics=parts.topics,
-            clock=clock, tasks=parts.tasks,
-        )  # fmt: skip
-        checkback = CheckBack(str(directory / "config"), parts.context, transactions)
+        context = parts.context
+        transactions = Transactions(context)
+        checkback = CheckBack(context, transactions)
         await checkback.recover()
         world = World(parts, clock, transactions, checkback)
         member = Member("p@1", "JAVA", 407, clock.monotonic_ms())

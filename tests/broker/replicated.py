@@ -53,14 +53,14 @@ async def group(root: Path) -> AsyncIterator[Group]:
 
 def master_of(running: RunningBroker) -> Master:
     """What a broker does as a master."""
-    part = running.broker.part
+    part = running.broker.replication.part
     assert isinstance(part, MasterPart)
     return part.master
 
 
 def slave_of(running: RunningBroker) -> Slave:
     """What a broker does as a slave."""
-    part = running.broker.part
+    part = running.broker.replication.part
     assert isinstance(part, SlavePart)
     return part.slave
 
@@ -70,7 +70,7 @@ async def until_copied(master: RunningBroker, *slaves: RunningBroker) -> None:
 
     def same(slave: RunningBroker) -> bool:
         end = master.broker.store.written_offset
-        versions = [each.broker.topics.data_version for each in (master, slave)]
+        versions = [each.broker.topics.table.data_version for each in (master, slave)]
         return (
             slave.broker.store.dispatched_offset == end
             and slave.broker.store.written_offset == end

@@ -360,6 +360,15 @@ class RepeatGuard:
             self.window.add(digest, record.physical_offset, record.store_ms)
 
 
+def repeat_guard(
+    config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
+) -> RepeatGuard | None:
+    """Return a guard if ``dropRepeatedIdsTopics`` names topics; None otherwise."""
+    if not config.drop_repeated_ids_topics:
+        return None
+    return RepeatGuard(config=config, store=store, topics=topics, clock=clock)
+
+
 def _known_of(raw: memoryview) -> _Known | None:
     try:
         record = decode_one(raw)

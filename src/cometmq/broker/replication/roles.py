@@ -57,25 +57,19 @@ from cometmq.store.timerfiles import TIMER_DIRECTORY
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
-    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
-    from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.client import Remoting
     from cometmq.net.peer import Peer
     from cometmq.net.reply import Reply
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import Header
     from cometmq.replication.slave import LogsDiffer
     from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +77,9 @@ ROLE_FILE: Final = "cometmq-role.json"
 #: Interval between two copies of the tables, and the time that the master has for each answer.
 TABLES_INTERVAL_MS: Final = 10_000
 TABLES_TIMEOUT_MS: Final = 5_000
+#: Asks for a restart that cuts a slave's log, because the log differs from its master's.
+Rejoin = Callable[["LogsDiffer"], None]
+
 _SENDS: Final = (
     RequestCode.SEND_MESSAGE,
     RequestCode.SEND_MESSAGE_V2,
@@ -229,24 +226,14 @@ class MasterTables:
     now, or an empty broker.
     """
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        delay: DelayDelivery,
-        remoting: Remoting,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, context: BrokerContext, delay: DelayDelivery, remoting: Remoting) -> None:
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
         self._delay = delay
         self._remoting = remoting
-        self._clock = clock
+        self._clock = context.clock
         self.master = ""
         self._due = asyncio.Event()
         self.synced_ms = -1
@@ -360,10 +347,9 @@ class MasterTables:
 class MasterPart:
     """The master's part: replication to its slaves."""
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, *, clock: Clock, tasks: Tasks
-    ) -> None:
-        self._config = config
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = config = context.config
+        self._appender = context.appender
         settings = MasterSettings(
             copies=config.copies,
             transfer_bytes=config.ha_transfer_batch_size,
@@ -371,7 +357,7 @@ class MasterPart:
             whole_history=config.ha_whole_history,
             rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
         )
-        self.master = Master(store, settings, clock=clock, tasks=tasks)
+        self.master = Master(context.store, settings, clock=context.clock, tasks=context.tasks)
         self.relieved = self.master.has_a_near_slave
 
     def serves(self) -> bool:
@@ -382,13 +368,11 @@ class MasterPart:
         """Return False: a master has no master to be connected to."""
         return False
 
-    async def start(
-        self, listener: socket.socket | None, appender: Appender, _tasks: Tasks
-    ) -> None:
+    async def start(self, listener: socket.socket | None) -> None:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
-            appender.wait_for_slaves(self.master, self._config.slave_timeout)
+            self._appender.wait_for_slaves(self.master, self._config.slave_timeout)
         await self.master.start(listener)
 
     async def close(self) -> None:
@@ -420,17 +404,11 @@ class SlavePart:
     ``rejoin`` is called when the logs differ and the slave may cut its own to join its master.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        tables: MasterTables,
-        *,
-        clock: Clock,
-        rejoin: Callable[[LogsDiffer], None],
-    ) -> None:
+    def __init__(self, context: BrokerContext, tables: MasterTables, rejoin: Rejoin) -> None:
+        config, store, clock = context.config, context.store, context.clock
         self._config = config
         self._clock = clock
+        self._tasks = context.tasks
         self.ha_address = config.ha_master_address
         self.tables = tables
         self.slave = Slave(
@@ -444,12 +422,10 @@ class SlavePart:
         self.slave.on_change.append(tables.soon)
         self._rejoin = rejoin
 
-    async def start(
-        self, _listener: socket.socket | None, _appender: Appender, tasks: Tasks
-    ) -> None:
+    async def start(self, _listener: socket.socket | None) -> None:
         """Follow the master from now on."""
-        tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
-        tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)
+        self._tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
+        self._tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)
 
     async def _copy_tables(self) -> None:
         await self.tables.run_forever(lambda: self.slave.is_connected)

@@ -23,7 +23,6 @@ before logOffset, a crash lost part of these; then only the numbers of checks ar
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections.abc import AsyncIterator, Iterator, Set
 from dataclasses import dataclass
@@ -53,15 +52,9 @@ from cometmq.speedups import Half
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.transactions.endtransaction import Transactions
-    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
-    from cometmq.net.tasks import Tasks
-    from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -103,33 +96,16 @@ class _Snapshot(msgspec.Struct, rename="camel"):
 class TransactionState:
     """Recovers the open transactions at a start, and keeps their offsets and file up to date."""
 
-    def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        transactions: Transactions,
-        offsets: ConsumerOffsets,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
-        self._config = config
-        self._store = store
+    def __init__(self, context: BrokerContext, transactions: Transactions) -> None:
+        self._config = context.config
+        self._store = context.store
         self._transactions = transactions
-        self._offsets = offsets
-        self._clock = clock
+        self._offsets = context.tables.offsets
+        self._clock = context.clock
         self._mark: _Mark | None = None
         self._saved: tuple[int, int, int] = (0, 0, 0)
         self._saved_ms = 0
-        self._file = TableFile(
-            os.path.join(config_directory, "transactions.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self._file = TableFile(context.directory, "transactions.json", self._encode)
 
     # ---------------------------------------------------------------------------------- at a start
 
@@ -293,24 +269,13 @@ def _key(properties: Mapping[str, str]) -> tuple[str, str]:
 class CheckBack:
     """Checks the open transactions while the broker runs. ``state`` keeps them across restarts."""
 
-    def __init__(
-        self, config_directory: str, context: BrokerContext, transactions: Transactions
-    ) -> None:
+    def __init__(self, context: BrokerContext, transactions: Transactions) -> None:
         self._config = context.config
         self._store = context.store
         self._transactions = transactions
         self._members = context.tables.members
         self._clock = context.clock
-        self.state = TransactionState(
-            config_directory,
-            config=context.config,
-            store=context.store,
-            transactions=transactions,
-            offsets=context.tables.offsets,
-            clock=context.clock,
-            tasks=context.tasks,
-            files=context.files,
-        )
+        self.state = TransactionState(context, transactions)
 
     async def recover(self) -> None:
         """Find the open transactions at a start. Raise StoreCorrupt if that fails."""

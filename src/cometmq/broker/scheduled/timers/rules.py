@@ -30,10 +30,8 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessageResponse
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
@@ -178,20 +176,12 @@ def _wish(properties: Mapping[str, str]) -> tuple[str, int | None]:
 class RecallHandler:
     """Serves RECALL_MESSAGE."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        rules: TimerRules,
-        topics: TopicTable,
-        appender: Appender,
-        clock: Clock,
-    ) -> None:
-        self._config = config
+    def __init__(self, context: BrokerContext, rules: TimerRules) -> None:
+        self._config = context.config
         self._rules = rules
-        self._topics = topics
-        self._appender = appender
-        self._clock = clock
+        self._topics = context.tables.topics
+        self._appender = context.appender
+        self._clock = context.clock
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
