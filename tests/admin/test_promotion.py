@@ -8,12 +8,14 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.admin.node import VIP_DISTANCE, lasting_port
 from cometmq.admin.promotion import NotPromoted, promote
-from cometmq.broker.config import BrokerRole
+from cometmq.broker.app import Broker
+from cometmq.broker.config import BrokerRole, load
 from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.bodies import Promote
 from tests.broker.replicated import group, hurry
-from tests.broker.serving import running_broker
+from tests.broker.serving import SMALL, running_broker
 from tests.broker.test_supervisor import SLAVE, living, until_same
 from tests.replication.pairs import until
 
@@ -75,10 +77,15 @@ async def test_a_slave_that_does_not_come_back_as_the_master(tmp_path: Path) -> 
             with pytest.raises(BrokerRefused, match="cannot restart its broker"):
                 await promote(remoting, clock, address, Promote())
     asked: list[BrokerRole] = []
-    async with running_broker(tmp_path, None, promote=asked.append, **SLAVE) as slave:
-        address = f"127.0.0.1:{slave.broker.port}"
+    values = {"storePathRootDir": str(tmp_path), "listenPort": "0", **SMALL, **SLAVE}
+    config, store_config, _ = load(values)
+    broker = Broker(config, store_config, SystemClock(), promote=asked.append)
+    try:
+        address = f"127.0.0.1:{await broker.start()}"
         async with Client("127.0.0.1:9") as client:
             remoting, clock = client.session.remoting, client.session.clock
             with pytest.raises(NotPromoted, match="see its log for the reason"):
                 await promote(remoting, clock, address, Promote(), wait_ms=100)
+    finally:
+        await broker.stop()
     assert asked == [BrokerRole.ASYNC_MASTER]

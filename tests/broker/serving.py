@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from cometmq.broker.app import Broker
-from cometmq.broker.config import BrokerRole, load
+from cometmq.broker.config import load
 from cometmq.core.clock import SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.protocol.codes import RequestCode
@@ -118,29 +118,19 @@ class RunningBroker:
             client.writer.close()
 
 
-def make_broker(
-    directory: Path,
-    files: PosixFiles | None = None,
-    *,
-    promote: Callable[[BrokerRole], None] | None = None,
-    **settings: str,
-) -> Broker:
+def make_broker(directory: Path, files: PosixFiles | None = None, **settings: str) -> Broker:
     """A broker that registers nowhere, on a free port."""
     values = {"storePathRootDir": str(directory), "listenPort": "0"} | SMALL | settings
     config, store_config, _ = load(values)
-    return Broker(config, store_config, SystemClock(), files=files, promote=promote)
+    return Broker(config, store_config, SystemClock(), files=files)
 
 
 @asynccontextmanager
 async def running_broker(
-    directory: Path,
-    files: PosixFiles | None = None,
-    *,
-    promote: Callable[[BrokerRole], None] | None = None,
-    **settings: str,
+    directory: Path, files: PosixFiles | None = None, **settings: str
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker until the block ends."""
-    broker = make_broker(directory, files, promote=promote, **settings)
+    broker = make_broker(directory, files, **settings)
     await broker.start()
     running = RunningBroker(broker)
     try:

@@ -26,7 +26,7 @@ from tests.broker.serving import (
     running_broker,
 )
 from tests.broker.test_acknowledgement import RECORD
-from tests.broker.transactions.open.test_endtransaction import COMMIT, end, prepare, read
+from tests.broker.transactions.test_endtransaction import COMMIT, end, prepare, read
 from tests.replication.pairs import until
 
 pytestmark = pytest.mark.core
