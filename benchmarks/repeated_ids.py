@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.dedup.guard import RepeatGuard, Stored
+from cometmq.broker.dedup import RepeatGuard, Stored
+from cometmq.broker.tables import TableDirectory
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
@@ -53,7 +54,7 @@ async def run(directory: Path, ids: int) -> None:
         ),
         clock,
     )
-    topics = TopicTable(str(directory / "config"), config=config, clock=clock, tasks=tasks)
+    topics = TopicTable(TableDirectory(str(directory / "config"), clock, tasks), config)
     queue = store.queue(TOPIC, 0)
     body = bytes(256)
 

@@ -23,15 +23,15 @@ from cometmq.admin.failover import (
 )
 from cometmq.admin.migration import Mover, NotMoved
 from cometmq.admin.node import VIP_DISTANCE, lasting_port
-from cometmq.broker.config import BrokerRole
+from cometmq.broker.app import Broker
+from cometmq.broker.config import BrokerRole, load
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.bodies import AddressState, Promote
 from tests.broker.replicated import group, hurry
-from tests.broker.serving import running_broker
+from tests.broker.serving import SMALL, running_broker
 from tests.broker.test_supervisor import SLAVE, Living, living, until_same
-from tests.broker.test_supervisor import promote as promote_at_once
 from tests.namesrv.serving import name_server
 from tests.replication.pairs import until
 
@@ -96,21 +96,21 @@ async def test_a_topic_that_the_promoted_lacks_is_made_by_who_sends_on(
         async with living(made, "a", **port) as old:
             await client.send("known", b"one")
             await until_same(old, new)
-            await until(lambda: new.broker.topics.get("known") is not None)
+            await until(lambda: new.broker.topics.table.get("known") is not None)
             # Longer than the master lives from here on.
-            tables = new.broker.part.tables  # type: ignore[union-attr]
+            tables = new.broker.replication.part.tables  # type: ignore[union-attr]
             monkeypatch.setattr(tables, "copy", _copy_nothing)
             await Admin(client.session).create_topic("young", queues=8)
             assert len(await client.queues("young")) == 8
         before = new.broker
-        promote_at_once(new, BrokerRole.ASYNC_MASTER)
+        new.lives.promote(BrokerRole.ASYNC_MASTER)
         await until(lambda: new.broker is not before and bool(new.broker.registered))
-        assert new.broker.topics.get("young") is None
+        assert new.broker.topics.table.get("young") is None
         async with AsyncExitStack() as stack:
             if rejoins:
                 await stack.enter_async_context(living(made, "a", **port, **SLAVE))
             await client.send("young", b"two")
-        assert new.broker.topics.get("young") is not None
+        assert new.broker.topics.table.get("young") is not None
 
 
 async def test_a_slave_that_does_not_come_back_as_the_master(tmp_path: Path) -> None:
@@ -120,9 +120,19 @@ async def test_a_slave_that_does_not_come_back_as_the_master(tmp_path: Path) -> 
             remoting, clock = client.session.remoting, client.session.clock
             with pytest.raises(BrokerRefused, match="cannot restart its broker"):
                 await promote(remoting, clock, address, Promote())
-            slave.broker.promote = lambda role: None
+    asked: list[BrokerRole] = []
+    values = {"storePathRootDir": str(tmp_path), "listenPort": "0", **SMALL, **SLAVE}
+    config, store_config, _ = load(values)
+    broker = Broker(config, store_config, SystemClock(), promote=asked.append)
+    try:
+        address = f"127.0.0.1:{await broker.start()}"
+        async with Client("127.0.0.1:9") as client:
+            remoting, clock = client.session.remoting, client.session.clock
             with pytest.raises(NotPromoted, match="see its log for the reason"):
                 await promote(remoting, clock, address, Promote(), wait_ms=100)
+    finally:
+        await broker.stop()
+    assert asked == [BrokerRole.ASYNC_MASTER]
 
 
 #: A documentation address: no machine has it.

@@ -78,7 +78,7 @@ async def test_a_master_of_ours_is_moved(tmp_path: Path, monkeypatch: pytest.Mon
         async with living(made, "b", **values) as new:
             await until_same(old, new)
             slave = f"127.0.0.1:{new.broker.port}"
-            await until(lambda: new.broker.part.facts()["tablesAgeMs"] != "-1")
+            await until(lambda: new.broker.replication.part.facts()["tablesAgeMs"] != "-1")
             seen = await migration.status(admin, slave)
             assert (seen.master, seen.behind_bytes, seen.is_near) == (master, 0, True)
             said: list[str] = []

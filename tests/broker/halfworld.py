@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.consumers.membertable import Member
-from cometmq.broker.transactions.checkback import CheckBack
+from cometmq.broker.consumers.members import Member
+from cometmq.broker.transactions.checkback import GROUP, CheckBack
 from cometmq.broker.transactions.endtransaction import Transactions, committed
 from cometmq.broker.transactions.halfindex import prepared
-from cometmq.broker.transactions.state import GROUP
 from cometmq.core.clock import VirtualClock
 from cometmq.message.properties import decode_text, encode_text
 from cometmq.net.peer import Peer
@@ -86,11 +85,9 @@ async def open_world(
     clock = clock or VirtualClock()
     config = BrokerConfig(**settings)
     async with open_parts(directory, config, clock) as parts:
-        transactions = Transactions(
-            config=config, store=parts.store, appender=parts.appender, topics=parts.topics,
-            clock=clock, tasks=parts.tasks,
-        )  # fmt: skip
-        checkback = CheckBack(str(directory / "config"), parts.context, transactions)
+        context = parts.context
+        transactions = Transactions(context)
+        checkback = CheckBack(context, transactions)
         await checkback.recover()
         world = World(parts, clock, transactions, checkback)
         member = Member("p@1", "JAVA", 407, clock.monotonic_ms())

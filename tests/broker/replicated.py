@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.replication import metadatasync as mastertables
+from cometmq.broker.replication import roles
 from cometmq.broker.replication.roles import MasterPart, SlavePart
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import Master
@@ -22,7 +22,7 @@ from tests.replication.pairs import until
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is repeated every few seconds follows at once."""
     monkeypatch.setattr(slave_module, "RETRY_MS", 10)
-    monkeypatch.setattr(mastertables, "INTERVAL_MS", 50)
+    monkeypatch.setattr(roles, "TABLES_INTERVAL_MS", 50)
     monkeypatch.setattr("cometmq.broker.topics.registration.RETRY_MS", 20)
     monkeypatch.setattr("cometmq.broker.topics.registration._TICK_MS", 10)
 
@@ -53,14 +53,14 @@ async def group(root: Path) -> AsyncIterator[Group]:
 
 def master_of(running: RunningBroker) -> Master:
     """What a broker does as a master."""
-    part = running.broker.part
+    part = running.broker.replication.part
     assert isinstance(part, MasterPart)
     return part.master
 
 
 def slave_of(running: RunningBroker) -> Slave:
     """What a broker does as a slave."""
-    part = running.broker.part
+    part = running.broker.replication.part
     assert isinstance(part, SlavePart)
     return part.slave
 
@@ -70,7 +70,7 @@ async def until_copied(master: RunningBroker, *slaves: RunningBroker) -> None:
 
     def same(slave: RunningBroker) -> bool:
         end = master.broker.store.written_offset
-        versions = [each.broker.topics.data_version for each in (master, slave)]
+        versions = [each.broker.topics.table.data_version for each in (master, slave)]
         return (
             slave.broker.store.dispatched_offset == end
             and slave.broker.store.written_offset == end

@@ -16,7 +16,7 @@ import pytest
 
 import cometmq
 from benchmarks.requests import Sink
-from cometmq.broker.replication import metadatasync as mastertables
+from cometmq.broker.replication import roles
 from cometmq.net import tasks
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
@@ -172,7 +172,7 @@ async def test_a_replicated_send_enters_few_functions_of_both_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch)
-    monkeypatch.setattr(mastertables, "INTERVAL_MS", 60_000)  # beside none of the sends
+    monkeypatch.setattr(roles, "TABLES_INTERVAL_MS", 60_000)  # beside none of the sends
     async with group(tmp_path) as made:
         master = await made.start(0, brokerRole="SYNC_MASTER", **ROOMY)
         slave = await made.start(1, **ROOMY)

@@ -20,7 +20,7 @@ async def damaged(root: Path) -> int:
         client = await running.connect()
         for number in range(COUNT):
             await client.send(b"%d" % number)
-        running.broker.offsets.commit("g", "t", 1, COUNT)
+        running.broker.consumers.offsets.commit("g", "t", 1, COUNT)
     log = root / "commitlog" / f"{0:020d}"
     raw = bytearray(log.read_bytes())
     number = raw.index(b"\0\0\0\x02" + b"12") + 4
@@ -46,7 +46,7 @@ async def test_offsets_beyond_the_end_are_set_back(
     """Else the group would pass by whatever gets these offsets next."""
     left = await damaged(tmp_path)
     async with running_broker(tmp_path, damagePolicy="truncate") as running:
-        assert running.broker.offsets.query("g", "t", 1) == left
+        assert running.broker.consumers.offsets.query("g", "t", 1) == left
         client = await running.connect()
         assert (await client.send(b"next")).ext["queueOffset"] == str(left)
         _, records = await client.pull(offset=left)
@@ -66,4 +66,4 @@ async def test_what_was_left_out_is_stepped_over(tmp_path: Path) -> None:
             offset = int(reply.ext["nextBeginOffset"])
         assert bodies == [b"%d" % number for number in range(COUNT) if number != left]
         assert (await client.send(b"next")).ext["queueOffset"] == str(COUNT)
-        assert running.broker.offsets.query("g", "t", 1) == COUNT
+        assert running.broker.consumers.offsets.query("g", "t", 1) == COUNT

@@ -100,9 +100,9 @@ async def test_a_held_pull_looks_on_in_parts(
         )  # fmt: skip
         puller.post(PULL, **wanted)
         async with asyncio.timeout(10):
-            while running.broker.pull.longpoll.count != 1:
+            while running.broker.pull.handler.longpoll.count != 1:
                 await asyncio.sleep(0.001)
-        longpoll, looked_from = running.broker.pull.longpoll, []
+        longpoll, looked_from = running.broker.pull.handler.longpoll, []
         look_on, wake = longpoll.look_on, longpoll.wake
 
         def noted(pull: HeldPull) -> None:
@@ -124,7 +124,7 @@ async def test_what_is_remembered_of_filters_is_bounded(
 ) -> None:
     monkeypatch.setattr(filtering, "MAX_REMEMBERED_BYTES", 400_000)
     async with running_broker(tmp_path) as running:
-        client, filters = await running.connect(), running.broker.filters
+        client, filters = await running.connect(), running.broker.pull.filters
         await fill(client, 1)
         for number in range(60):
             text = f"number = 7 OR {HEAVY.replace('p', f'p{number}x')}"
@@ -150,7 +150,7 @@ async def test_beyond_the_memory_for_filters_pulls_are_not_held(
         async with asyncio.timeout(10):
             answers = [(await client.frame())[0] for _ in range(8)]
         assert {answer.code for answer in answers} == {19}
-        assert running.broker.pull.longpoll.count == 2
+        assert running.broker.pull.handler.longpoll.count == 2
 
 
 async def test_a_property_of_any_length_does_not_stop_a_group(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_others_are_served_between_those_who_filter(
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         await fill(client, 13)
-        pull = running.broker.pull
+        pull = running.broker.pull.handler
         happened: list[str] = []
         look, answers = pull._look, pull._answers
 

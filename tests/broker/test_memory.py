@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.admin import clients as relays
 from cometmq.broker.app import Broker
-from cometmq.broker.consumers import consumerproxy as relays
 from cometmq.broker.consumers import members
 from cometmq.core.errors import StoreFull
 from cometmq.net import server as servers
@@ -111,7 +111,7 @@ async def test_pulls_with_bodies_are_refused(tmp_path: Path, budget: MemoryBudge
             head, _ = await client.ask(PULL, bytes(8 * MIB), **held_pull())
             assert head.code == ResponseCode.SYSTEM_ERROR
             assert "PULL_MESSAGE request must have no body" in str(head.remark)
-        assert running.broker.pull.longpoll.count == 0
+        assert running.broker.pull.handler.longpoll.count == 0
         await until(lambda: budget.held_bytes == 0)
         head, records = await client.pull()
         assert (head.code, len(records)) == (0, 1)
@@ -119,7 +119,7 @@ async def test_pulls_with_bodies_are_refused(tmp_path: Path, budget: MemoryBudge
 
 async def test_held_pulls_with_long_texts_are_bounded(tmp_path: Path, budget: MemoryBudget) -> None:
     async with running_broker(tmp_path) as running:
-        longpoll = running.broker.pull.longpoll
+        longpoll = running.broker.pull.handler.longpoll
         sender = await running.connect()
         await sender.send()
         client = await running.connect()
@@ -227,7 +227,7 @@ async def test_groups_and_client_ids_of_one_connection_are_bounded(
         for number in range(200):
             head = await beat(client, f"other{number}", [], ["p1"])
             assert head.code == 0
-        table = running.broker.members.table
+        table = running.broker.consumers.members.table
         assert len(table._producers_by_id) == 20
         assert table.producer("other199") is not None
         await closed_again(running.broker, [client])

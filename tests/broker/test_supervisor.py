@@ -70,13 +70,6 @@ async def living(made: Group, name: str, **settings: str) -> AsyncIterator[Livin
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 
-def promote(running: Living, role: BrokerRole) -> None:
-    """Have it begin anew as a master."""
-    begin_anew = running.broker.promote
-    assert begin_anew is not None
-    begin_anew(role)
-
-
 async def until_same(one: RunningBroker, other: RunningBroker) -> None:
     def same() -> bool:
         ends = {one.broker.store.written_offset, other.broker.store.written_offset}
@@ -107,7 +100,7 @@ async def test_a_slave_is_promoted_and_the_old_master_rejoins_it(tmp_path: Path)
                 assert (await client.send(b"lost %d" % number)).code == 0
         async with living(made, "b", **SLAVE) as new:
             port, before = new.broker.port, new.broker
-            promote(new, BrokerRole.SYNC_MASTER)
+            new.lives.promote(BrokerRole.SYNC_MASTER)
             await until(lambda: new.broker is not before and len(new.broker.registered) == 1)
             assert new.broker.port == port
             assert new.broker.config.broker_role is BrokerRole.SYNC_MASTER
@@ -206,7 +199,7 @@ async def test_who_cannot_begin_anew_says_so(
             raise OSError(28, "no space")
 
         monkeypatch.setattr("cometmq.broker.supervisor.keep_role", no)
-        promote(slave, BrokerRole.ASYNC_MASTER)
+        slave.lives.promote(BrokerRole.ASYNC_MASTER)
         await until(lambda: bool(failed))
         with pytest.raises(OSError, match="no space"):
             slave.lives.raise_failure()
@@ -216,12 +209,12 @@ async def test_a_promoted_slave_sets_consumers_back_to_its_end(tmp_path: Path) -
     """They were further than what it had copied."""
     async with group(tmp_path) as made, living(made, "b", **SLAVE) as slave:
         store = slave.broker.store
-        slave.broker.offsets.commit("g", "t", 1, 50)
+        slave.broker.consumers.offsets.commit("g", "t", 1, 50)
         store.queue("t", 1)
         before = slave.broker
-        promote(slave, BrokerRole.ASYNC_MASTER)
+        slave.lives.promote(BrokerRole.ASYNC_MASTER)
         await until(lambda: slave.broker is not before and bool(slave.broker.registered))
-        assert slave.broker.offsets.query("g", "t", 1) == 0
+        assert slave.broker.consumers.offsets.query("g", "t", 1) == 0
 
 
 async def test_a_slave_notes_nothing_of_transactions(tmp_path: Path) -> None:
@@ -232,18 +225,18 @@ async def test_a_slave_notes_nothing_of_transactions(tmp_path: Path) -> None:
             assert (await client.send(b"half", i=half, f="4")).code == 0
             async with living(made, "b", **SLAVE) as slave:
                 await until_same(master, slave)
-                await until(lambda: slave.broker.part.where() != "")
+                await until(lambda: slave.broker.replication.part.where() != "")
         assert not (tmp_path / "b/config/transactions.json").exists()
         async with living(made, "b", **SLAVE) as slave:
             before = slave.broker
-            promote(slave, BrokerRole.ASYNC_MASTER)
+            slave.lives.promote(BrokerRole.ASYNC_MASTER)
             await until(lambda: slave.broker is not before and bool(slave.broker.registered))
-            assert len(slave.broker.transactions.index) == 1
+            assert len(slave.broker.transactions.open.index) == 1
 
 
 async def test_no_change_while_it_stops(tmp_path: Path) -> None:
     async with group(tmp_path) as made:
         async with living(made, "a", **SLAVE) as slave:
             pass
-        promote(slave, BrokerRole.ASYNC_MASTER)
+        slave.lives.promote(BrokerRole.ASYNC_MASTER)
         assert slave.broker.config.is_slave

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables import WINDOW_MS, TableFile, pretty, warn_of_missing
+from cometmq.broker.tables import WINDOW_MS, TableDirectory, TableFile, pretty, warn_of_missing
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreError, StoreFull
 from cometmq.net.tasks import Tasks
@@ -36,13 +36,8 @@ class World:
         self.path = directory / "config" / "x.json"
         self.value: dict[str, object] = {"a": 1}
         self.tasks = Tasks()
-        self.file = TableFile(
-            str(self.path),
-            self.encode,
-            clock=SystemClock(),
-            tasks=self.tasks,
-            files=files,
-        )
+        place = TableDirectory(str(self.path.parent), SystemClock(), self.tasks, files)
+        self.file = TableFile(place, self.path.name, self.encode)
 
     def encode(self) -> Iterator[bytes]:
         yield pretty({"table": self.value})
@@ -215,8 +210,8 @@ class CountingFiles(PosixFiles):
 
 async def test_a_change_that_nobody_waits_for_is_written_within_the_window(tmp_path: Path) -> None:
     clock, files, tasks = VirtualClock(), CountingFiles(), Tasks()
-    path = str(tmp_path / "x.json")
-    file = TableFile(path, lambda: iter((b"{}",)), clock=clock, tasks=tasks, files=files)
+    directory = TableDirectory(str(tmp_path), clock, tasks, files)
+    file = TableFile(directory, "x.json", lambda: iter((b"{}",)))
     file.touch()
     await file.saved()  # at once, for somebody waits
     await file.saved()
@@ -358,7 +353,7 @@ async def test_a_long_encoding_gives_the_loop_back(tmp_path: Path) -> None:
             yield b"%d" % number
 
     tasks = Tasks()
-    file = TableFile(str(tmp_path / "x.json"), slow, clock=clock, tasks=tasks)
+    file = TableFile(TableDirectory(str(tmp_path), clock, tasks), "x.json", slow)
     turns = 0
 
     async def count() -> None:

@@ -231,7 +231,7 @@ async def test_both_ways_store_and_answer_the_same(tmp_path: Path, seed: int) ->
         assert len(together.running.broker.store.log.segments.files) > 3
         assert together.queues() == alone.queues()
         assert await together.keys(200) == await alone.keys(200)
-        known = [side.running.broker.transactions for side in sides]
+        known = [side.running.broker.transactions.open for side in sides]
         halves, others = (
             [(at, half.physical_offset) for at, half in each.index.below(1 << 60)] for each in known
         )
@@ -251,7 +251,7 @@ async def test_a_write_that_fails_takes_all_of_its_turn_back(tmp_path: Path, flu
         running = side.running
         side.count_rows()
         kept = place_of((await side.burst([(SEND, prepared_fields(2), b"kept")]))[0])
-        index, store = running.broker.transactions.index, running.broker.store
+        index, store = running.broker.transactions.open.index, running.broker.store
         before = store.queue(HALF, 0).next_offset, store.queue(OP, 0).next_offset, [*index.halves]
         files.write_errno = NO_SPACE
         failed = await side.burst(
@@ -288,7 +288,7 @@ async def test_a_sync_that_fails_leaves_transactions_open(tmp_path: Path) -> Non
         (failed,) = await side.burst([(END, end_fields(*place_of(half), COMMIT), b"")])
         assert failed.code != 0
         assert side.taken == {"sends": 1, "ends": 1}
-        assert not running.broker.transactions.index.halves[place_of(half)[0]].ending
+        assert not running.broker.transactions.open.index.halves[place_of(half)[0]].ending
 
 
 async def test_ends_of_both_ways_in_one_turn_leave_no_hole_in_the_trail(tmp_path: Path) -> None:
@@ -309,7 +309,8 @@ async def test_ends_of_both_ways_in_one_turn_leave_no_hole_in_the_trail(tmp_path
         heads = await side.burst(asked)
         assert [head.code for head in heads] == [0, 0, 0]
         assert side.taken["ends"] == 2
-        trail, ops = side.running.broker.transactions.trail, side.running.broker.store.queue(OP, 0)
+        broker = side.running.broker
+        trail, ops = broker.transactions.open.trail, broker.store.queue(OP, 0)
         assert trail.applied == trail.known_end == ops.max_offset
         assert queue.max_offset == first + 3
 
@@ -326,7 +327,7 @@ async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
     broker = make_broker(tmp_path, mappedFileSizeCommitLog=str(LOG_FILE_BYTES))
     await broker.start()
     try:
-        index = broker.transactions.index
+        index = broker.transactions.open.index
         assert [(at, half.physical_offset) for at, half in index.below(1 << 60)] == places[7:]
         assert {half.group for _, half in index.below(1 << 60)} == {"producers"}
     finally:

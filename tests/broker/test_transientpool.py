@@ -134,7 +134,7 @@ async def test_a_transaction_ends_whose_half_message_is_not_written(
         half = await prepare(client)
         assert int(half.ext["msgId"][16:], 16) >= running.broker.store.written_offset
         assert (await end(client, half, COMMIT)).code == 0
-        assert running.broker.transactions.index.get(0) is None
+        assert running.broker.transactions.open.index.get(0) is None
         assert [record.body for record in await read(client, "t", "1")] == [b"half"]
 
 

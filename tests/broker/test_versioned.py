@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cometmq.broker.tables import REMEMBERED_CHANGES, TableFormat, VersionedTable
+from cometmq.broker.tables import REMEMBERED_CHANGES, TableDirectory, TableFormat, VersionedTable
 from cometmq.core.clock import Clock, SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks
@@ -46,9 +46,8 @@ class World:
     def __init__(self, directory: Path, clock: Clock | None = None) -> None:
         self.path = directory / "fruits.json"
         self.tasks = Tasks()
-        self.table = VersionedTable(
-            str(directory), FORMAT, clock=clock or VirtualClock(), tasks=self.tasks
-        )
+        place = TableDirectory(str(directory), clock or VirtualClock(), self.tasks)
+        self.table = VersionedTable(place, FORMAT)
 
     async def close(self) -> None:
         await self.tasks.close()

@@ -11,30 +11,25 @@ from pathlib import Path
 from typing import Any, cast
 
 from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult
-from cometmq.broker.admin.broker import BrokerAdmin
-from cometmq.broker.admin.groups import ClientAdmin, GroupAdmin
-from cometmq.broker.admin.longanswers import LongAnswers
-from cometmq.broker.admin.offsets import ProgressAdmin, ResetHandler
-from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.admin import AdminService
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.consumers.consumerproxy import RelayHandler
 from cometmq.broker.consumers.groups import GroupTable
 from cometmq.broker.consumers.members import Members
 from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
-from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.hooks import SendHooks
-from cometmq.broker.lookup import QueryHandler
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
+from cometmq.broker.send.sendback import SendBackHandler
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.tables import TableDirectory
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
 from cometmq.net.resources import MemoryBudget, PeerMemory
-from cometmq.net.router import Handler, HandlerPart
+from cometmq.net.router import Handler, handlers_of
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, SubscriptionData
 from cometmq.protocol.codes import RequestCode
@@ -136,6 +131,7 @@ class Tables:
     config: BrokerConfig
     clock: Clock
     tasks: Tasks
+    directory: TableDirectory
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets
@@ -161,19 +157,35 @@ async def open_tables(
     config = config or BrokerConfig()
     clock = clock or SystemClock()
     tasks = Tasks()
-    place = str(directory)
-    topics = TopicTable(place, config=config, clock=clock, tasks=tasks, files=files)
-    groups = GroupTable(place, config=config, clock=clock, tasks=tasks, files=files)
-    offsets = ConsumerOffsets(place, config=config, clock=clock, tasks=tasks, files=files)
+    place = TableDirectory(str(directory), clock, tasks, files)
+    topics = TopicTable(place, config)
+    groups = GroupTable(place, config)
+    offsets = ConsumerOffsets(place, config)
     topics.load()
     groups.load()
     offsets.load()
     members = Members(topics=topics, groups=groups, clock=clock)
-    tables = Tables(config, clock, tasks, topics, groups, offsets, members)
+    tables = Tables(config, clock, tasks, place, topics, groups, offsets, members)
     try:
         yield tables
     finally:
         await tables.close()
+
+
+def context_of(
+    tables: Tables, store: MessageStore, appender: Appender, stats: BrokerStats
+) -> BrokerContext:
+    """The context that a broker makes of its tables and its store."""
+    return BrokerContext(
+        tables.config,
+        tables.clock,
+        tables.tasks,
+        tables.directory,
+        store,
+        appender,
+        stats,
+        BrokerTables(tables.topics, tables.groups, tables.offsets, tables.members),
+    )
 
 
 SMALL_STORE = StoreConfig(
@@ -199,10 +211,7 @@ class Parts(Tables):
     @property
     def context(self) -> BrokerContext:
         """The context that a broker makes of these parts."""
-        tables = BrokerTables(self.topics, self.groups, self.offsets, self.members)
-        return BrokerContext(
-            self.config, self.clock, self.tasks, None, self.store, self.appender, self.stats, tables
-        )
+        return context_of(self, self.store, self.appender, self.stats)
 
     async def ask(
         self,
@@ -282,7 +291,6 @@ async def open_parts(
     """A broker's parts on the store in ``directory``; closed in order at the end."""
     config = config or BrokerConfig()
     clock = clock or SystemClock()
-    place = str(directory / "config")
     store_config = replace(
         store_config,
         store_path_root_dir=str(directory),
@@ -293,19 +301,10 @@ async def open_parts(
     async with open_tables(directory / "config", config, clock, files=files) as tables:
         appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
         levels = DelayLevels(config.message_delay_level)
-        delivery = DelayDelivery(
-            place,
-            config=config,
-            levels=levels,
-            store=store,
-            appender=appender,
-            clock=clock,
-            tasks=tables.tasks,
-            files=files,
-        )
+        stats = BrokerStats(clock, store.dispatcher)
+        delivery = DelayDelivery(context_of(tables, store, appender, stats), levels)
         tables.offsets.clamp(store)
         delivery.load()
-        stats = BrokerStats(clock, store.dispatcher)
         parts = Parts(
             **{name: getattr(tables, name) for name in Tables.__dataclass_fields__},
             store=store,
@@ -324,70 +323,19 @@ async def open_parts(
 
 def make_handlers(parts: Parts) -> dict[int, Handler]:
     """The handlers of everything but sends and pulls."""
-    config, store, topics = parts.config, parts.store, parts.topics
-    offsets, members, stats, clock = parts.offsets, parts.members, parts.stats, parts.clock
-    answers = LongAnswers(clock)
-    found: tuple[HandlerPart, ...] = (
-        members,
-        QueueLockHandler(clock=clock),
-        OffsetHandler(
-            config=parts.config, offsets=offsets, topics=topics, members=members, store=store
-        ),
-        QueryHandler(config=config, store=store),
-        SendBackHandler(
-            config=config,
-            store=store,
-            appender=parts.appender,
-            topics=topics,
-            groups=parts.groups,
-            levels=parts.levels,
-            stats=stats,
-            hooks=SendHooks(),
-        ),
-        BrokerAdmin(
-            config=config,
-            store=store,
-            topics=topics,
-            delivery=parts.delivery,
-            stats=stats,
-            clock=clock,
-        ),
-        TopicAdmin(
-            config=config,
-            store=store,
-            topics=topics,
-            offsets=offsets,
-            members=members,
-            stats=stats,
-            answers=answers,
-            appender=parts.appender,
-        ),
-        GroupAdmin(
-            groups=parts.groups,
-            offsets=offsets,
-            delivery=parts.delivery,
-            stats=stats,
-            clock=clock,
-        ),
-        *consumer_admin(parts, answers),
-    )
-    return {code: handler for part in found for code, handler in part.handlers().items()}
-
-
-def consumer_admin(parts: Parts, answers: LongAnswers) -> tuple[HandlerPart, ...]:
-    """What serves administrators of consumers."""
-    config, store, topics = parts.config, parts.store, parts.topics
-    offsets, members, clock = parts.offsets, parts.members, parts.clock
-    return (
-        ProgressAdmin(parts.context, answers=answers, store_address="127.0.0.1:10911"),
-        ResetHandler(
-            config=config,
-            store=store,
-            topics=topics,
-            offsets=offsets,
-            members=members,
-            answers=answers,
-        ),
-        RelayHandler(config=config, store=store, members=members),
-        ClientAdmin(members=members, clock=clock),
+    context = parts.context
+    return handlers_of(
+        (
+            parts.members,
+            QueueLockHandler(parts.directory),
+            OffsetHandler(
+                config=parts.config,
+                offsets=parts.offsets,
+                topics=parts.topics,
+                members=parts.members,
+                store=parts.store,
+            ),
+            SendBackHandler(context, levels=parts.levels, hooks=SendHooks()),
+            AdminService(context, delay=parts.delivery, described=()),
+        )
     )

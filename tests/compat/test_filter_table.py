@@ -7,6 +7,7 @@ from typing import Any
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.pull.filterdata import FilterTable
+from cometmq.broker.tables import TableDirectory
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import ConsumerData, SubscriptionData
@@ -25,7 +26,7 @@ SETTINGS = BrokerConfig(expect_consumer_num_use_filter=64)
 async def ours(directory: Path, rows: list[list[Any]]) -> tuple[FilterTable, Tasks]:
     """Our table, from the file in ``directory`` and some heartbeats."""
     tasks = Tasks()
-    table = FilterTable(str(directory), config=SETTINGS, clock=SystemClock(), tasks=tasks)
+    table = FilterTable(TableDirectory(str(directory), SystemClock(), tasks), SETTINGS)
     table.load()
     for topic, group, expression, version in rows:
         wanted = SubscriptionData(topic, expression, version, expression_type="SQL92")

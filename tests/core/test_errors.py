@@ -13,6 +13,7 @@ EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.StoreFull("full"), 14, "full"),
     (e.StoreOffline("closed"), 14, "closed"),
     (e.StoreLocked("dir"), 1, "store dir is in use by another process: stop that broker"),
+    (e.NoStore("dir", "it is empty"), 1, "dir is not a store directory: it is empty"),
     (e.MessageIllegal("long"), 13, "long"),
     (e.NotConnected("h:1", "refused"), 1, "h:1: refused"),
     (e.RequestTimedOut("h:1", 10, 3000), 1, "h:1: no answer to request 10 within 3000 ms"),

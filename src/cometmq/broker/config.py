@@ -394,6 +394,11 @@ def resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
+def join(host: str, port: int) -> str:
+    """Return ``host`` and ``port`` as one address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def advertising_problem(config: BrokerConfig) -> str | None:
     """Return why others cannot reach this broker at the address it advertises; None if they can."""
     listens_beyond = not _is_loopback(config.bind_address)

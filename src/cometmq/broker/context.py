@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cometmq.broker.config import join
+from cometmq.message.ids import unpack_host
+
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
@@ -12,10 +15,10 @@ if TYPE_CHECKING:
     from cometmq.broker.consumers.members import Members
     from cometmq.broker.consumers.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.tables import TableDirectory
     from cometmq.broker.topics.table import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
-    from cometmq.store.files import Files
     from cometmq.store.messagestore import MessageStore
 
 
@@ -31,16 +34,19 @@ class BrokerTables:
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """Configuration, clock, tasks, files, store and tables of one broker.
-
-    ``files`` is None for those of the operating system.
-    """
+    """Configuration, clock, tasks, store and tables of one broker. ``directory`` is where further
+    tables are kept."""
 
     config: BrokerConfig
     clock: Clock
     tasks: Tasks
-    files: Files | None
+    directory: TableDirectory
     store: MessageStore
     appender: Appender
     stats: BrokerStats
     tables: BrokerTables
+
+    @property
+    def store_address(self) -> str:
+        """Address of this broker, as stored messages have it: "ip:port"."""
+        return join(*unpack_host(self.store.store_host))

@@ -72,7 +72,7 @@ class Supervisor:
             files=self._files,
             reserve=self._reserve,
             rejoin=self._rejoin,
-            promote=self._promote,
+            promote=self.promote,
         )
 
     async def start(self) -> int:
@@ -99,7 +99,8 @@ class Supervisor:
         if self._may_cut:
             self._turn(lambda config: self._cut(config, problem), "cut")
 
-    def _promote(self, role: BrokerRole) -> None:
+    def promote(self, role: BrokerRole) -> None:
+        """Restart the broker as a master in ``role``, unless a restart is under way."""
         self._turn(lambda config: self._raise_to(config, role), "promote")
 
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:

@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -186,24 +186,41 @@ def warn_of_missing(files: Files, directory: str) -> None:
             log.warning("table_missing path=%s effect=%r", path, effect)
 
 
+@dataclass(frozen=True, slots=True)
+class TableDirectory:
+    """The ``config`` directory of a broker, and what its tables are written with. ``tasks`` are the
+    broker's; ``files`` is None for those of the operating system."""
+
+    path: str
+    clock: Clock
+    tasks: Tasks
+    files: Files | None = None
+
+
+class Table(Protocol):
+    """Table that a broker reads when it starts, and writes when it stops."""
+
+    def load(self) -> None:
+        """Read the file. Raise StoreCorrupt if it cannot be read."""
+        ...
+
+    async def close(self) -> None:
+        """Write pending changes. Raise StoreError if that fails."""
+        ...
+
+
 class TableFile:
     """Owns the file of one table. ``encode`` returns the text in pieces; each write calls it
     first."""
 
     def __init__(
-        self,
-        path: str,
-        encode: Callable[[], Iterator[bytes]],
-        *,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
+        self, directory: TableDirectory, name: str, encode: Callable[[], Iterator[bytes]]
     ) -> None:
-        self.path = path
+        self.path = os.path.join(directory.path, name)
         self._encode = encode
-        self._clock = clock
-        self._tasks = tasks
-        self._files: Files = files if files is not None else PosixFiles()
+        self._clock = clock = directory.clock
+        self._tasks = directory.tasks
+        self._files: Files = directory.files if directory.files is not None else PosixFiles()
         self._dirty = False
         self._placed = False
         self._writing = asyncio.Lock()
@@ -424,31 +441,17 @@ class VersionedTable(Generic[V]):
     ``get`` is the hot lookup: the value of a name, or None. ``version`` changes with every change.
     """
 
-    def __init__(
-        self,
-        config_directory: str,
-        table_format: TableFormat[V],
-        *,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, directory: TableDirectory, table_format: TableFormat[V]) -> None:
         self._format = table_format
-        self._clock = clock
+        self._clock = directory.clock
         self._values: dict[str, V] = {}
         self._texts = EntryTexts()
         self._notes: dict[str, int] = {}
         self._note_texts = EntryTexts()
         self._changes: deque[str] = deque(maxlen=REMEMBERED_CHANGES)
-        self.version = DataVersion(0, clock.wall_ms())
+        self.version = DataVersion(0, self._clock.wall_ms())
         self.get: Callable[[str], V | None] = self._values.get
-        self.file = TableFile(
-            os.path.join(config_directory, table_format.file_name),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self.file = TableFile(directory, table_format.file_name, self._encode)
 
     def __len__(self) -> int:
         return len(self._values)

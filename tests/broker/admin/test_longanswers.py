@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.longanswers import LongAnswers
+from cometmq.broker.admin.offsets import LongAnswers
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import TopicConfig

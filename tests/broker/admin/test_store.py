@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.admin.broker import StoreAdmin
 from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
@@ -33,10 +32,6 @@ async def aged(root: Path, files: FailingFiles | None = None) -> AsyncIterator[P
     """A broker whose topic ``old``, and a delayed message, are in files of two hours ago."""
     clock = VirtualClock()
     async with open_parts(root, BrokerConfig(), clock, store_config=STORE, files=files) as parts:
-        admin = StoreAdmin(
-            store=parts.store, offsets=parts.offsets, appender=parts.appender, clock=clock
-        )
-        parts.handlers.update(admin.handlers())
         for number in range(4):
             await parts.put("old", b"%d" % number, number % 2)
         await parts.put(SCHEDULE_TOPIC, b"x")

@@ -9,8 +9,7 @@ import pytest
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers import members as broker_members
-from cometmq.broker.consumers.members import Members, language_name
-from cometmq.broker.consumers.membertable import EXPIRY_MS
+from cometmq.broker.consumers.members import EXPIRY_MS, Members, language_name
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer

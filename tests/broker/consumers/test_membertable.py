@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.consumers.membertable import EXPIRY_MS, Member, MemberTable, wants_of
+from cometmq.broker.consumers.members import EXPIRY_MS, Member, MemberTable, wants_of
 from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from tests.broker.consumers.test_members import consumer
 

@@ -13,12 +13,13 @@ from cometmq.broker.consumers.queuelocks import (
     QueueLockHandler,
     QueueLocks,
 )
+from cometmq.broker.tables import TableDirectory
 from cometmq.core.clock import VirtualClock
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json, parse_json
-from tests.broker.world import connect, recorded, request
+from tests.broker.world import answer, connect, request
 from tests.simulation.faults.disk import Disk
 from tests.simulation.faults.files import Fault, MemoryFiles
 
@@ -84,25 +85,6 @@ def test_two_clients_never_hold_a_queue(steps: list[tuple[str, int, bool, int]])
                 del believed[number]
 
 
-def test_requests_lock_and_unlock() -> None:
-    clock = VirtualClock()
-    handlers = QueueLockHandler(clock=clock).handlers()
-    lock, unlock = handlers[RequestCode.LOCK_BATCH_MQ], handlers[RequestCode.UNLOCK_BATCH_MQ]
-
-    def ask(client: str) -> list[QueueKey]:
-        body = encode_json(QueueLockRequest("g", client, QUEUES))
-        reply = lock(connect(), request(RequestCode.LOCK_BATCH_MQ, body=body))
-        assert reply is not None
-        assert not hasattr(reply, "send")
-        return parse_json(reply.body, QueueLockResponse).lock_ok_mq_set
-
-    assert ask("a") == QUEUES
-    assert ask("b") == []
-    body = encode_json(QueueLockRequest("g", "a", QUEUES))
-    unlock(connect(), request(RequestCode.UNLOCK_BATCH_MQ, body=body))
-    assert ask("b") == QUEUES
-
-
 class Machine:
     """A broker's locks on a disk in memory, one process after the other."""
 
@@ -115,7 +97,7 @@ class Machine:
         """A new process."""
         self.files = MemoryFiles(self.disk, self.clock, Random(1))
         self.tasks = Tasks()
-        made = QueueLockHandler("/c", clock=self.clock, tasks=self.tasks, files=self.files)
+        made = QueueLockHandler(TableDirectory("/c", self.clock, self.tasks, self.files))
         made.load()
         await made.saved()
         return made
@@ -129,12 +111,26 @@ class Machine:
         """The queues that a client gets; [] also for a refusal."""
         peer = connect()
         body = encode_json(QueueLockRequest("g", client, QUEUES))
-        reply = locks.lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body))
-        found = reply or await recorded(peer).late.get()
+        lock = locks.handlers()[RequestCode.LOCK_BATCH_MQ]
+        reply = lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body))
+        found = await answer(peer, reply)
         if found.code:
             return []
         assert self.disk.find("/c/queueLocks.json") is not None
         return parse_json(found.body, QueueLockResponse).lock_ok_mq_set
+
+
+async def test_requests_lock_and_unlock() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    assert await machine.ask(locks, "b") == []
+    body = encode_json(QueueLockRequest("g", "a", QUEUES))
+    locks.handlers()[RequestCode.UNLOCK_BATCH_MQ](
+        connect(), request(RequestCode.UNLOCK_BATCH_MQ, body=body)
+    )
+    assert await machine.ask(locks, "b") == QUEUES
+    await machine.kill()
 
 
 async def stopped_while_held() -> Machine:

@@ -1,10 +1,10 @@
-"""A batch is parted into what is new and what is stored already."""
+"""A batch is deduplicated: what is new is stored, what is stored already keeps its place."""
 
 from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.dedup.guard import Cold, Stored, sift
+from cometmq.broker.dedup import Cold, Stored, deduplicate
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
 
@@ -22,39 +22,39 @@ def bodies(raw: bytes) -> list[bytes]:
 
 def test_a_batch_of_new_messages_stays_as_it_is() -> None:
     raw = body("a", "b", "")
-    sifted = sift(raw, lambda _: None)
-    assert sifted == (raw, ["a", "b", None], [0, 1, 2], [])
+    found = deduplicate(raw, lambda _: None)
+    assert found == (raw, ["a", "b", None], [0, 1, 2], [])
 
 
 def test_what_is_stored_is_left_out_and_keeps_its_place_in_the_answer() -> None:
     there = {"a": Stored(3, 7, 700), "c": Stored(2, 9, 900)}
-    sifted = sift(body("a", "b", "c", "d"), there.get)
-    assert bodies(sifted.body) == [b"body 1", b"body 3"]
-    assert sifted.ids == ["b", "d"]
-    assert sifted.places == [there["a"], 0, there["c"], 1]
+    found = deduplicate(body("a", "b", "c", "d"), there.get)
+    assert bodies(found.body) == [b"body 1", b"body 3"]
+    assert found.ids == ["b", "d"]
+    assert found.places == [there["a"], 0, there["c"], 1]
 
 
 def test_a_batch_of_repeats_has_nothing_to_store() -> None:
     there = Stored(3, 7, 700)
-    assert sift(body("a", "a"), lambda _: there) == (b"", [], [there, there], [])
+    assert deduplicate(body("a", "a"), lambda _: there) == (b"", [], [there, there], [])
 
 
 def test_an_id_that_stands_in_a_batch_twice_is_stored_once() -> None:
-    sifted = sift(body("a", "b", "a"), lambda _: None)
-    assert (bodies(sifted.body), sifted.places) == ([b"body 0", b"body 1"], [0, 1, 0])
+    found = deduplicate(body("a", "b", "a"), lambda _: None)
+    assert (bodies(found.body), found.places) == ([b"body 0", b"body 1"], [0, 1, 0])
 
 
 def test_messages_without_an_id_are_all_new() -> None:
-    sifted = sift(body("", "", ""), lambda _: pytest.fail("asked"))
-    assert (sifted.ids, sifted.places) == ([None] * 3, [0, 1, 2])
+    found = deduplicate(body("", "", ""), lambda _: pytest.fail("asked"))
+    assert (found.ids, found.places) == ([None] * 3, [0, 1, 2])
 
 
 def test_all_cold_places_are_named_at_once() -> None:
     cold = {"a": Cold(1), "b": Cold(2)}
-    assert sift(body("a", "x", "b"), cold.get).cold == [Cold(1), Cold(2)]
+    assert deduplicate(body("a", "x", "b"), cold.get).cold == [Cold(1), Cold(2)]
 
 
 @pytest.mark.parametrize("raw", [b"", b"no batch", body("a")[:-1]])
 def test_a_body_that_is_no_batch_is_refused(raw: bytes) -> None:
     with pytest.raises(MessageIllegal):
-        sift(raw, lambda _: None)
+        deduplicate(raw, lambda _: None)

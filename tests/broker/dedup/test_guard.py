@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.dedup.guard import RepeatGuard, Stored
+from cometmq.broker.dedup import RepeatGuard, Stored
 from cometmq.core.clock import Clock, SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError
 from tests.broker.test_batches import TURN_MS_MAX, Turns

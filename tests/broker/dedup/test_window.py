@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.dedup.window import MIN_CELLS, IdTable, IdWindow
+from cometmq.broker.dedup import MIN_CELLS, IdTable, IdWindow
 
 HOUR_MS = 3_600_000
 

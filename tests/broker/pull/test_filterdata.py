@@ -13,7 +13,7 @@ import pytest
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.pull import filterdata
 from cometmq.broker.pull.filterdata import BloomShape, FilterTable
-from cometmq.broker.tables import pretty
+from cometmq.broker.tables import TableDirectory, pretty
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks
@@ -27,7 +27,7 @@ DAY_MS = 24 * 3_600_000
 @asynccontextmanager
 async def open_filters(directory: Path, clock: VirtualClock) -> AsyncIterator[FilterTable]:
     tasks = Tasks()
-    table = FilterTable(str(directory), config=BrokerConfig(), clock=clock, tasks=tasks)
+    table = FilterTable(TableDirectory(str(directory), clock, tasks), BrokerConfig())
     table.load()
     try:
         yield table

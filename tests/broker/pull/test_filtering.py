@@ -65,7 +65,7 @@ async def test_no_match_moves_on_and_a_held_pull_waits_for_one(tmp_path: Path) -
         wanted = dict(subscription="number > 51", sysFlag="6", suspendTimeoutMillis="10000", **SQL)
         puller.post(PULL, **pull_fields(50, **wanted))
         async with asyncio.timeout(10):
-            while running.broker.pull.longpoll.count != 1:
+            while running.broker.pull.handler.longpoll.count != 1:
                 await asyncio.sleep(0.001)
         await fill(client, 3, first=50)
         answer, _ = await puller.frame()
@@ -93,7 +93,7 @@ async def test_looking_far_behind_the_end_takes_of_its_share(
     async with running_broker(tmp_path, accessMessageInMemoryMaxRatio="0") as running:
         client = await running.connect()
         await fill(client, 20)
-        share = running.broker.pull._far._share
+        share = running.broker.pull.handler._far._share
         for _ in range(2):  # from the device, and again from what was read of it
             spent = share.free_ns
             await client.pull(subscription=expression, **SQL)
@@ -102,7 +102,7 @@ async def test_looking_far_behind_the_end_takes_of_its_share(
         client = await running.connect()
         await fill(client, 20)
         await client.pull(subscription=expression, **SQL)
-        assert running.broker.pull._far._share.free_ns == 0
+        assert running.broker.pull.handler._far._share.free_ns == 0
 
 
 async def subscribe(
@@ -145,7 +145,7 @@ async def test_what_is_stored_of_a_group_outlives_a_restart(tmp_path: Path) -> N
     async with running_broker(tmp_path) as running:
         await subscribe(await running.connect(), ("number = 3", 5))
     async with running_broker(tmp_path) as running:
-        data = running.broker.stored_filters.get("t", "g")
+        data = running.broker.pull.stored_filters.get("t", "g")
         assert data is not None
         assert (data.expression, data.client_version, data.dead) == ("number = 3", 5, True)
 
@@ -163,7 +163,7 @@ async def test_a_pull_needs_a_stored_filter_as_new_as_itself(tmp_path: Path) -> 
         head, _ = await client.pull(sysFlag="0", subVersion="6")
         assert (head.code, "not exist" in (head.remark or "")) == (27, True)
         await subscribe(client, ("number = 3", 7))
-        subscriptions = running.broker.members.table.consumers["g"].subscriptions
+        subscriptions = running.broker.consumers.members.table.consumers["g"].subscriptions
         subscriptions["t"] = msgspec.structs.replace(subscriptions["t"], sub_version=8)
         head, _ = await client.pull(sysFlag="0", subVersion="8")
         assert (head.code, "not latest" in (head.remark or "")) == (28, True)

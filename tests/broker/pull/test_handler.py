@@ -30,7 +30,7 @@ async def fill(client: BrokerClient, count: int, tags: tuple[str, ...] = ("red",
 
 async def until_held(broker: Any, count: int = 1) -> None:
     async with asyncio.timeout(10):
-        while broker.pull.longpoll.count != count:
+        while broker.pull.handler.longpoll.count != count:
             await asyncio.sleep(0.001)
 
 
@@ -152,7 +152,7 @@ async def test_what_does_not_match_leaves_a_pull_held_further_on(tmp_path: Path)
         puller.post(PULL, **pull_fields(1, subscription="red", **HELD))
         await until_held(running.broker)
         await fill(sender, 3, ("blue",))
-        assert running.broker.pull.longpoll.count == 1
+        assert running.broker.pull.handler.longpoll.count == 1
         await fill(sender, 1, ("red",))
         head, body = await puller.frame()
     assert (head.code, head.ext["nextBeginOffset"]) == (0, "5")
@@ -375,4 +375,4 @@ async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_pat
             assert [opaque for opaque, *_ in answers[-1]] == [*range(first + 1, client.opaque + 1)]
         assert [str(each) for each in answers[0]] == [str(each) for each in answers[1]]
         assert taken > 5
-        assert running.broker.offsets.query("g", "t", 1) == 3
+        assert running.broker.consumers.offsets.query("g", "t", 1) == 3

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker.pull import plans as pullplans
-from cometmq.broker.pull.plans import PullPlans
+from cometmq.broker.pull import handler
+from cometmq.broker.pull.handler import PullPlans
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
@@ -205,7 +205,7 @@ async def test_hooks(tmp_path: Path, made: Made) -> None:
 async def test_filters_that_plans_keep_are_bounded(
     tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pullplans, "MAX_PLANNED_BYTES", 20_000)
+    monkeypatch.setattr(handler, "MAX_PLANNED_BYTES", 20_000)
     async with planned(tmp_path, made) as (_, client):
         sql: dict[str, Any] = {"expressionType": "SQL92"}
         for number in range(40):

@@ -23,7 +23,7 @@ from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import BrokerClient, make_broker, running_broker
-from tests.broker.test_supervisor import SLAVE, Living, living, promote, until_same
+from tests.broker.test_supervisor import SLAVE, Living, living, until_same
 from tests.replication.pairs import until
 
 #: A documentation address: no machine has it.
@@ -68,7 +68,7 @@ def is_kept(root: Path) -> bool:
 
 async def promoted(slave: Living) -> None:
     before = slave.broker
-    promote(slave, BrokerRole.ASYNC_MASTER)
+    slave.lives.promote(BrokerRole.ASYNC_MASTER)
     await until(lambda: slave.broker is not before and bool(slave.broker.registered))
 
 
@@ -99,7 +99,7 @@ async def test_it_serves_and_is_registered_there_from_then_on(
             assert "already" in await refusal(client, own)
             for each in (port, port - VIP_DISTANCE, new.broker.port):
                 assert (await (await connect(new, each)).send(b"more")).code == 0
-            assert new.broker.rivals.own == {own, address}
+            assert new.broker.replication.rivals.own == {own, address}
         # The settings still say that it is a slave of the other.
         async with living(made, "b", **SLAVE) as again:
             assert again.broker.addresses.current == address

@@ -81,17 +81,17 @@ async def test_a_slave_is_promoted_once_its_master_is_gone(tmp_path: Path) -> No
         async with living(made, "b", **SLAVE) as slave:
             await until_same(master, slave)
             admin = await slave.connect()
-            await until(lambda: slave.broker.part.facts()["masterConnected"] == "true")
+            await until(lambda: slave.broker.replication.part.facts()["masterConnected"] == "true")
             for wanted in ({}, {"check": True}, {"check": True, "force": True}):
                 code, answer = await ask(admin, **wanted)
                 assert (code, answer["begins"]) == (0, False)
             weights = [found["weight"] for found in answer["findings"]]
             assert weights.count("refused") == 2
-            await until(lambda: int(slave.broker.part.facts()["masterLogEnd"]) > 0)
+            await until(lambda: int(slave.broker.replication.part.facts()["masterLogEnd"]) > 0)
             code, answer = await ask(admin, role="KING")
             assert (code, "neither" in answer["remark"]) == (ResponseCode.SYSTEM_ERROR, True)
             await master.stop()
-            await until(lambda: slave.broker.part.facts()["masterConnected"] == "false")
+            await until(lambda: slave.broker.replication.part.facts()["masterConnected"] == "false")
             before = slave.broker
             code, answer = await ask(admin, role="SYNC_MASTER")
             assert (code, answer["begins"], answer["brokerName"]) == (0, True, "broker-a")

@@ -49,7 +49,7 @@ async def test_a_slave_takes_no_sends(tmp_path: Path) -> None:
     async with group(tmp_path) as made:
         master = await made.start(0)
         slave = await made.start(1)
-        await until(lambda: bool(slave.broker.part.where()))
+        await until(lambda: bool(slave.broker.replication.part.where()))
         client = await slave.connect()
         refused = await client.send()
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -73,10 +73,10 @@ async def test_offsets_and_topics_follow_the_master(tmp_path: Path) -> None:
             return head.code == 0 and head.ext["offset"] == "1"
 
         await until_async(followed)
-        assert "t2" in slave.broker.topics
+        assert "t2" in slave.broker.topics.table
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t2")
-        await until(lambda: "t2" not in slave.broker.topics)
-        assert "t" in slave.broker.topics
+        await until(lambda: "t2" not in slave.broker.topics.table)
+        assert "t" in slave.broker.topics.table
 
 
 @pytest.mark.parametrize("unseen", [False, True])
@@ -89,7 +89,7 @@ async def test_a_topic_made_anew_begins_anew_at_the_slave(tmp_path: Path, unseen
                 await client.send(b"former", e=queue_id)
         slave = await made.start(1)
         await until_copied(master, slave)
-        part = slave.broker.part
+        part = slave.broker.replication.part
         assert isinstance(part, SlavePart)
         address, store = part.tables.master, slave.broker.store
         if unseen:
@@ -98,7 +98,7 @@ async def test_a_topic_made_anew_begins_anew_at_the_slave(tmp_path: Path, unseen
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")
         if not unseen:
             await until(lambda: "t" not in store.queues.known)
-            assert "t" not in slave.broker.topics
+            assert "t" not in slave.broker.topics.table
         await client.send(b"new", e="0")
         await until(lambda: store.dispatched_offset == master.broker.store.written_offset)
         part.tables.master = address
@@ -147,7 +147,7 @@ async def test_who_is_ahead_of_a_slave_waits_there_while_the_master_is_gone(
         await master.broker.stop()
         await until(lambda: not slave_of(slave).is_connected)
         reader.post(RequestCode.PULL_MESSAGE, **_held(50))
-        await until(lambda: slave.broker.pull.longpoll.count == 1)
+        await until(lambda: slave.broker.pull.handler.longpoll.count == 1)
         async with asyncio.timeout(10):
             head, _ = await reader.frame()
         assert (head.code, head.ext["nextBeginOffset"]) == (
@@ -216,7 +216,7 @@ async def test_a_held_pull_at_a_slave_wakes_when_the_message_arrives(tmp_path: P
         await until_copied(master, slave)
         reader = await slave.connect()
         reader.post(RequestCode.PULL_MESSAGE, **_held(1))
-        await until(lambda: slave.broker.pull.longpoll.count == 1)
+        await until(lambda: slave.broker.pull.handler.longpoll.count == 1)
         await client.send(b"news")
         async with asyncio.timeout(10):
             head, _ = await reader.frame()

@@ -114,7 +114,7 @@ async def test_topics_are_created_after_the_default_only_when_allowed(tmp_path: 
     async with running_broker(tmp_path / "a") as running:
         client = await running.connect()
         assert (await client.send(b="fresh", d="3", e="2")).code == 0
-        created = running.broker.topics.get("fresh")
+        created = running.broker.topics.table.get("fresh")
         assert created is not None
         assert (created.write_queue_nums, created.perm) == (3, 6)
     async with running_broker(tmp_path / "b", autoCreateTopicEnable="false") as running:
@@ -319,7 +319,7 @@ async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_pat
 async def test_the_first_answer_waits_until_name_servers_know_the_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         announced = asyncio.Event()
-        running.broker.topics.announced = announced.wait  # type: ignore[assignment]
+        running.broker.topics.table.announced = announced.wait  # type: ignore[assignment]
         first, second = await running.connect(), await running.connect()
         first.post(SEND, b"1", **send_fields(b="fresh"))
         second.post(SEND, b"2", **send_fields(b="fresh"))

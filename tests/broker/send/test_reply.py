@@ -124,7 +124,7 @@ async def test_a_replier_hears_when_the_asker_refuses_or_leaves(tmp_path: Path) 
         gone, _ = await replier.frame()
         assert (gone.code, "closed" in (gone.remark or "")) == (1, True)
         async with asyncio.timeout(10):
-            while running.broker.members.producer("asker@1") is not None:
+            while running.broker.consumers.members.producer("asker@1") is not None:
                 await asyncio.sleep(0.001)
         # Stored all the same: an answer is not lost.
         _, records = await replier.pull(topic=REPLY_TOPIC, queueId="0")

@@ -61,7 +61,7 @@ async def test_a_change_of_topics_voids_all_and_a_queue_that_goes_its_topic(tmp_
 async def test_sends_see_at_once_what_becomes_of_their_topic(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()
-        topics = running.broker.topics
+        topics = running.broker.topics.table
         assert [(await client.send()).ext["queueOffset"] for _ in range(2)] == ["0", "1"]
         topics.put(TopicConfig("t", 4, 4, perm=4))
         assert (await client.send()).code == 16

@@ -329,4 +329,4 @@ async def test_a_silent_producer_is_asked_also_after_a_restart(tmp_path: Path, f
         assert [record.body for record in await read(other, "t", "1")] == [b"done", b"half"]
         assert (await facts(other))["transactionHalfMessages"] == "0"
     async with running_broker(tmp_path, None, **settings) as running:
-        assert len(running.broker.transactions.index) == 0
+        assert len(running.broker.transactions.open.index) == 0

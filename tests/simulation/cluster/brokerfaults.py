@@ -225,7 +225,9 @@ class BrokerFaults:
         if self._operator.was_needed or cluster.losses.parted:
             return False
         return all(
-            machine.is_serving and machine.broker is not None and topic in machine.broker.topics
+            machine.is_serving
+            and machine.broker is not None
+            and topic in machine.broker.topics.table
             for machine in cluster.brokers
             for topic in self._topics
         )

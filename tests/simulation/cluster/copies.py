@@ -146,8 +146,10 @@ def _entries(queue: ConsumeQueue) -> bytes:
 
 async def _tables(broker: Broker) -> tuple[Any, ...]:
     """Return the tables, or their texts."""
-    topics = {topic: broker.topics.get(topic) for topic in broker.topics}
-    return topics, broker.groups.values(), await broker.offsets.text(), broker.delay.text()
+    topics, consumers = broker.topics.table, broker.consumers
+    configs = {topic: topics.get(topic) for topic in topics}
+    offsets = await consumers.offsets.text()
+    return configs, consumers.groups.values(), offsets, broker.scheduled.delay.text()
 
 
 def _unlike(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def behind(broker: Broker, groups: Sequence[Group]) -> list[str]:
             for queue_id in broker.store.topics().get(topic, ()):
                 queue = broker.store.find_queue(topic, queue_id)
                 end = 0 if queue is None else queue.max_offset
-                offset = broker.offsets.query(group.name, topic, queue_id)
+                offset = broker.consumers.offsets.query(group.name, topic, queue_id)
                 if offset != end and end:
                     found.append(f"{group.name} {topic}-{queue_id} at {offset} of {end}")
     return found
@@ -49,8 +49,8 @@ def ahead(broker: Broker) -> list[str]:
     """Return descriptions of the queues in which a group's offset is past the end."""
     found = []
     for topic, queue_ids in broker.store.topics().items():
-        for group in broker.offsets.groups_of(topic):
-            for queue_id, offset in broker.offsets.queues_of(group, topic).items():
+        for group in broker.consumers.offsets.groups_of(topic):
+            for queue_id, offset in broker.consumers.offsets.queues_of(group, topic).items():
                 queue = broker.store.find_queue(topic, queue_id) if queue_id in queue_ids else None
                 end = 0 if queue is None else queue.max_offset
                 if offset > end:
@@ -60,4 +60,4 @@ def ahead(broker: Broker) -> list[str]:
 
 def open_transactions(broker: Broker) -> int:
     """Return the number of transactions that the broker holds open."""
-    return len(broker.transactions.index)
+    return len(broker.transactions.open.index)

@@ -118,7 +118,8 @@ class BrokerMachine:
     def problem(self) -> str:
         """The reason, as the broker reports it, why it does not copy its master; "" if there is
         none."""
-        part = self.broker.part if self.broker is not None and self.is_serving else None
+        broker = self.broker
+        part = broker.replication.part if broker is not None and self.is_serving else None
         return str(part.slave.problem or "") if isinstance(part, SlavePart) else ""
 
     @property

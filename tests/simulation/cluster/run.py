@@ -142,7 +142,7 @@ class Run:
     def _has_topics(self) -> bool:
         broker = self.cluster.broker.broker
         assert broker is not None
-        return all(topic in broker.topics for group in self.groups for topic in group.topics)
+        return all(topic in broker.topics.table for group in self.groups for topic in group.topics)
 
     async def _be_struck(self) -> None:
         """Cause faults until enough has happened."""

@@ -49,7 +49,7 @@ def test_tables_queues_and_ends(world: World) -> None:
     world.produce(*events(10))
     world.wait(lambda: world.history.acknowledged == 10)
     world.sleep(15_000)
-    world.master.offsets.commit("workers", "events", 0, 1)
+    world.master.consumers.offsets.commit("workers", "events", 0, 1)
     assert [problem.split(" are")[0] for problem in unlike(world)] == ["consumer offsets"]
     world.cluster.kill_broker(world.cluster.slaves[0])
     world.produce(*events(1))

@@ -25,10 +25,10 @@ def test_offsets_before_at_and_behind_the_end(world: World) -> None:
     for queue_id in queues:
         queue = master.store.find_queue("events", queue_id)
         assert queue is not None
-        master.offsets.commit("workers", "events", queue_id, queue.max_offset)
+        master.consumers.offsets.commit("workers", "events", queue_id, queue.max_offset)
     assert behind(master, [WORKERS]) == []
     assert ahead(master) == []
-    master.offsets.commit("workers", "events", 0, 100)
+    master.consumers.offsets.commit("workers", "events", 0, 100)
     assert len(ahead(master)) == 1
     assert "workers events-0 at 100" in ahead(master)[0]
 

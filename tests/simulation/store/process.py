@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from cometmq.broker.acknowledgement import Appender, WaitingRows, WaitingSend
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers.offsets import ConsumerOffsets
+from cometmq.broker.tables import TableDirectory
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
@@ -158,9 +159,8 @@ class Process:
 
     async def _serve(self, answered: Callable[[list[WaitingSend], int, str | None], None]) -> None:
         clock = self.machine.clock
-        tables: dict[str, Any] = {
-            "config": BrokerConfig(), "clock": clock, "tasks": self, "files": self.files
-        }  # fmt: skip
+        tasks: Any = self
+        directory = TableDirectory(CONFIG, clock, tasks, self.files)
         self.appender = Appender(
             self.store,
             clock=clock,
@@ -168,8 +168,8 @@ class Process:
             watchdog=Watchdog(clock),
             answers=_Answers(answered),
         )
-        self.topics = TopicTable(CONFIG, **tables)
-        self.offsets = ConsumerOffsets(CONFIG, **tables)
+        self.topics = TopicTable(directory, BrokerConfig())
+        self.offsets = ConsumerOffsets(directory, BrokerConfig())
         self.topics.load()
         self.offsets.load()
 

@@ -1,1 +1,46 @@
 """Requests by which operators inspect and change a broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.admin.broker import BrokerAdmin, StoreAdmin
+from cometmq.broker.admin.clients import ClientAdmin, RelayHandler
+from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.offsets import LongAnswers, ProgressAdmin, ResetHandler
+from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.lookup import QueryHandler
+from cometmq.net.router import handlers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.broker.admin.broker import Described
+    from cometmq.broker.context import BrokerContext
+    from cometmq.broker.scheduled.delaylevels import DelayDelivery
+    from cometmq.net.router import Handler
+
+
+class AdminService:
+    """What serves operators and their tools. The ``described`` parts that there are add to the
+    runtime information."""
+
+    def __init__(
+        self, context: BrokerContext, *, delay: DelayDelivery, described: Sequence[Described | None]
+    ) -> None:
+        answers = LongAnswers(context.clock)
+        self._parts = (
+            QueryHandler(config=context.config, store=context.store),
+            StoreAdmin(context),
+            BrokerAdmin(context, delay, [part for part in described if part is not None]),
+            TopicAdmin(context),
+            GroupAdmin(context, delay),
+            ProgressAdmin(context, answers),
+            ResetHandler(context, answers),
+            RelayHandler(context),
+            ClientAdmin(context),
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return handlers_of(self._parts)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -23,17 +23,11 @@ from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetBrokerConfigResponse
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +39,7 @@ _PUT_TIMES: Final = (
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
 _SIZE_UNITS: Final = "KMGTPE"
+_TOPICS_A_SLICE: Final = 16
 #: Fixed values of keys that describe Java's thread pools. Tools read them; no request queues here.
 _WITHOUT_POOLS: Final = {
     "sendThreadPoolQueueSize": "0",
@@ -68,29 +63,32 @@ _WITHOUT_POOLS: Final = {
 }
 
 
+class Described(Protocol):
+    """Part of the broker that adds entries to its runtime information."""
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the entries by key."""
+        ...
+
+
 class BrokerAdmin:
-    """Serves the codes that show and change settings, and the code that shows the broker's state.
-    ``facts`` returns further entries of that state, by key."""
+    """Serves the codes that show and change settings, and the code that shows the broker's state,
+    which has the facts of ``described`` parts too."""
 
     def __init__(
         self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
+        context: BrokerContext,
         delivery: DelayDelivery,
-        stats: BrokerStats,
-        clock: Clock,
-        facts: Callable[[], Mapping[str, str]] = dict,
+        described: Sequence[Described] = (),
     ) -> None:
-        self._config = config
-        self._facts = facts
-        self._store = store
-        self._topics = topics
+        self._config = context.config
+        self._store = context.store
+        self._topics = context.tables.topics
         self._delivery = delivery
-        self._stats = stats
-        self._clock = clock
-        self._version = DataVersion(0, clock.wall_ms())
+        self._described = described
+        self._stats = context.stats
+        self._clock = context.clock
+        self._version = DataVersion(0, context.clock.wall_ms())
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -130,7 +128,7 @@ class BrokerAdmin:
             **_WITHOUT_POOLS,
             **self._about_counts(),
             **self._about_log(),
-            **self._facts(),
+            **{key: value for part in self._described for key, value in part.facts().items()},
             **await self._about_disk(),
             "earliestMessageTimeStamp": str(await self._earliest_ms()),
         }
@@ -221,19 +219,14 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes / 1024**power:.1f} {_SIZE_UNITS[power - 1]}iB"
 
 
-_TOPICS_A_SLICE: Final = 16
-
-
 class StoreAdmin:
     """Serves the codes that delete expired log files, and queues without messages."""
 
-    def __init__(
-        self, *, store: MessageStore, offsets: ConsumerOffsets, appender: Appender, clock: Clock
-    ) -> None:
-        self._store = store
-        self._offsets = offsets
-        self._appender = appender
-        self._clock = clock
+    def __init__(self, context: BrokerContext) -> None:
+        self._store = context.store
+        self._offsets = context.tables.offsets
+        self._appender = context.appender
+        self._clock = context.clock
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -1,106 +1,42 @@
-"""Administration of consumer groups, and the connections of producers by group (upstream:
-AdminBrokerProcessor.java, ProducerManager.java). Members serves the connections of consumers."""
+"""Administration of consumer groups (upstream: AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cometmq.core.clock import Slices, join_in_slices
+from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest
 from cometmq.message.names import is_legal_name
 from cometmq.protocol.bodies import (
-    ClientConnection,
-    ProducerConnections,
-    ProducerInfo,
-    ProducerTable,
     SubscriptionGroupConfig,
     table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
-    from cometmq.broker.consumers.groups import GroupTable
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import GroupName, ProducerGroup
+    from cometmq.protocol.headers import GroupName
 
 log = logging.getLogger(__name__)
-
-
-class ClientAdmin:
-    """Serves GET_PRODUCER_CONNECTION_LIST and GET_ALL_PRODUCER_INFO."""
-
-    def __init__(self, *, members: Members, clock: Clock) -> None:
-        self._members = members
-        self._clock = clock
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-        }
-
-    def producers(self, _peer: Peer, request: Request[ProducerGroup]) -> Reply:
-        """Return the connections of one producer group."""
-        name = request.header.producer_group
-        members = self._members.table.producers.get(name)
-        if members is None:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-        clients = [
-            ClientConnection(member.client_id, peer.address, member.language, member.version)
-            for peer, member in members.items()
-        ]
-        return Reply(body=encode_json(ProducerConnections(clients)))
-
-    async def all_producers(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Return the connections of every producer group."""
-        slices = Slices(self._clock)
-        # Heartbeat times are monotonic; tools expect wall-clock times.
-        began_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-        data: dict[str, list[ProducerInfo]] = {}
-        for group, members in list(self._members.table.producers.items()):
-            data[group] = [
-                ProducerInfo(
-                    member.client_id,
-                    peer.address,
-                    member.language,
-                    member.version,
-                    began_ms + member.seen_ms,
-                )
-                for peer, member in members.items()
-            ]
-            await slices.pause()
-        return Reply(body=encode_json(ProducerTable(data)))
 
 
 class GroupAdmin:
     """Serves the codes that create, delete and list groups, and that return whole offset tables."""
 
-    def __init__(
-        self,
-        *,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        delivery: DelayDelivery,
-        stats: BrokerStats,
-        clock: Clock,
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, context: BrokerContext, delivery: DelayDelivery) -> None:
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
         self._delivery = delivery
-        self._stats = stats
-        self._clock = clock
+        self._stats = context.stats
+        self._clock = context.clock
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -1,5 +1,10 @@
-"""Offsets of consumer groups for administrators: progress and lag, in messages and in time, copies
-from group to group, and resets (upstream: AdminBrokerProcessor.java, Broker2Client.resetOffset).
+"""Offsets of queues and of consumer groups for administrators: progress and lag, in messages and in
+time, copies from group to group, and resets (upstream: AdminBrokerProcessor.java,
+Broker2Client.resetOffset).
+
+A topic may have 65 536 queues, and a connection may ask for them many times at once. An answer with
+one part for each queue stays in memory until it is complete. So the broker builds only one of them
+at a time, in slices, and at most one frame long (:class:`LongAnswers`).
 
 A reset while the consumers of the group run:
 
@@ -13,8 +18,10 @@ overwrites the stored offset, and corrects it afterwards.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,6 +36,9 @@ from cometmq.protocol.bodies import (
     CorrectionOffsets,
     QueueKey,
     QueueTimeSpan,
+    TopicConfig,
+    TopicOffset,
+    TopicStats,
     offset_entry,
     offset_table,
     reset_to,
@@ -37,36 +47,84 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
+from cometmq.protocol.framer import MAX_FRAME_BYTES
 from cometmq.protocol.headers import ResetOffset
 
 if TYPE_CHECKING:
-    from cometmq.broker.admin.longanswers import LongAnswer, LongAnswers
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.membertable import Member, OnlineGroup
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.consumers.members import Member, OnlineGroup
     from cometmq.broker.context import BrokerContext
-    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol import headers as h
     from cometmq.protocol.frame import Request
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
-
+#: Limit of all parts together; the rest of the frame is for its header and the enclosing JSON.
+ANSWER_MAX_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
+#: Timestamp that means the end of each queue.
+NOW: Final = -1
 #: Correction that leaves the offset of a queue unchanged.
 _NO_CORRECTION = 2**63 - 1
 
 
+class LongAnswers:
+    """Builds long answers, one at a time."""
+
+    def __init__(self, clock: Clock, max_bytes: int = ANSWER_MAX_BYTES) -> None:
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[LongAnswer]:
+        """Wait until no other long answer is being built, then yield an empty one."""
+        async with self._lock:
+            yield LongAnswer(self._clock, self._max_bytes)
+
+
+class LongAnswer:
+    """Parts of the answer under construction."""
+
+    __slots__ = ("_bytes_left", "_max_bytes", "_parts", "_slices")
+
+    def __init__(self, clock: Clock, max_bytes: int) -> None:
+        self._slices = Slices(clock)
+        self._parts: list[bytes] = []
+        self._max_bytes = self._bytes_left = max_bytes
+
+    async def add(self, part: bytes) -> None:
+        """Append one part, and yield to the event loop if this turn has lasted long enough.
+
+        Raise BadRequest if the parts together are longer than a frame allows.
+        """
+        self._bytes_left -= len(part) + 1
+        if self._bytes_left < 0:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"the answer would be longer than {self._max_bytes} bytes, more than a client "
+                "accepts: ask for one group or one topic",
+            )
+        self._parts.append(part)
+        await self._slices.pause()
+
+    async def pause(self) -> None:
+        """Yield to the event loop if this turn has lasted long enough."""
+        await self._slices.pause()
+
+    def take(self) -> bytes:
+        """Return the parts added since the last call, joined by commas."""
+        taken = b",".join(self._parts)
+        self._parts.clear()
+        return taken
+
+
 class ProgressAdmin:
-    """Serves the codes that describe, compare and copy the offsets of groups.
+    """Serves the codes that describe the offsets of a topic's queues, and those that describe,
+    compare and copy the offsets of groups."""
 
-    ``store_address`` is the "ip:port" that this broker reports to clients.
-    """
-
-    def __init__(self, context: BrokerContext, *, answers: LongAnswers, store_address: str) -> None:
+    def __init__(self, context: BrokerContext, answers: LongAnswers) -> None:
         tables = context.tables
         self._config = context.config
         self._store = context.store
@@ -76,18 +134,34 @@ class ProgressAdmin:
         self._members = tables.members
         self._stats = context.stats
         self._answers = answers
-        self._clock = answers.clock
-        self._store_address = store_address
+        self._clock = context.clock
+        self._store_address = context.store_address
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.progress,
             RequestCode.GET_BROKER_CONSUME_STATS: self.all_progress,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.QUERY_CORRECTION_OFFSET: self.corrections,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
         }
+
+    async def topic_stats(self, _peer: Peer, request: Request[h.Topic]) -> Reply:
+        """Return the first and end offset of each queue of a topic, and the store time of its last
+        message."""
+        topic = request.header.topic
+        config = self._existing(topic)
+        async with self._answers.one() as answer:
+            for queue_id in range(config.write_queue_nums):
+                low, high = bounds(self._store, topic, queue_id)
+                last_ms = 0
+                if high > low:
+                    last_ms = max(await self._store.store_time_at(topic, queue_id, high - 1), 0)
+                key = QueueKey(topic, self._config.broker_name, queue_id)
+                await answer.add(map_entry(key, TopicOffset(low, high, last_ms)))
+            return Reply(body=encode_json(TopicStats(msgspec.Raw(b"{" + answer.take() + b"}"))))
 
     async def progress(self, _peer: Peer, request: Request[h.GetConsumeStats]) -> Reply:
         """Return a group's offset in each queue, beside the end offset of the queue."""
@@ -124,9 +198,7 @@ class ProgressAdmin:
         """Return store times for each queue of a topic: those of its oldest and newest message and
         of the message that the group read last, and the age of the message that it reads next."""
         topic, group = request.header.topic, request.header.group
-        config = self._topics.get(topic)
-        if config is None:
-            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        config = self._existing(topic)
         async with self._answers.one() as answer:
             for queue_id in range(config.write_queue_nums):
                 await answer.add(encode_json(await self._span(group, topic, queue_id)))
@@ -199,6 +271,12 @@ class ProgressAdmin:
             await answer.add(map_entry(key, found))
         return behind
 
+    def _existing(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
     async def _queue_progress(self, group: str, topic: str, queue_id: int) -> ConsumeOffset:
         _, end = bounds(self._store, topic, queue_id)
         offset = max(self._offsets.query(group, topic, queue_id), 0)
@@ -229,28 +307,15 @@ def _stats(tps: float, answer: LongAnswer) -> ConsumeStats:
     return ConsumeStats(tps, msgspec.Raw(b"{" + answer.take() + b"}"))
 
 
-#: Timestamp that means the end of each queue.
-NOW: Final = -1
-
-
 class ResetHandler:
     """Serves INVOKE_BROKER_TO_RESET_OFFSET."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        members: Members,
-        answers: LongAnswers,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._members = members
+    def __init__(self, context: BrokerContext, answers: LongAnswers) -> None:
+        self._config = context.config
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._offsets = context.tables.offsets
+        self._members = context.tables.members
         self._answers = answers
 
     def handlers(self) -> dict[int, Handler]:

@@ -5,40 +5,27 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from cometmq.broker.lookup import bounds
 from cometmq.broker.topics.table import check_name
 from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import (
     GroupList,
-    QueueKey,
     TopicConfig,
     TopicList,
-    TopicOffset,
-    TopicStats,
     table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, map_entry
+from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
-    from cometmq.broker.admin.longanswers import LongAnswers
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.offsets import ConsumerOffsets
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics.table import TopicTable
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
     from cometmq.store.maintenance.retention import Deletion
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -51,27 +38,14 @@ _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 class TopicAdmin:
     """Serves the codes that create, delete, list and describe topics."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        members: Members,
-        stats: BrokerStats,
-        answers: LongAnswers,
-        appender: Appender,
-    ) -> None:
-        self._appender = appender
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._members = members
-        self._stats = stats
-        self._answers = answers
-        self._clock = answers.clock
+    def __init__(self, context: BrokerContext) -> None:
+        self._appender = context.appender
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._offsets = context.tables.offsets
+        self._members = context.tables.members
+        self._stats = context.stats
+        self._clock = context.clock
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -80,7 +54,6 @@ class TopicAdmin:
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
             RequestCode.GET_TOPIC_CONFIG: self.describe,
-            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system,
         }
@@ -164,22 +137,11 @@ class TopicAdmin:
 
     def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """Return the configuration of one topic."""
-        return Reply(body=encode_json(self._existing(request.header.topic)))
-
-    async def stats(self, _peer: Peer, request: Request[Topic]) -> Reply:
-        """Return the first and end offset of each queue of a topic, and the store time of its last
-        message."""
         topic = request.header.topic
-        config = self._existing(topic)
-        async with self._answers.one() as answer:
-            for queue_id in range(config.write_queue_nums):
-                low, high = bounds(self._store, topic, queue_id)
-                last_ms = 0
-                if high > low:
-                    last_ms = max(await self._store.store_time_at(topic, queue_id, high - 1), 0)
-                key = QueueKey(topic, self._config.broker_name, queue_id)
-                await answer.add(map_entry(key, TopicOffset(low, high, last_ms)))
-            return Reply(body=encode_json(TopicStats(msgspec.Raw(b"{" + answer.take() + b"}"))))
+        config = self._topics.get(topic)
+        if config is None:
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return Reply(body=encode_json(config))
 
     async def groups(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """Return the groups that subscribe to a topic or have offsets in it."""
@@ -190,12 +152,6 @@ class TopicAdmin:
     def list_system(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the topics that belong to the broker itself."""
         return Reply(body=encode_json(TopicList(sorted(self._topics.system_names))))
-
-    def _existing(self, topic: str) -> TopicConfig:
-        config = self._topics.get(topic)
-        if config is None:
-            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        return config
 
     def _refuse_system(self, topic: str) -> None:
         if self._topics.is_system(topic):

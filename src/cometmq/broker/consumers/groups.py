@@ -17,9 +17,7 @@ from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.core.clock import Clock
-    from cometmq.net.tasks import Tasks
-    from cometmq.store.files import Files
+    from cometmq.broker.tables import TableDirectory
 
 _FORMAT: Final = TableFormat(
     "subscriptionGroup.json", "subscriptionGroupTable", SubscriptionGroupConfig, "group"
@@ -42,19 +40,9 @@ class GroupTable:
     something, each ``replace`` and each ``delete``.
     """
 
-    def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
         self._config = config
-        self._table = VersionedTable(
-            config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
-        )
+        self._table = VersionedTable(directory, _FORMAT)
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
 

@@ -7,7 +7,6 @@ ConsumerOffsetManager.java).
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -28,14 +27,12 @@ from cometmq.protocol.headers import QueueOffsetResponse
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.consumers.members import Members
+    from cometmq.broker.tables import TableDirectory
     from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
-    from cometmq.store.files import Files
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
@@ -49,30 +46,16 @@ _NOTIFY_MS: Final = 150_000
 class ConsumerOffsets:
     """The next offset of every group in every queue that it has read."""
 
-    def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
         self._config = config
-        self._clock = clock
+        self._clock = directory.clock
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
         self._stale: dict[str, None] = {}
         #: The store, if groups may commit offsets of messages that a crash lost.
         self._shrunk: MessageStore | None = None
         self._notified_by_ms = 0
-        self._file = TableFile(
-            os.path.join(config_directory, "consumerOffset.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self._file = TableFile(directory, "consumerOffset.json", self._encode)
 
     # ----------------------------------------------------------------------------- loading, saving
 

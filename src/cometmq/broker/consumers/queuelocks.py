@@ -17,7 +17,6 @@ unknown, and the 40 s begin at the start.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,12 +31,10 @@ from cometmq.protocol.frame import Reply
 from cometmq.store.files import PosixFiles
 
 if TYPE_CHECKING:
-    from cometmq.core.clock import Clock
+    from cometmq.broker.tables import TableDirectory
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
-    from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -147,28 +144,17 @@ class _Saved(msgspec.Struct, rename="camel", frozen=True):
 
 
 class QueueLockHandler:
-    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Without ``config_directory`` and ``tasks``
-    leases end with the broker."""
+    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
-    def __init__(
-        self,
-        config_directory: str = "",
-        *,
-        clock: Clock,
-        tasks: Tasks | None = None,
-        files: Files | None = None,
-        locks: QueueLocks | None = None,
-    ) -> None:
-        self._clock = clock
-        self._tasks = tasks
+    def __init__(self, directory: TableDirectory, locks: QueueLocks | None = None) -> None:
+        self._clock = directory.clock
+        self._tasks = directory.tasks
         self._locks = locks if locks is not None else QueueLocks()
         self._noted_changes = 0
         self._stopped_ms = 0
-        self._boot = (files if files is not None else PosixFiles()).boot_id()
-        self._file: TableFile | None = None
-        if tasks is not None:
-            path = os.path.join(config_directory, "queueLocks.json")
-            self._file = TableFile(path, self._encode, clock=clock, tasks=tasks, files=files)
+        files = directory.files if directory.files is not None else PosixFiles()
+        self._boot = files.boot_id()
+        self._file = TableFile(directory, "queueLocks.json", self._encode)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -178,8 +164,6 @@ class QueueLockHandler:
 
     def load(self) -> None:
         """Restore the leases from before the start; none if the file cannot be read."""
-        if self._file is None:
-            return
         try:
             saved = self._file.read(_saved, required_key="groups")
         except StoreCorrupt as error:
@@ -200,12 +184,11 @@ class QueueLockHandler:
 
     async def saved(self) -> None:
         """Wait until the current leases are on the device. Raise StoreError if that fails."""
-        if self._file is not None:
-            await self._file.saved()
+        await self._file.saved()
 
     async def close(self) -> None:
         """Write the leases and the time of the stop. Raise StoreError if that fails."""
-        if self._file is not None and (len(self._locks) or not self._file.is_missing):
+        if len(self._locks) or not self._file.is_missing:
             self._stopped_ms = self._clock.monotonic_ms()
             await self._file.write()
 
@@ -227,7 +210,6 @@ class QueueLockHandler:
         reply = Reply(body=encode_json(QueueLockResponse(held)))
         if not self._note_changes():
             return reply
-        assert self._tasks is not None
         self._tasks.spawn(self._answer_saved(peer, request, reply), name="LOCK_BATCH_MQ")
         return None
 
@@ -248,13 +230,10 @@ class QueueLockHandler:
 
     def _note_changes(self) -> bool:
         """Schedule the write of changed leases; return True while any change is unsaved."""
-        file = self._file
-        if file is None:
-            return False
         if self._locks.changes != self._noted_changes:
             self._noted_changes = self._locks.changes
-            file.touch()
-        return not file.is_saved
+            self._file.touch()
+        return not self._file.is_saved
 
 
 def _parse(request: Request[Any]) -> QueueLockRequest:

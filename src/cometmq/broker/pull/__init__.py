@@ -1,1 +1,55 @@
-"""Pulls: filters, reading, answers, and pulls that wait."""
+"""Pulls: checks, filters, reads and long polling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.pull.filterdata import FilterTable
+from cometmq.broker.pull.filtering import Filters
+from cometmq.broker.pull.handler import PullHandler
+from cometmq.net.router import handlers_of
+
+if TYPE_CHECKING:
+    from cometmq.broker.context import BrokerContext
+    from cometmq.broker.hooks import ConsumeHooks
+    from cometmq.broker.pull.handler import ReplicationRole
+    from cometmq.net.eventloop import Watchdog
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.framer import TakeFrames
+
+
+class PullService:
+    """What serves pulls, and the filters of consumer groups."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        *,
+        hooks: ConsumeHooks,
+        role: ReplicationRole,
+        watchdog: Watchdog,
+    ) -> None:
+        self._context = context
+        self.stored_filters = FilterTable(context.directory, context.config)
+        members = context.tables.members
+        members.on_subscribed.append(self.stored_filters.subscribed)
+        members.on_group_gone.append(self.stored_filters.group_gone)
+        self.filters = Filters(context, self.stored_filters)
+        self.handler = PullHandler(
+            context, filters=self.filters, hooks=hooks, role=role, watchdog=watchdog
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return handlers_of((self.handler, self.filters))
+
+    def takers(self) -> dict[int, TakeFrames[Peer]]:
+        """Return functions that take undecoded frames, by request code."""
+        return self.handler.takers()
+
+    def start(self) -> None:
+        """Begin the background work."""
+        keep, clock = self._context.tasks.keep, self._context.clock
+        keep(self.handler.longpoll.expire_forever, name="expire held pulls", clock=clock)
+        keep(self.stored_filters.clean_forever, name="clean consumer filters", clock=clock)

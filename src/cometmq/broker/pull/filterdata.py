@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -31,10 +30,8 @@ from cometmq.filter.sqltext import BadFilter, count_words, parse
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.core.clock import Clock
-    from cometmq.net.tasks import Tasks
+    from cometmq.broker.tables import TableDirectory
     from cometmq.protocol.bodies import ConsumerData, SubscriptionData
-    from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -155,17 +152,9 @@ class FilterData(msgspec.Struct, rename="camel", frozen=True):
 class FilterTable:
     """Stored filters by topic and group."""
 
-    def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
+    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
         self._config = config
-        self._clock = clock
+        self._clock = directory.clock
         self._bloom = BloomShape.of(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
@@ -178,13 +167,7 @@ class FilterTable:
         self.on_change: list[Callable[[], None]] = []
         self._readable: dict[str, None] = {}
         self._window = self._new_words = self._quiet_until_ms = 0
-        self._file = TableFile(
-            os.path.join(config_directory, "consumerFilter.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self._file = TableFile(directory, "consumerFilter.json", self._encode)
 
     def load(self) -> None:
         """Read the file. Each group in it counts as gone until its next heartbeat.

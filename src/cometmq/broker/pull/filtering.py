@@ -22,8 +22,7 @@ from cometmq.protocol.frame import Reply
 from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 
 if TYPE_CHECKING:
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filterdata import FilterTable
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -71,9 +70,9 @@ _EVERYTHING: Final = PullFilter()
 class Filters:
     """Finds the filter of each pull, and serves CHECK_CLIENT_CONFIG."""
 
-    def __init__(self, *, config: BrokerConfig, members: Members, stored: FilterTable) -> None:
-        self._config = config
-        self._members = members
+    def __init__(self, context: BrokerContext, stored: FilterTable) -> None:
+        self._config = context.config
+        self._members = context.tables.members
         self._stored = stored
         self._known: dict[tuple[bool, str], PullFilter] = {}
         self._known_bytes = self._live_bytes = 0

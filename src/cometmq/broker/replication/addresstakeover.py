@@ -18,9 +18,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.config import resolve
+from cometmq.broker.config import join, resolve
 from cometmq.broker.replication.roles import keep_role, role_path
+from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
+from cometmq.message.ids import pack_host
 from cometmq.net.client import split_address
 from cometmq.net.resources import backlog
 from cometmq.net.server import Reserve, reserve
@@ -80,11 +82,6 @@ def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> sock
         return found
 
 
-def join(host: str, port: int) -> str:
-    """Return ``host`` and ``port`` as one address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 
 
@@ -96,7 +93,13 @@ class Addresses:
         self._config = config
         self._root = root
         self._reserve = reserve
+        self._ha_port = config.ha_listen_port
         self.port = 0
+
+    @property
+    def store_host(self) -> bytes:
+        """Address that stored messages and their ids have. Raise SettingsError if there is none."""
+        return pack_host(resolve(self._config.broker_ip1), self.port)
 
     @property
     def own(self) -> str:
@@ -128,6 +131,26 @@ class Addresses:
                 "stop the process that does, or remove the address from the settings and from "
                 f"{role_path(self._root)}",
             ) from None
+
+    def reserve_ha(self) -> socket.socket | None:
+        """Return the socket for slaves; None on a slave. Call :meth:`reserve` before."""
+        config = self._config
+        if config.is_slave:
+            return None
+        found = reserve_ha(self._reserve, config.bind_address, config.ha_listen_port, self.port)
+        self._ha_port = found.getsockname()[1]
+        return found
+
+    def place(self) -> BrokerPlace:
+        """Return what name servers are told of this broker."""
+        config = self._config
+        return BrokerPlace(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            broker_addr=self.current,
+            ha_server_addr=join(config.broker_ip2 or config.broker_ip1, self._ha_port),
+        )
 
     def reserve_at(self, address: str) -> list[socket.socket]:
         """Return sockets for an address and its VIP port, except those on which the broker listens

@@ -201,14 +201,17 @@ def _ago(age_ms: int) -> str:
 
 
 class PromotionAdmin:
-    """Serves the request that makes a slave the master."""
+    """Serves the request that makes a slave the master.
+
+    ``promote`` asks for a restart in that role; it is None if nothing can restart the broker.
+    """
 
     def __init__(
         self,
         *,
         config: BrokerConfig,
         part: MasterPart | SlavePart,
-        promote: Callable[[], Callable[[BrokerRole], None] | None],
+        promote: Callable[[BrokerRole], None] | None,
         remoting: Remoting,
         clock: Clock,
     ) -> None:
@@ -226,7 +229,7 @@ class PromotionAdmin:
         """Judge the promotion, and restart as the master, unless a finding refuses or only a
         check was requested."""
         wanted = parse_json(request.body, Promote)
-        part, restart = self._part, self._promote()
+        part, restart = self._part, self._promote
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,

@@ -7,6 +7,16 @@ A slave refuses requests and drops notes for which its master alone is responsib
 sends, changes tables, and delivers delayed messages and transactions. A slave serves pulls,
 heartbeats, offsets and locks, so that consumers continue while the master is gone.
 
+A slave copies its master's tables every 10 s: topics, groups, consumer offsets and positions of
+delay levels (upstream: SlaveSynchronize.java). Topics come first, because a queue without its topic
+cannot be read. A stale copy costs little: a consumer that continues at the slave may see its last
+seconds again.
+
+Deleted topics are removed from the slave's disk too, so that a new topic with the same name starts
+empty. A CometMQ master reports the log offset at which the messages of a deleted topic end. A Java
+master does not; then the end of the slave's log at the time of the request is used. In both cases
+the queues stay until the slave has dispatched its log up to that offset.
+
 The role of a promoted slave and the address that it took over are kept in
 ``config/cometmq-role.json`` beside the tables. With it, a later start with the old settings does
 not become a slave again. Java brokers ignore the file.
@@ -19,6 +29,7 @@ settings agree with it, the file is removed, and the settings alone count.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -27,11 +38,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from cometmq.broker.config import BrokerRole, HaRejoin
 from cometmq.broker.scheduled.timers.snapshot import STATE_FILE
-from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.broker.topics.table import UNLISTED
+from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
+from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import parse_json
+from cometmq.protocol.headers import AllTopics
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
 from cometmq.store.files import make_durable_directory, read_file, write_file_atomically
@@ -42,21 +58,47 @@ from cometmq.store.timerfiles import TIMER_DIRECTORY
 if TYPE_CHECKING:
     import socket
 
-    from cometmq.broker.acknowledgement import Appender
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.replication.metadatasync import MasterTables
+    from cometmq.broker.context import BrokerContext
+    from cometmq.broker.scheduled.delaylevels import DelayDelivery
     from cometmq.core.clock import Clock
+    from cometmq.net.client import Remoting
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Reply, Request
+    from cometmq.protocol.headers import Header
     from cometmq.replication.slave import LogsDiffer
     from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
 ROLE_FILE: Final = "cometmq-role.json"
+#: Interval between two copies of the tables, and the time that the master has for each answer.
+TABLES_INTERVAL_MS: Final = 10_000
+TABLES_TIMEOUT_MS: Final = 5_000
+#: Asks for a restart that cuts a slave's log, because the log differs from its master's.
+Rejoin = Callable[["LogsDiffer"], None]
+
+_SENDS: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.RECALL_MESSAGE,
+)
+_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+#: Files, relative to the store's root, in which a master keeps notes for its next start.
+_NOTES: Final = (
+    os.path.join("config", "transactions.json"),
+    os.path.join(TIMER_DIRECTORY, STATE_FILE),
+)
 
 
 class _Kept(msgspec.Struct, rename="camel"):
@@ -125,28 +167,6 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
     return replace(config, broker_role=kept.role, broker_id=0)
 
 
-_SENDS: Final = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.RECALL_MESSAGE,
-)
-#: Files, relative to the store's root, in which a master keeps notes for its next start.
-_NOTES: Final = (
-    os.path.join("config", "transactions.json"),
-    os.path.join(TIMER_DIRECTORY, STATE_FILE),
-)
-_CHANGES: Final = (
-    RequestCode.UPDATE_AND_CREATE_TOPIC,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-)
-
-
 def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict[int, Handler]:
     """Return the handlers of a slave: those of a master, with the master's own requests refused.
 
@@ -197,13 +217,138 @@ def forget_notes(files: Files, root: str) -> None:
             files.sync_directory(os.path.dirname(path))
 
 
+class MasterTables:
+    """Keeps a slave's tables equal to its master's.
+
+    ``master`` is the master's address, "" while it is unknown. No request is sent while ``follows``
+    returns False, that is, while the master sends no log: at that address there may be a slave by
+    now, or an empty broker.
+    """
+
+    def __init__(self, context: BrokerContext, delay: DelayDelivery, remoting: Remoting) -> None:
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._delay = delay
+        self._remoting = remoting
+        self._clock = context.clock
+        self.master = ""
+        self._due = asyncio.Event()
+        self.synced_ms = -1
+        self._has_compared = False
+        #: Deleted topics whose queues may still hold messages, and the log offset at which these
+        #: end.
+        self._former: dict[str, int] = {}
+        #: End of the master's log, reported at ``master_end_ms``; -1 before the first report.
+        self.master_end = -1
+        self.master_end_ms = 0
+
+    @property
+    def age_ms(self) -> int:
+        """Age of the copies in ms; -1 before the first complete copy."""
+        return -1 if self.synced_ms < 0 else self._clock.monotonic_ms() - self.synced_ms
+
+    def soon(self) -> None:
+        """Ask the master at once, because it is connected (again)."""
+        self._due.set()
+
+    async def run_forever(self, follows: Callable[[], bool]) -> None:
+        """Copy the tables every TABLES_INTERVAL_MS, or at once after :meth:`soon`, until cancelled.
+
+        Nothing is copied while ``follows`` returns False.
+        """
+        failing = False
+        while True:
+            address = self.master
+            if address and follows():
+                try:
+                    await self.copy(address)
+                    failing = False
+                except (CometError, ValueError, OSError) as error:
+                    if not failing:
+                        log.warning("tables_not_copied master=%s reason=%s", address, error)
+                    failing = True
+            self._due.clear()
+            try:
+                async with asyncio.timeout(TABLES_INTERVAL_MS / 1000):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    async def copy(self, address: str) -> None:
+        """Copy all tables once, and ask for the length of the master's log.
+
+        Raise CometError, or ValueError for a malformed answer.
+        """
+        # Records that arrive later may belong to a topic that the master creates after its answer.
+        asked_at = self._store.written_offset
+        topics = parse_json(
+            await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, AllTopics("true")),
+            TopicConfigTable,
+        )
+        if topics.data_version != self._topics.data_version or not self._has_compared:
+            await self._take_topics(topics, asked_at)
+        await self._drop_former()
+        self._offsets.replace(await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET))
+        self._delay.replace(await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET))
+        groups = parse_json(
+            await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+            SubscriptionGroupTable,
+        )
+        if groups.data_version != self._groups.data_version:
+            self._groups.replace(groups.subscription_group_table, groups.data_version)
+        self.synced_ms = self._clock.monotonic_ms()
+        runtime = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        end = parse_json(runtime, KvTable).table.get("commitLogMaxOffset", "")
+        if end.isdecimal() and len(end) < 20:
+            self.master_end, self.master_end_ms = int(end), self._clock.monotonic_ms()
+
+    async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:
+        store, topics = self._store, self._topics
+        gone = topics.replace(table.topic_config_table, table.data_version)
+        if table.cometmq_deleted is not UNSET:
+            # A topic in neither list was unknown to a master that was promoted; its queues stay.
+            ends = table.cometmq_deleted
+        else:
+            # The broker's own topics are left out: not every master lists them.
+            known = store.queues.known
+            deleted = [topic for topic in gone if topic in known and topic not in UNLISTED]
+            ends = dict.fromkeys(deleted, asked_at)
+        for topic, end in sorted(ends.items(), key=lambda item: item[1]):
+            if topics.life_begin(topic) < end:
+                topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)
+            self._former[topic] = end
+        # Saved before any queue is deleted: a start after a crash finishes the deletion from these
+        # notes.
+        await topics.saved()
+        self._has_compared = True
+
+    async def _drop_former(self) -> None:
+        """Delete queues that hold only messages from before the deletion of their topic."""
+        store, dropped = self._store, False
+        for topic, end in list(self._former.items()):
+            # Records that wait for dispatch may belong to the new topic.
+            if store.dispatched_offset >= end and store.dispatched_offset == store.written_offset:
+                del self._former[topic]
+                if topic in store.queues.known:
+                    store.deletions.drop_former(topic, end)
+                    dropped = True
+                    log.info("former_queues_dropped topic=%s end=%d", topic, end)
+        if dropped:
+            await store.maintenance.note_soon()
+
+    async def _ask(self, address: str, code: RequestCode, header: Header | None = None) -> bytes:
+        response = await self._remoting.call(address, code, header, timeout_ms=TABLES_TIMEOUT_MS)
+        return response.body
+
+
 class MasterPart:
     """The master's part: replication to its slaves."""
 
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, *, clock: Clock, tasks: Tasks
-    ) -> None:
-        self._config = config
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = config = context.config
+        self._appender = context.appender
         settings = MasterSettings(
             copies=config.copies,
             transfer_bytes=config.ha_transfer_batch_size,
@@ -211,7 +356,7 @@ class MasterPart:
             whole_history=config.ha_whole_history,
             rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
         )
-        self.master = Master(store, settings, clock=clock, tasks=tasks)
+        self.master = Master(context.store, settings, clock=context.clock, tasks=context.tasks)
         self.relieved = self.master.has_a_near_slave
 
     def serves(self) -> bool:
@@ -222,13 +367,11 @@ class MasterPart:
         """Return False: a master has no master to be connected to."""
         return False
 
-    async def start(
-        self, listener: socket.socket | None, appender: Appender, _tasks: Tasks
-    ) -> None:
+    async def start(self, listener: socket.socket | None) -> None:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
-            appender.wait_for_slaves(self.master, self._config.slave_timeout)
+            self._appender.wait_for_slaves(self.master, self._config.slave_timeout)
         await self.master.start(listener)
 
     async def close(self) -> None:
@@ -260,17 +403,11 @@ class SlavePart:
     ``rejoin`` is called when the logs differ and the slave may cut its own to join its master.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        tables: MasterTables,
-        *,
-        clock: Clock,
-        rejoin: Callable[[LogsDiffer], None],
-    ) -> None:
+    def __init__(self, context: BrokerContext, tables: MasterTables, rejoin: Rejoin) -> None:
+        config, store, clock = context.config, context.store, context.clock
         self._config = config
         self._clock = clock
+        self._tasks = context.tasks
         self.ha_address = config.ha_master_address
         self.tables = tables
         self.slave = Slave(
@@ -284,12 +421,10 @@ class SlavePart:
         self.slave.on_change.append(tables.soon)
         self._rejoin = rejoin
 
-    async def start(
-        self, _listener: socket.socket | None, _appender: Appender, tasks: Tasks
-    ) -> None:
+    async def start(self, _listener: socket.socket | None) -> None:
         """Follow the master from now on."""
-        tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
-        tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)
+        self._tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
+        self._tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)
 
     async def _copy_tables(self) -> None:
         await self.tables.run_forever(lambda: self.slave.is_connected)

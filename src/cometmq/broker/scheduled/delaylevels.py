@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -40,12 +39,7 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.core.clock import Clock
-    from cometmq.net.tasks import Tasks
-    from cometmq.store.files import Files
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.broker.context import BrokerContext
     from cometmq.store.read.coldreads import Found
 
 log = logging.getLogger(__name__)
@@ -147,35 +141,18 @@ class DelayLevels:
 class DelayDelivery:
     """Delivers due messages, and keeps the position of each level."""
 
-    def __init__(
-        self,
-        config_directory: str,
-        *,
-        config: BrokerConfig,
-        levels: DelayLevels,
-        store: MessageStore,
-        appender: Appender,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
-    ) -> None:
-        self._config = config
+    def __init__(self, context: BrokerContext, levels: DelayLevels) -> None:
+        self._config = context.config
         self._levels = levels
-        self._store = store
-        self._redelivery = DueDelivery(store, appender, clock)
-        self._clock = clock
+        self._store = context.store
+        self._redelivery = DueDelivery(context.store, context.appender, context.clock)
+        self._clock = context.clock
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}
         self._waits = {level: Waits(levels.delay_ms(level)) for level in range(1, len(levels) + 1)}
         self._changed = False
         self._pending: asyncio.Future[None] | None = None
-        self._file = TableFile(
-            os.path.join(config_directory, "delayOffset.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
+        self._file = TableFile(context.directory, "delayOffset.json", self._encode)
 
     # ----------------------------------------------------------------------------- loading, saving
 

@@ -28,11 +28,7 @@ from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import PushReply, SendMessageResponse
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
@@ -44,24 +40,15 @@ PUSH_TIMEOUT_MS: Final = 10_000
 
 
 class ReplyHandler:
-    """Serves SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2. ``store_address`` is "ip:port"."""
+    """Serves SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        appender: Appender,
-        topics: TopicTable,
-        members: Members,
-        clock: Clock,
-        store_address: str,
-    ) -> None:
-        self._admission = Admission(config, topics, clock)
-        self._config = config
-        self._appender = appender
-        self._members = members
-        self._clock = clock
-        self._store_address = store_address
+    def __init__(self, context: BrokerContext) -> None:
+        self._admission = Admission(context.config, context.tables.topics, context.clock)
+        self._config = context.config
+        self._appender = context.appender
+        self._members = context.tables.members
+        self._clock = context.clock
+        self._store_address = context.store_address
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -39,9 +39,7 @@ from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.core.clock import Clock
-    from cometmq.net.tasks import Tasks
-    from cometmq.store.files import Files
+    from cometmq.broker.tables import TableDirectory
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
@@ -100,19 +98,14 @@ class TopicTable:
 
     def __init__(
         self,
-        config_directory: str,
-        *,
+        directory: TableDirectory,
         config: BrokerConfig,
-        clock: Clock,
-        tasks: Tasks,
-        files: Files | None = None,
+        *,
         announcer: Announcer | None = None,
     ) -> None:
         self._config = config
-        self._tasks = tasks
-        self._table = VersionedTable(
-            config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
-        )
+        self._tasks = directory.tasks
+        self._table = VersionedTable(directory, _FORMAT)
         self._written_ms = 0
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
@@ -372,10 +365,6 @@ class _Bounded(Mapping[str, TopicConfig]):
     def __getitem__(self, topic: str) -> TopicConfig:
         config = self._topics[topic]
         return msgspec.structs.replace(config, perm=config.perm & self._permission)
-
-
-async def _announce_nothing() -> None:
-    """Return at once: without name servers there is nothing to announce."""
 
 
 def _adapt(fields: dict[str, Any]) -> None:

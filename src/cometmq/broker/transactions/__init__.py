@@ -1,1 +1,46 @@
 """Transactions: half messages, their commit or rollback, and checks with producers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.transactions.checkback import CheckBack
+from cometmq.broker.transactions.endtransaction import Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.broker.context import BrokerContext
+    from cometmq.net.router import Handler
+
+
+class TransactionService:
+    """The open transactions, and their checks with producers."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self.open = Transactions(context)
+        self.checkback = CheckBack(context, self.open)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return self.open.handlers()
+
+    async def recover(self) -> None:
+        """Find the open transactions at a start. Raise StoreCorrupt if that fails."""
+        await self.checkback.recover()
+
+    def start(self) -> None:
+        """Begin to check open transactions."""
+        self._context.tasks.keep(
+            self.checkback.run_forever, name="check transactions", clock=self._context.clock
+        )
+
+    async def close(self) -> None:
+        """Save the state. Call this after the last append, and before the consumer offsets are
+        closed."""
+        await self.checkback.close()
+
+    def facts(self) -> Mapping[str, str]:
+        """Return entries for the broker's runtime information."""
+        return self.checkback.facts()

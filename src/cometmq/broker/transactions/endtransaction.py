@@ -41,16 +41,12 @@ from cometmq.speedups import Half
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.acknowledgement import Appender, WaitingRows, WaitingTransaction
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.topics.table import TopicTable
-    from cometmq.core.clock import Clock
+    from cometmq.broker.acknowledgement import WaitingRows, WaitingTransaction
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import EndTransaction, SendMessage
-    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -70,22 +66,13 @@ _NONE, _COMMIT, _ROLLBACK = map(
 class Transactions:
     """The open transactions of a broker; serves END_TRANSACTION."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        appender: Appender,
-        topics: TopicTable,
-        clock: Clock,
-        tasks: Tasks,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._appender = appender
-        self._topics = topics
-        self._clock = clock
-        self._tasks = tasks
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = config = context.config
+        self._store = store = context.store
+        self._appender = appender = context.appender
+        self._topics = topics = context.tables.topics
+        self._clock = context.clock
+        self._tasks = context.tasks
         self._timers = TimerRules(config)
         self._recent_copies: dict[int, OutgoingRecord] = {}
         self._failures = 0

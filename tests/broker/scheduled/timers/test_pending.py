@@ -1,12 +1,32 @@
-"""Where what waits is kept: in files, in the wheel, or on its way out."""
+"""Waiting messages: how they come in, and where they are kept until they are due."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.scheduled.timers.pending import Pending, Waiting, done_in, first_bucket
-from cometmq.broker.scheduled.timers.wheel import TICK_MS, tick_of
+import pytest
+
+from cometmq.broker.scheduled.timers.pending import (
+    TICK_MS,
+    Pending,
+    Waiting,
+    Wheel,
+    done_in,
+    end_mark,
+    ended_by,
+    first_bucket,
+    record_or_none,
+    tick_of,
+    waiting_of,
+)
 from cometmq.core.clock import Slices, VirtualClock
+from cometmq.core.errors import StoreCorrupt
+from cometmq.message import properties as props
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.message.record import Record, pack
 from cometmq.store.files import PosixFiles
 from cometmq.store.timerfiles import BUCKET_MS, ROW, TimerFiles
+from tests.broker.scheduled.timers.timedworld import timed_world
 
 #: The beginning of a bucket.
 BASE = BUCKET_MS * 2_000_000
@@ -123,3 +143,90 @@ def test_it_can_forget_everything(tmp_path: Path) -> None:
     pending.put(Waiting(BASE + 1, 0, 0, 50))
     pending.clear()
     assert (pending.count, pending.through, pending.files.buckets()) == (0, 0, [])
+
+
+def test_nothing_is_early_and_a_tick_late_at_most() -> None:
+    for due_ms in (0, 1, TICK_MS - 1, TICK_MS, TICK_MS + 1, 1_700_000_000_013):
+        assert 0 <= tick_of(due_ms) * TICK_MS - due_ms < TICK_MS
+
+
+def test_ticks_come_in_their_order_and_rows_in_theirs() -> None:
+    wheel = Wheel()
+    assert wheel.next_tick() is None
+    rows = [ROW.pack(number, number, number, 1) for number in range(4)]
+    wheel.put(7, rows[0])
+    wheel.put(3, rows[1])
+    wheel.put(7, rows[2])
+    wheel.put(5, rows[3])
+    assert wheel.count == 4
+    assert wheel.next_tick() == 3
+    assert wheel.take() == rows[1]
+    assert wheel.take() == rows[3]
+    assert wheel.next_tick() == 7
+    assert wheel.take() == rows[0] + rows[2]
+    assert (wheel.count, wheel.next_tick()) == (0, None)
+
+
+HOST = bytes(8)
+
+
+def record(topic: str = TIMER_TOPIC, prepared_offset: int = 0, **properties: str) -> Record:
+    raw = props.encode(properties)
+    return Record(
+        120, 0, 0, 0, 7, 700, 0, 1, HOST, 5_000, HOST, 0, prepared_offset, b"", topic, raw
+    )
+
+
+def test_a_record_says_what_it_waits_for() -> None:
+    waiting = record(TIMER_OUT_MS="9000", TIMER_DELIVER_MS="9400")
+    assert waiting_of(waiting) == Waiting(9_400, 7, 700, 120)
+    recall = record(TIMER_OUT_MS="9000", TIMER_DEL_UNIQKEY="t+k", TIMER_DELIVER_MS="9001")
+    assert waiting_of(recall) == Waiting(9_000, 7, 700, -120)
+    assert waiting_of(record(TIMER_DELIVER_MS="9400")) is None
+
+
+@pytest.mark.parametrize(
+    ("prepared", "properties", "ended"),
+    [
+        (300, {"TIMER_OUT_MS": "9000"}, (300, 9_000)),
+        (-1, {"TIMER_OUT_MS": "9000"}, (0, 9_000)),
+        (0, {"TIMER_OUT_MS": "9000"}, None),
+        (300, {}, None),
+        (300, {"TIMER_OUT_MS": "x"}, None),
+        (300, {"a": "TIMER_OUT_MS"}, None),
+    ],
+)
+def test_a_record_says_whose_wait_it_ends(
+    prepared: int, properties: dict[str, str], ended: tuple[int, int] | None
+) -> None:
+    assert ended_by(record("t", prepared, **properties)) == ended
+
+
+def test_offset_0_has_a_mark_too() -> None:
+    assert (end_mark(0), end_mark(300)) == (-1, 300)
+
+
+def test_damage_and_gaps_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert record_or_none(None, 5) is None
+    assert record_or_none(StoreCorrupt("file", 5, "flipped"), 5) is None
+    assert "timed message damaged physical=5" in caplog.text
+    assert record_or_none(memoryview(pack(record())), 700) is not None
+
+
+async def test_what_says_no_time_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with timed_world(tmp_path) as world:
+        await world.put(TIMER_TOPIC, b"bad", 0, {})
+        await world.send(b"good", 1_000)
+        await world.advance(1_000)
+        assert world.bodies() == [b"good"]
+        assert "it has no delivery time" in caplog.text
+
+
+async def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    async with timed_world(tmp_path) as world:
+        for number in range(5):
+            await world.send(bytes([number]) * 700_000, 1_000)
+        await world.advance(1_000)
+        assert [body[0] for body in world.bodies()] == [0, 1, 2, 3, 4]

@@ -2,9 +2,9 @@
 
 intake     reads records from the timer topic and files them by due time (pending.py)
 load       brings buckets into the wheel before they begin
-delivery   delivers tick by tick
+delivery   delivers tick by tick (delivery.py)
 save       writes snapshots for the next start (snapshot.py)
-rolling    moves waiting messages out of old log files
+rolling    moves waiting messages out of old log files (delivery.py)
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.scheduled.duedelivery import DueDelivery
-from cometmq.broker.scheduled.timers.delivery import TimerDelivery
-from cometmq.broker.scheduled.timers.intake import Intake
-from cometmq.broker.scheduled.timers.pending import Pending
-from cometmq.broker.scheduled.timers.rolling import Rolling
+from cometmq.broker.scheduled.timers.delivery import Rolling, TimerDelivery
+from cometmq.broker.scheduled.timers.pending import TICK_MS, Intake, Pending
 from cometmq.broker.scheduled.timers.snapshot import Saver, rebuild, recover
-from cometmq.broker.scheduled.timers.wheel import TICK_MS
 from cometmq.core.clock import Slices
 from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.store.timerfiles import BUCKET_MS, TimerFiles

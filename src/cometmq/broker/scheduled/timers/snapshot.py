@@ -21,7 +21,7 @@ lengths. So it is true however the broker ends, and a start only reads the log w
 So a snapshot never claims more than survives a power cut.
 
 A start reads the last snapshot and the log after it; without a valid snapshot, the whole log. Each
-record of the timer topic waits, unless a later record ends its wait (intake.py).
+record of the timer topic waits, unless a later record ends its wait (pending.py).
 """
 
 from __future__ import annotations
@@ -35,19 +35,23 @@ from zlib import crc32
 import msgspec
 
 from cometmq.broker.lookup import bounds
-from cometmq.broker.scheduled.timers.intake import BUFFER_BYTES, end_wait, ended_by, waiting_of
-from cometmq.broker.scheduled.timers.pending import first_bucket
-from cometmq.broker.scheduled.timers.wheel import TICK_MS, tick_of
+from cometmq.broker.scheduled.timers.pending import (
+    BUFFER_BYTES,
+    TICK_MS,
+    end_wait,
+    ended_by,
+    first_bucket,
+    tick_of,
+    waiting_of,
+)
 from cometmq.core.clock import Slices
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.files import read_file, write_file_atomically
 from cometmq.store.log.scan import Scan, resumption
 
 if TYPE_CHECKING:
-    from cometmq.broker.scheduled.timers.delivery import TimerDelivery
-    from cometmq.broker.scheduled.timers.intake import Intake
-    from cometmq.broker.scheduled.timers.pending import Pending, Waiting
-    from cometmq.broker.scheduled.timers.rolling import Rolling
+    from cometmq.broker.scheduled.timers.delivery import Rolling, TimerDelivery
+    from cometmq.broker.scheduled.timers.pending import Intake, Pending, Waiting
     from cometmq.core.clock import Clock
     from cometmq.message.record import Record
     from cometmq.store.files import Files

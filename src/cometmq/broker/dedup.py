@@ -3,9 +3,16 @@ only answered, with the place of the first copy. In a batch, messages that are s
 that occur twice are left out.
 
 The unique key of a message identifies it within its topic. Keys of stored messages are remembered
-as hashes (window.py). A hit counts only if the record at that place has the same topic and key, was
+as 64-bit hashes with log offsets, in little memory (:class:`IdWindow`). A hash is only a hint: two
+keys may share one. A hit counts only if the record at that place has the same topic and key, was
 stored within the window, and is newer than the last deletion of the topic. So no message is dropped
 in place of another one, and a message that is not proved a repeat is stored.
+
+Hashes are put into tables of a fixed size, and are removed with their table: once the table's
+youngest hash is older than the window, or earlier if there are too many. A cell has 8 bytes: 24
+bits of the hash, and the offset relative to the table's base. A table is full when half of its
+cells are used, so a key takes 16 bytes. Tables grow with the send rate, so that a window has about
+five.
 
 Records that are appended but not dispatched yet cannot be read, so their identities are kept in
 memory until then. A repeat of such a record is answered after the current turn, and so not before
@@ -15,12 +22,13 @@ it is as safe as the first.
 from __future__ import annotations
 
 import logging
+from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.broker.acknowledgement import Scattered
-from cometmq.broker.dedup.window import IdWindow
 from cometmq.broker.lookup import bounds, find_entry
 from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
@@ -52,8 +60,132 @@ log = logging.getLogger(__name__)
 ALL: Final = "*"
 #: Number of cold records kept for sends that are about to ask for them.
 READ_MAX: Final = 4_096
+#: Limit of messages in a batch, because the lookup of each id takes some microseconds.
+MESSAGES_MAX: Final = 1_024
 _MASK: Final = (1 << 64) - 1
 _UNIQ_KEY: Final = props.UNIQ_KEY.encode()
+
+#: Cells of a table; the largest is allocated in 3 ms, in one piece.
+MIN_CELLS: Final = 1 << 12
+MAX_CELLS: Final = 1 << 20
+TABLES_A_WINDOW: Final = 4
+_GROWTH: Final = 4
+_PLACE_BITS: Final = 40
+_PLACE_MASK: Final = (1 << _PLACE_BITS) - 1
+#: Distance by which places may decrease: the offsets of a failed turn are assigned again.
+_BACK_BYTES: Final = 1 << 34
+
+#: Serves a request once more.
+Again = Callable[["Peer", "Request[Any]"], None]
+
+
+class IdTable:
+    """Hash table with open addressing. Cells are never removed, so an empty cell ends every
+    search."""
+
+    __slots__ = ("base", "cells", "count", "mask", "newest_ms", "opened_ms", "room")
+
+    def __init__(self, cells: int, first_place: int, opened_ms: int) -> None:
+        self.cells = array("Q", bytes(8 * cells))
+        self.mask = cells - 1
+        #: Subtracted from the place in a cell; the difference is at least 1.
+        self.base = max(first_place - _BACK_BYTES, 0) - 1
+        self.room = cells // 2
+        self.count = 0
+        self.opened_ms = self.newest_ms = opened_ms
+
+    def takes(self, place: int) -> bool:
+        """Decide whether one more id with this place fits."""
+        return self.count < self.room and 0 < place - self.base <= _PLACE_MASK
+
+    def add(self, digest: int, place: int) -> None:
+        """Add an id that fits."""
+        cells, mask = self.cells, self.mask
+        at = digest & mask
+        while cells[at]:
+            at = (at + 1) & mask
+        # The upper 24 bits of the hash and the place share a cell, so that it is one machine word.
+        cells[at] = (digest >> _PLACE_BITS) << _PLACE_BITS | place - self.base
+        self.count += 1
+
+
+class IdWindow:
+    """Ids of the last ``window_ms``, at most ``ids_max`` of them. Hashes have 64 bits."""
+
+    def __init__(self, window_ms: int, ids_max: int) -> None:
+        self.window_ms = window_ms
+        self.ids_max = ids_max
+        self.left_early = 0
+        self._cells_max = MIN_CELLS
+        while self._cells_max < MAX_CELLS and self._cells_max * 4 <= ids_max:
+            self._cells_max *= 2
+        self._tables: deque[IdTable] = deque()
+
+    def __len__(self) -> int:
+        return sum(table.count for table in self._tables)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the tables, in bytes."""
+        return sum(8 * len(table.cells) for table in self._tables)
+
+    def find(self, digest: int) -> list[int]:
+        """Return the places where the id with this hash may be stored, youngest table first."""
+        found: list[int] = []
+        mark = digest >> _PLACE_BITS
+        for table in self._tables:
+            cells, mask = table.cells, table.mask
+            at = digest & mask
+            while cell := cells[at]:
+                if cell >> _PLACE_BITS == mark:
+                    found.append((cell & _PLACE_MASK) + table.base)
+                at = (at + 1) & mask
+        return found
+
+    def add(self, digest: int, place: int, now_ms: int) -> None:
+        """Add the place of an id; the times of calls may decrease only a little."""
+        tables = self._tables
+        if (
+            not tables
+            or not tables[0].takes(place)
+            or now_ms - tables[0].opened_ms > self.window_ms // TABLES_A_WINDOW
+        ):
+            self._open(place, now_ms)
+        table = tables[0]
+        table.add(digest, place)
+        if now_ms > table.newest_ms:
+            table.newest_ms = now_ms
+
+    def expire(self, now_ms: int) -> None:
+        """Remove tables whose ids are all older than the window."""
+        tables = self._tables
+        while tables and tables[-1].newest_ms < now_ms - self.window_ms:
+            tables.pop()
+
+    def clear(self) -> None:
+        """Remove all ids."""
+        self._tables.clear()
+
+    def _open(self, first_place: int, now_ms: int) -> None:
+        self.expire(now_ms)
+        cells = MIN_CELLS
+        if self._tables:
+            last = self._tables[0]
+            cells = len(last.cells)
+            if now_ms - last.opened_ms <= self.window_ms // TABLES_A_WINDOW:
+                cells *= _GROWTH  # it became full too early
+            elif last.count < last.room // _GROWTH:
+                cells //= 2
+        cells = min(max(cells, MIN_CELLS), self._cells_max)
+        table = IdTable(cells, first_place, now_ms)
+        while self._tables and len(self) + table.room > max(self.ids_max, table.room):
+            oldest = self._tables.pop()
+            self.left_early += oldest.count
+            log.warning(
+                "repeated_ids_evicted_early ids=%d age_ms=%d window_ms=%d ids_max=%d",
+                oldest.count, now_ms - oldest.newest_ms, self.window_ms, self.ids_max,
+            )  # fmt: skip
+        self._tables.appendleft(table)
 
 
 class Stored(NamedTuple):
@@ -228,6 +360,15 @@ class RepeatGuard:
             self.window.add(digest, record.physical_offset, record.store_ms)
 
 
+def repeat_guard(
+    config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
+) -> RepeatGuard | None:
+    """Return a guard if ``dropRepeatedIdsTopics`` names topics; None otherwise."""
+    if not config.drop_repeated_ids_topics:
+        return None
+    return RepeatGuard(config=config, store=store, topics=topics, clock=clock)
+
+
 def _known_of(raw: memoryview) -> _Known | None:
     try:
         record = decode_one(raw)
@@ -238,7 +379,7 @@ def _known_of(raw: memoryview) -> _Known | None:
     return _Known(record.topic, str(unique, "utf-8", "replace"), record.store_ms, stored)
 
 
-class Sifted(NamedTuple):
+class DeduplicatedBatch(NamedTuple):
     """The messages of a batch, divided into new and repeated ones.
 
     ``ids`` are the unique keys of the new messages, whose entries form ``body``. ``places`` has,
@@ -252,11 +393,12 @@ class Sifted(NamedTuple):
     cold: list[Cold]
 
 
-def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
-    """Divide a batch body; ``first`` returns the place where an id is stored already.
+def deduplicate(body: bytes, first: Callable[[str], Stored | Cold | None]) -> DeduplicatedBatch:
+    """Divide a batch body into new and repeated messages.
 
-    A message is identified by the unique key among its own properties, never by a property of the
-    whole batch. Raise MessageIllegal if the body is no valid batch.
+    ``first`` returns the place where an id is stored already. A message is identified by the unique
+    key among its own properties, never by a property of the whole batch. Raise MessageIllegal if
+    the body is no valid batch.
     """
     try:
         spans = batch.walk(body)
@@ -287,14 +429,7 @@ def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
         ids.append(unique)
         new.append(body[start:stop])
         start = stop
-    return Sifted(body if len(new) == len(spans) else b"".join(new), ids, places, cold)
-
-
-#: Limit of messages in a batch, because the lookup of each id takes some microseconds.
-MESSAGES_MAX: Final = 1_024
-
-#: Serves a request once more.
-Again = Callable[["Peer", "Request[Any]"], None]
+    return DeduplicatedBatch(body if len(new) == len(spans) else b"".join(new), ids, places, cold)
 
 
 class GuardedSends:
@@ -373,30 +508,32 @@ class GuardedSends:
                 "messages: send smaller batches"
             )
         topic = request.header.topic
-        sifted = sift(request.body, partial(self._guard.first, topic))
-        if sifted.cold:
-            self._serve_later(peer, request, sifted.cold)
+        deduplicated = deduplicate(request.body, partial(self._guard.first, topic))
+        if deduplicated.cold:
+            self._serve_later(peer, request, deduplicated.cold)
             return
         new: list[Stored] = []
         first_offset, rows = 0, None
-        if sifted.body:
+        if deduplicated.body:
             queue = self._store.queue(topic, queue_id)
-            first_offset, rows = self._store.append_batch(queue, sifted.body, shared)
+            first_offset, rows = self._store.append_batch(queue, deduplicated.body, shared)
             batch, first, stop = rows
             new = [
                 Stored(queue_id, first_offset + at, place)
                 for at, place in enumerate(batch.places(first, stop))
             ]
-        for unique, stored in zip(sifted.ids, new, strict=True):
+        for unique, stored in zip(deduplicated.ids, new, strict=True):
             if unique is not None:
                 self._guard.remember(topic, unique, stored)
         request.drop_body()
-        if rows is not None and len(new) == len(sifted.places):
+        if rows is not None and len(new) == len(deduplicated.places):
             self._appender.add_send(
                 (peer, request, queue_id, first_offset, rows), wait_durable=wait_durable
             )
             return
-        all_of_it = [where if isinstance(where, Stored) else new[where] for where in sifted.places]
+        all_of_it = [
+            where if isinstance(where, Stored) else new[where] for where in deduplicated.places
+        ]
         self._guard.dropped += len(all_of_it) - len(new)
         scattered = Scattered(
             [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]

@@ -5,7 +5,7 @@ A copy of the message waits in ``SCHEDULE_TOPIC_XXXX``, each time with the next 
 unless the request names one; when it is due, it is delivered to ``%RETRY%group``
 (scheduled/delaylevels.py). After the maximum number of retries it is stored in ``%DLQ%group``, for
 an operator to look at. A client that cannot send a message back sends the whole message to
-``%RETRY%group``; send/handler.py does the same with it.
+``%RETRY%group``; handler.py does the same with it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,16 @@ from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
-    from cometmq.broker.acknowledgement import Appender
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.context import BrokerContext
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled.delaylevels import DelayLevels
-    from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics.table import TopicTable
     from cometmq.message.record import Record
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import SubscriptionGroupConfig
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import ConsumerSendMsgBack
-    from cometmq.store.messagestore import MessageStore
+
 
 log = logging.getLogger(__name__)
 
@@ -53,26 +49,15 @@ FIRST_LEVEL: Final = 3
 class SendBackHandler:
     """Serves CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        appender: Appender,
-        topics: TopicTable,
-        groups: GroupTable,
-        levels: DelayLevels,
-        stats: BrokerStats,
-        hooks: SendHooks,
-    ) -> None:
+    def __init__(self, context: BrokerContext, *, levels: DelayLevels, hooks: SendHooks) -> None:
         self._hooks = hooks
-        self._config = config
-        self._store = store
-        self._appender = appender
-        self._topics = topics
-        self._groups = groups
+        self._config = context.config
+        self._store = context.store
+        self._appender = context.appender
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
         self._levels = levels
-        self._stats = stats
+        self._stats = context.stats
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

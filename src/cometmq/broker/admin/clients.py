@@ -1,6 +1,8 @@
-"""Requests of administrators that the broker passes on to consumers (upstream:
-AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus). Request codes of the
-administrator and of the broker, and the answer:
+"""Connected clients for administrators: the producers of groups, and requests that the broker
+passes on to consumers (upstream: ProducerManager.java, AdminBrokerProcessor.callConsumer,
+Broker2Client.getConsumeStatus). Members serves the connections of consumers.
+
+Request codes of the administrator and of the broker, and the answer:
 
     223 -> 221 to one or all consumers of a group    offsets of each, joined into one answer
     307 -> 307 to one consumer                       its running info, passed on unchanged
@@ -16,9 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.broker.lookup import find_bytes
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest, ClientError, CometError, RequestTimedOut
 from cometmq.message.ids import decode_offset_id
-from cometmq.protocol.bodies import ClientStatusRead, ConsumerStatus, queue_table
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ClientStatusRead,
+    ConsumerStatus,
+    ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
+    queue_table,
+)
 from cometmq.protocol.codes import VERSION_3_1_8, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import (
     REQUEST_DIALECT_MAX_BYTES,
@@ -30,14 +41,18 @@ from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetConsumerStatus
 
 if TYPE_CHECKING:
-    from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.consumers.members import Members
-    from cometmq.broker.consumers.membertable import Member
+    from cometmq.broker.consumers.members import Member
+    from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, Header
-    from cometmq.store.messagestore import MessageStore
+    from cometmq.protocol.headers import (
+        ConsumeMessageDirectly,
+        GetConsumerRunningInfo,
+        Header,
+        ProducerGroup,
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +67,61 @@ MAX_WAITING_BYTES: Final = 16 << 20
 MAX_READS: Final = 2
 
 
+class ClientAdmin:
+    """Serves GET_PRODUCER_CONNECTION_LIST and GET_ALL_PRODUCER_INFO."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._members = context.tables.members
+        self._clock = context.clock
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+        }
+
+    def producers(self, _peer: Peer, request: Request[ProducerGroup]) -> Reply:
+        """Return the connections of one producer group."""
+        name = request.header.producer_group
+        members = self._members.table.producers.get(name)
+        if members is None:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        clients = [
+            ClientConnection(member.client_id, peer.address, member.language, member.version)
+            for peer, member in members.items()
+        ]
+        return Reply(body=encode_json(ProducerConnections(clients)))
+
+    async def all_producers(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Return the connections of every producer group."""
+        slices = Slices(self._clock)
+        # Heartbeat times are monotonic; tools expect wall-clock times.
+        began_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        data: dict[str, list[ProducerInfo]] = {}
+        for group, members in list(self._members.table.producers.items()):
+            data[group] = [
+                ProducerInfo(
+                    member.client_id,
+                    peer.address,
+                    member.language,
+                    member.version,
+                    began_ms + member.seen_ms,
+                )
+                for peer, member in members.items()
+            ]
+            await slices.pause()
+        return Reply(body=encode_json(ProducerTable(data)))
+
+
 class RelayHandler:
     """Serves INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GET_CONSUMER_RUNNING_INFO and
     CONSUME_MESSAGE_DIRECTLY."""
 
-    def __init__(self, *, config: BrokerConfig, store: MessageStore, members: Members) -> None:
-        self._config = config
-        self._store = store
-        self._members = members
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.config
+        self._store = context.store
+        self._members = context.tables.members
         self._reads = asyncio.Semaphore(MAX_READS)
         self._waiting_bytes = 0
 

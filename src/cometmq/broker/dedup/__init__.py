@@ -1,1 +1,0 @@
-"""Detection of repeated sends by their unique keys, within a window of time."""
