@@ -12,6 +12,8 @@ import os
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from cometmq.acl.control import AccessControl
+from cometmq.acl.files import AclFiles
 from cometmq.broker.acknowledgement import Appender
 from cometmq.broker.admin.handlers import admin_parts
 from cometmq.broker.config import resolve
@@ -245,12 +247,14 @@ class Broker:
         self._build_transactions(directory)
         self._load_tables(directory)
         self._build_outgoing()
+        self.access = self._make_access()
         handlers = self._handlers()
         self.router = Router(
             Side.BROKER,
             handlers,
             tasks=tasks,
             remote_admin=config.remote_admin_enable,
+            access=self.access,
             takers=self._takers() if CORE == "compiled" else {},
         )
         self.lookout = self._make_lookout()
@@ -332,6 +336,13 @@ class Broker:
         return RepeatGuard(
             config=self.config, store=self.store, topics=self.topics, clock=self.clock
         )
+
+    def _make_access(self) -> AccessControl | None:
+        """Return access control with its files read. Raise AclDenied if one cannot be used."""
+        if not self.config.acl_enable:
+            return None
+        home = self.config.rocketmq_home or self._store_config.store_path_root_dir
+        return AccessControl(AclFiles(home, self.clock.wall_ms), self.clock)
 
     def _make_lookout(self) -> BusyPoll | None:
         if not self.config.lookout_micros:
@@ -430,6 +441,7 @@ class Broker:
                 self.context,
                 delivery=self.delay,
                 facts=self._facts,
+                access=self.access,
                 store_address=join(resolve(self.config.broker_ip1), self.port),
             ),
             PromotionAdmin(
@@ -468,6 +480,8 @@ class Broker:
         keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
         keep(self.stored_filters.clean_forever, name="clean consumer filters", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
+        if self.access is not None:
+            keep(self.access.watch, name="watch acl files", clock=clock)
         if not self.config.is_slave:
             keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
             self.timers.start(self._tasks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.admin.acl import AclAdmin
 from cometmq.broker.admin.broker import BrokerAdmin, StoreAdmin
 from cometmq.broker.admin.groups import ClientAdmin, GroupAdmin
 from cometmq.broker.admin.longanswers import LongAnswers
@@ -15,6 +16,7 @@ from cometmq.broker.lookup import QueryHandler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.acl.control import AccessControl
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
     from cometmq.net.router import HandlerPart
@@ -25,11 +27,13 @@ def admin_parts(
     *,
     delivery: DelayDelivery,
     facts: Callable[[], dict[str, str]],
+    access: AccessControl | None,
     store_address: str,
 ) -> tuple[HandlerPart, ...]:
     """Return the handlers that serve operators and their tools.
 
-    ``facts`` returns further entries for the runtime information; ``store_address`` is the
+    ``facts`` returns further entries for the runtime information; ``access`` is None without
+    access control; ``store_address`` is the
     broker's "ip:port" in answers.
     """
     config, clock, store, stats = context.config, context.clock, context.store, context.stats
@@ -73,6 +77,7 @@ def admin_parts(
             members=members,
             answers=answers,
         ),
+        AclAdmin(config, access, store_address),
         RelayHandler(config=config, store=store, members=members),
         ClientAdmin(members=members, clock=clock),
     )
