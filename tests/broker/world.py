@@ -336,6 +336,6 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
                 store=parts.store,
             ),
             SendBackHandler(context, levels=parts.levels, hooks=SendHooks()),
-            AdminService(context, delay=parts.delivery, described=()),
+            AdminService(context, delay=parts.delivery, access=None, described=()),
         )
     )

@@ -63,9 +63,9 @@ class Driver:
         assert isinstance(facts, list)
         return [row for row in facts if isinstance(row, dict)]
 
-    def mqadmin(self, *arguments: str) -> str:
-        """What an mqadmin command prints."""
-        printed = self.ask("mqadmin", arguments=arguments)
+    def mqadmin(self, *arguments: str, **account: str) -> str:
+        """What an mqadmin command prints; `account` are its accessKey and secretKey."""
+        printed = self.ask("mqadmin", arguments=arguments, **account)
         assert isinstance(printed, str)
         return printed
 

@@ -279,7 +279,7 @@ def test_a_charge_is_given_back_once() -> None:
     assert memory.held_bytes == memory.budget.held_bytes == 0
 
 
-@pytest.mark.parametrize("field", ["charge", "-charge", "codec", "-body"])
+@pytest.mark.parametrize("field", ["charge", "-charge", "codec", "-body", "fields", "-fields"])
 def test_no_header_sets_what_only_the_server_may(field: str) -> None:
     memory = PeerMemory(MemoryBudget(MIB))
     connection: Connection[int] = Connection(account=memory)

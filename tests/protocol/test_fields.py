@@ -1,23 +1,13 @@
-"""Fields in every spelling that clients use, and signatures of requests."""
+"""Fields in every spelling that clients use."""
 
 import contextlib
-from base64 import b64encode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.fields import (
-    Account,
-    Flag,
-    from_ext,
-    signature,
-    signed,
-    stringify,
-    to_ext,
-    truth,
-)
+from cometmq.protocol.fields import Flag, from_ext, stringify, to_ext, truth
 from cometmq.protocol.headers import (
     GetBrokerConfigResponse,
     Topic,
@@ -98,34 +88,3 @@ names = st.sampled_from(["topic", "queueId", "a", "b", "e", "offset", "brokerId"
 def test_any_text_is_read_or_refused(cls: type[Topic], ext: dict[str, str]) -> None:
     with contextlib.suppress(BadRequest):
         assert isinstance(from_ext(cls, ext), cls)
-
-
-# The second case of RFC 2202.
-KEY = "Jefe"
-EXPECTED = b64encode(bytes.fromhex("effcdf6ae5eb2fa2d27416d5f184df9c259a7c79")).decode()
-
-
-def test_values_are_signed_in_the_order_of_their_names_and_then_the_body() -> None:
-    ext = {"b": "ya want ", "A": "what do ", "c": "for "}
-    assert signature(KEY, ext, b"nothing?") == EXPECTED
-
-
-def test_a_signature_does_not_sign_itself() -> None:
-    ext = {"A": "what do ya want for nothing?", "Signature": "anything"}
-    assert signature(KEY, ext) == EXPECTED
-
-
-def test_who_signs_is_signed_too() -> None:
-    account = Account("what do ", KEY)
-    assert signed(account, {"b": "ya want for "}, b"nothing?") == {
-        "AccessKey": "what do ",
-        "Signature": EXPECTED,
-    }
-
-
-def test_texts_are_utf_8() -> None:
-    assert signature(KEY, {"a": "ä"}) == signature(KEY, {}, "ä".encode())
-
-
-def test_the_secret_key_is_not_printed() -> None:
-    assert "Jefe" not in repr(Account("who", KEY))

@@ -27,7 +27,7 @@ from cometmq.broker.pull import PullService
 from cometmq.broker.replication import Addresses, ReplicationService, forget_notes
 from cometmq.broker.scheduled import ScheduleService
 from cometmq.broker.send import SendAnswers, SendService
-from cometmq.broker.serving import busy_poll, make_router
+from cometmq.broker.serving import access_control, busy_poll, make_router
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import TableDirectory, warn_of_missing
 from cometmq.broker.topics import TopicService
@@ -185,8 +185,10 @@ class Broker:
         self.pull = PullService(
             context, hooks=self.consume_hooks, role=self.replication.part, watchdog=self.watchdog
         )
+        self.access = access_control(context)
         self.admin = AdminService(
             context,
+            access=self.access,
             delay=self.scheduled.delay,
             described=(
                 self.transactions,
@@ -242,6 +244,7 @@ class Broker:
             context,
             services,
             takers=self.send.takers() | self.pull.takers(),
+            access=self.access,
             master=self.replication.part.where,
         )
         self.lookout = busy_poll(context)
@@ -274,6 +277,8 @@ class Broker:
         keep, clock = self._tasks.keep, self.clock
         keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
+        if self.access is not None:
+            keep(self.access.watch, name="watch acl files", clock=clock)
         self.pull.start()
         self.consumers.start()
         if not self.config.is_slave:

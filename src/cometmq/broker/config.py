@@ -126,6 +126,8 @@ class BrokerConfig:
     recall_message_enable: bool = True
     default_query_max_num: int = 32
     lookout_micros: int = 150
+    acl_enable: bool = False
+    rocketmq_home: str = ""
     drop_repeated_ids_topics: str = ""
     drop_repeated_ids_window_minutes: int = 60
     drop_repeated_ids_max: int = 2_000_000
@@ -227,7 +229,7 @@ LIVE: Final = frozenset(
 
 #: Keys that tune threads, pools and files of the Java broker, but not its behaviour.
 _IGNORED: Final = """
-    rocketmqHome registerBrokerTimeoutMills highSpeedMode transferMsgByHeap isolateLogEnable
+    registerBrokerTimeoutMills highSpeedMode transferMsgByHeap isolateLogEnable
     sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
     processReplyMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
     clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums
@@ -270,7 +272,6 @@ _IGNORED: Final = """
 
 #: Keys that are accepted only with values that need no missing feature.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
-    "aclEnable": ("false",),
     "enableDLegerCommitLog": ("false",),
     "duplicationEnable": ("false",),
     "enableConsumeQueueExt": ("false",),

@@ -1,9 +1,12 @@
-"""Requests on their way to the parts of a broker: the router, and busy polling for the next one."""
+"""Requests on their way to the parts of a broker: access control, the router, and busy polling for
+the next one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.acl.control import AccessControl
+from cometmq.acl.files import AclFiles
 from cometmq.broker.replication import as_slave
 from cometmq.net.eventloop import BusyPoll
 from cometmq.net.router import Router, handlers_of
@@ -22,14 +25,17 @@ if TYPE_CHECKING:
 def make_router(
     context: BrokerContext,
     parts: Iterable[HandlerPart],
+    *,
     takers: Mapping[int, TakeFrames[Peer]],
+    access: AccessControl | None,
     master: Callable[[], str],
 ) -> Router:
     """Return the router to the handlers of all parts; on a slave, what only a master may serve is
     refused.
 
-    ``takers`` take many requests from a connection at once, by request code. ``master`` returns the
-    address of a slave's master.
+    ``takers`` take many requests from a connection at once, by request code. ``access`` decides
+    who may send what; None without access control. ``master`` returns the address of a slave's
+    master.
     """
     config, handlers = context.config, handlers_of(parts)
     if config.is_slave:
@@ -39,8 +45,20 @@ def make_router(
         handlers,
         tasks=context.tasks,
         remote_admin=config.remote_admin_enable,
+        access=access,
         takers=takers if CORE == "compiled" and not config.is_slave else {},
     )
+
+
+def access_control(context: BrokerContext) -> AccessControl | None:
+    """Return access control with its files read; None without ``aclEnable``.
+
+    Raises AclDenied, which names the file, if one cannot be used.
+    """
+    if not context.config.acl_enable:
+        return None
+    home = context.config.rocketmq_home or context.store.config.store_path_root_dir
+    return AccessControl(AclFiles(home, context.clock.wall_ms), context.clock)
 
 
 def busy_poll(context: BrokerContext) -> BusyPoll | None:

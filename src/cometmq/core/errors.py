@@ -6,6 +6,7 @@
     │   ├── LocalProtocolError        we would have sent something illegal (our bug)
     │   └── RemoteProtocolError       the peer sent something illegal
     │       └── BadRequest            one request is illegal; only that request fails
+    ├── AclDenied                     an account may not send this request, or a rule is wrong
     ├── StoreError                    the store cannot do what was asked
     │   ├── StoreCorrupt              bytes on disk contradict each other
     │   ├── StoreFull                 no room on the device
@@ -69,6 +70,13 @@ class BadRequest(RemoteProtocolError):
     def __init__(self, code: int, remark: str) -> None:
         self.code = code
         super().__init__(remark)
+
+
+class AclDenied(CometError):
+    """Access control refuses a request, or an access control rule is invalid.
+
+    The code for the peer is SYSTEM_ERROR, as a 4.9 broker answers (upstream: AclException.java).
+    """
 
 
 class StoreError(CometError):

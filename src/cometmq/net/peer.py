@@ -101,6 +101,11 @@ class RequestRouter(Protocol):
         ...
 
     @property
+    def keep_fields(self) -> bool:
+        """True if requests need their header fields as text, too."""
+        ...
+
+    @property
     def hooks(self) -> Sequence[object]:
         """Hooks of all requests; while there are any, requests are served one by one."""
         ...
@@ -149,7 +154,9 @@ class Peer(asyncio.Protocol):
         self._budget = process_budget() if budget is None else budget
         self.memory = PeerMemory(self._budget, self._loop, self._pause_reading, self._read_again)
         self._connection: Connection[Waiter] = Connection(
-            account=self.memory, max_header_bytes=MAX_HEADER_BYTES
+            account=self.memory,
+            max_header_bytes=MAX_HEADER_BYTES,
+            keep_fields=router.keep_fields,
         )
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
@@ -175,6 +182,11 @@ class Peer(asyncio.Protocol):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "congested" if self.congested else "open"
         return f"<Peer {self.address} {state} backlog={len(self._backlog)}>"
+
+    @property
+    def host(self) -> str:
+        """IP address of the other side, without the port."""
+        return self.address.rpartition(":")[0].strip("[]")
 
     @property
     def buffered_bytes(self) -> int:

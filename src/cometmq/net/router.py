@@ -76,7 +76,8 @@ class Router:
 
     ``handlers`` are by request code; a handler must be a coroutine function if and only if the
     registry puts its code into the TASK lane. ``remote_admin`` accepts requests that change the
-    configuration from other machines too. ``takers`` are by request code, too: a taker gets the
+    configuration from other machines too. ``access`` decides who may send what; it replaces that
+    rule. ``takers`` are by request code, too: a taker gets the
     undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not take
     to the handlers.
     """
@@ -88,17 +89,22 @@ class Router:
         *,
         tasks: Tasks,
         remote_admin: bool = False,
+        access: RpcHook | None = None,
         takers: Mapping[int, TakeFrames[Peer]] | None = None,
     ) -> None:
         self.takers = {b"%d" % code: take for code, take in (takers or {}).items()}
-        self.hooks: list[RpcHook] = []
+        self.hooks: list[RpcHook] = [] if access is None else [access]
+        #: Access control checks signatures, which are made of the fields as text.
+        self.keep_fields = access is not None
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}
         self._task_handlers: dict[int, TaskHandler] = {}
         if unknown := handlers.keys() - REGISTRY.keys():
             raise TypeError(f"request codes without a row in protocol/registry.py: {unknown}")
         self._guarded: frozenset[int] = frozenset(
-            code for code in handlers if REGISTRY[code].mutates and not remote_admin
+            code
+            for code in handlers
+            if REGISTRY[code].mutates and not remote_admin and access is None
         )
         for code, handler in handlers.items():
             spec = REGISTRY[code]

@@ -289,6 +289,26 @@ class Heartbeat(Body, frozen=True):
     consumer_data_set: tuple[ConsumerData, ...] = ()
 
 
+class AccountEntry(Body, frozen=True):
+    """One account of access control (upstream: PlainAccessConfig.java)."""
+
+    access_key: str
+    secret_key: str
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+class AclConfig(Body, frozen=True):
+    """Response body of 54 (GET_BROKER_CLUSTER_ACL_CONFIG)."""
+
+    global_white_addrs: list[str]
+    plain_access_configs: list[AccountEntry]
+
+
 class ConsumerIds(Body, frozen=True):
     """Response body of 38 (GET_CONSUMER_LIST_BY_GROUP)."""
 

@@ -32,6 +32,8 @@ from cometmq.protocol.registry import FAST_DECODERS, decode_fields
 from cometmq.speedups import settle_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.protocol.frame import Account
     from cometmq.protocol.headers import Header
     from cometmq.speedups.plain.requests import Waiting
@@ -47,6 +49,7 @@ CHARGED_BODY_BYTES: Final = 4_096
 _TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
+_NO_DECODERS: Final[dict[bytes, Callable[[bytes], Request[Any]]]] = {}
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -87,11 +90,13 @@ Event = Request[Any] | Rejected | Answered[T]
 class Connection(Framer, Generic[T]):
     """Protocol state of one connection; ``T`` is the owner's token for a request that it sent.
 
-    Large requests are charged to ``account``.
+    Large requests are charged to ``account``. With ``keep_fields`` requests have their header
+    fields as text, too, which signatures are made of.
     """
 
     __slots__ = (
         "_account",
+        "_keep_fields",
         "_language",
         "_next_opaque",
         "_pending",
@@ -104,8 +109,10 @@ class Connection(Framer, Generic[T]):
         *,
         account: Account | None = None,
         max_header_bytes: int = MAX_FRAME_BYTES,
+        keep_fields: bool = False,
     ) -> None:
         super().__init__(max_header_bytes)
+        self._keep_fields = keep_fields
         self._account = account
         self._language = language
         self._next_opaque = 0
@@ -127,7 +134,7 @@ class Connection(Framer, Generic[T]):
             raise self.broken
         events: list[Event[T]] = []
         append = events.append
-        fast = FAST_DECODERS
+        fast = _NO_DECODERS if self._keep_fields else FAST_DECODERS
         for frame in self.take(limit):
             codec, header, body = frame
             if codec == JSON and header[:8] == b'{"code":':
@@ -182,8 +189,12 @@ class Connection(Framer, Generic[T]):
             # A new error: the traceback of the raised one would form a reference cycle with this
             # object.
             told = BadRequest(error.code, error.remark)
-            return Rejected(request_of(head, head.ext, codec, body), told)
+            rejected = request_of(head, head.ext, codec, body)
+            rejected.fields = head.ext
+            return Rejected(rejected, told)
         request = request_of(head, fields, codec, body)
+        if self._keep_fields:
+            request.fields = head.ext
         if len(header) >= CHARGED_HEADER_BYTES or len(body) >= CHARGED_BODY_BYTES:
             self._charge(request, header)
         return request

@@ -1,26 +1,15 @@
-"""Header fields: converts them between wire text and typed structs, and signs them.
+"""Converts header fields between their wire text and typed structs.
 
 On the wire every field is text, but clients vary. Java, Go and C++ send strings, ali-ons sends JSON
 numbers and booleans, C++ sends "" for missing values. A header struct declares :data:`Int32`,
 :data:`Int64`, ``str`` or :data:`Flag`. :func:`from_ext` accepts all of these forms; :func:`to_ext`
 writes only strings, because Go accepts nothing else.
-
-:func:`signed` adds the fields that prove to a broker which account sent the request:
-
-    content    values of all ext fields but Signature, in the order of their names; then the body
-    Signature  base64(HMAC-SHA1(secret key, content))
-
-The values are signed as they are in the frame, so both sides agree without parsing them (upstream:
-AclClientRPCHook.java, AclUtils.java).
 """
 
 from __future__ import annotations
 
-import hmac
 import re
-from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Final, TypeVar, get_args, get_origin
 
@@ -40,9 +29,6 @@ _BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header
 #: Any number that a Java client can print; longer ones exceed all bounds.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
-
-ACCESS_KEY: Final = "AccessKey"
-SIGNATURE: Final = "Signature"
 
 
 def truth(value: Flag) -> bool:
@@ -141,27 +127,3 @@ def _int_reader(bound: int) -> Callable[[str], int]:
         return value
 
     return read
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """Account that sends requests. The secret key is not part of its ``repr``."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-
-
-def signed(account: Account, ext: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
-    """Return the fields to add to ``ext``, so that the request is signed by the account."""
-    named = {**ext, ACCESS_KEY: account.access_key}
-    return {
-        ACCESS_KEY: account.access_key,
-        SIGNATURE: signature(account.secret_key, named, body),
-    }
-
-
-def signature(secret_key: str, ext: Mapping[str, str], body: bytes = b"") -> str:
-    """Return the value of ``Signature`` for a request with these fields and this body."""
-    values = [ext[name] for name in sorted(ext) if name != SIGNATURE]
-    content = "".join(values).encode() + body
-    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode("ascii")

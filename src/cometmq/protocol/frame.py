@@ -101,13 +101,14 @@ class Request(
     Struct,
     Generic[H],
     gc=False,
-    rename={"header": "extFields", "body": "-body", "charge": "-charge"},
+    rename={"header": "extFields", "body": "-body", "charge": "-charge", "fields": "-fields"},
 ):
     """One received request.
 
     ``header`` is the struct of its code, or a dict for codes that the registry lacks. ``codec`` is
     the peer's, and used for the response. ``charge`` accounts for the memory of a large request as
-    long as it is referenced; no header can set it.
+    long as it is referenced. ``fields`` are the header fields as text, as received, if the
+    connection keeps them. No header can set these two.
     """
 
     code: Int32
@@ -120,6 +121,7 @@ class Request(
     body: bytes = b""
     codec: int = JSON
     charge: Charge | None = None
+    fields: dict[str, str] | None = None
 
     def drop_body(self) -> None:
         """Release the memory of the body, because a waiting request does not need it."""

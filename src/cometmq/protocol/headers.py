@@ -475,6 +475,48 @@ class RegisterBrokerResponse(Header):
     master_addr: str | None = None
 
 
+class ChangeAccount(Header):
+    """Request header of 50 (UPDATE_AND_CREATE_ACL_CONFIG); permissions are lists with commas
+    (upstream: CreateAccessConfigRequestHeader.java)."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: Flag = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class AccountKey(Header):
+    """Request header of 51 (DELETE_ACL_CONFIG)."""
+
+    access_key: str
+
+
+class AclVersionResponse(Header):
+    """Response header of 52 (GET_BROKER_CLUSTER_ACL_INFO).
+
+    ``version`` is that of the default file, ``all_acl_file_version`` a map by path; both are JSON
+    (upstream: GetBrokerAclConfigResponseHeader.java).
+    """
+
+    version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    all_acl_file_version: str | None = None
+
+
+class ChangeWhiteList(Header):
+    """Request header of 53 (UPDATE_GLOBAL_WHITE_ADDRS_CONFIG); a list with commas (upstream:
+    UpdateGlobalWhiteAddrsConfigRequestHeader.java)."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
 class BrokerIdentity(Header):
     """Request header of 104 (UNREGISTER_BROKER) and 322 (QUERY_DATA_VERSION)."""
 

@@ -98,6 +98,13 @@ _BROKER: Final = (
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
     CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
     CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
+    CodeSpec(Code.UPDATE_AND_CREATE_ACL_CONFIG, h.ChangeAccount, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.DELETE_ACL_CONFIG, h.AccountKey, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_BROKER_CLUSTER_ACL_INFO, h.NoFields, h.AclVersionResponse),
+    CodeSpec(
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, h.ChangeWhiteList, lane=Lane.TASK, mutates=True
+    ),
+    CodeSpec(Code.GET_BROKER_CLUSTER_ACL_CONFIG, h.NoFields),
     CodeSpec(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.GET_ALL_DELAY_OFFSET, h.NoFields, lane=Lane.TASK),
     CodeSpec(

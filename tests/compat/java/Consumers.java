@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -43,11 +44,13 @@ final class Consumers {
     /**
      * consume: id, namesrv, group, topic, filter; optional model, orderly, failTimes (a message is
      * refused until it was redelivered so often), maxReconsume, sql (the filter is SQL92), from (FIRST_OFFSET,
-     * LAST_OFFSET, TIMESTAMP with timestamp yyyyMMddHHmmss), strategy (see Strategies), namespace, hooks.
+     * LAST_OFFSET, TIMESTAMP with timestamp yyyyMMddHHmmss), strategy (see Strategies), namespace, hooks,
+     * accessKey with secretKey.
      */
     Object start(JSONObject command) throws Exception {
         String id = command.getString("id");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            command.getString("group"), Accounts.hook(command), new AllocateMessageQueueAveragely());
         prepare(consumer, id, command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf("CONSUME_FROM_" + command.getOrDefault("from", "FIRST_OFFSET")));
         if (command.containsKey("timestamp")) {

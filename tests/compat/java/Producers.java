@@ -24,8 +24,8 @@ final class Producers {
 
     /**
      * send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue,
-     * properties, timer (properties that only clients set), shard (the same value leads to the same queue), and for a new group namespace, packing (ZLIB, LZ4, ZSTD)
-     * and hooks.
+     * properties, timer (properties that only clients set), shard (the same value leads to the same queue), and for a new group namespace, packing (ZLIB, LZ4, ZSTD),
+     * hooks, and accessKey with secretKey.
      */
     Object send(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command);
@@ -86,7 +86,7 @@ final class Producers {
         if (producer == null) {
             // The constructor reads it, and there is no other way to say so.
             System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, command.getOrDefault("packing", "ZLIB").toString());
-            producer = new DefaultMQProducer(group);
+            producer = new DefaultMQProducer(group, Accounts.hook(command));
             producer.setNamespace(command.getString("namespace"));
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("producer" + started.size() + System.nanoTime());

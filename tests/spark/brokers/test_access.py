@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.protocol.fields import Account
+from cometmq.protocol.acl import Account
 from cometmq.spark.brokers.access import ReadFrom, addresses, parse
 from cometmq.spark.options import BadOption
 

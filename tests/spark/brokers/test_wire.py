@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cometmq.core.errors import BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.protocol.acl import Account, signature
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.fields import Account, signature
 from cometmq.protocol.frame import Head, Request, Response, decode_head
 from cometmq.protocol.framer import Framer
 from cometmq.protocol.headers import TopicQueue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.admin.acl import AclAdmin
 from cometmq.broker.admin.broker import BrokerAdmin, StoreAdmin
 from cometmq.broker.admin.clients import ClientAdmin, RelayHandler
 from cometmq.broker.admin.groups import GroupAdmin
@@ -15,6 +16,7 @@ from cometmq.net.router import handlers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cometmq.acl.control import AccessControl
     from cometmq.broker.admin.broker import Described
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class AdminService:
-    """What serves operators and their tools. The ``described`` parts that there are add to the
-    runtime information."""
+    """What serves operators and their tools. ``access`` is None without access control.
+    The ``described`` parts that there are add to the runtime information."""
 
     def __init__(
-        self, context: BrokerContext, *, delay: DelayDelivery, described: Sequence[Described | None]
+        self,
+        context: BrokerContext,
+        *,
+        delay: DelayDelivery,
+        access: AccessControl | None,
+        described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
         self._parts = (
@@ -37,6 +44,7 @@ class AdminService:
             GroupAdmin(context, delay),
             ProgressAdmin(context, answers),
             ResetHandler(context, answers),
+            AclAdmin(context, access),
             RelayHandler(context),
             ClientAdmin(context),
         )

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from cometmq.protocol.fields import Account
+from cometmq.protocol.acl import Account
 from cometmq.spark.options import (
     BadOption,
     Given,

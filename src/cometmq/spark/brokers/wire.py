@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, NotConnected, ProtocolError, RequestTimedOut
+from cometmq.protocol.acl import signed
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection
-from cometmq.protocol.fields import signed, to_ext
+from cometmq.protocol.fields import to_ext
 from cometmq.spark.brokers.access import tls_context
 
 if TYPE_CHECKING:
-    from cometmq.protocol.fields import Account
+    from cometmq.protocol.acl import Account
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
     from cometmq.spark.brokers.access import Access, Tls

@@ -1,0 +1,110 @@
+"""Access control of one server: checks each request before it is served, and follows its files.
+
+The rules are read at the start, in a thread, and again within :data:`POLL_MS` of a change of the
+files. A file that cannot be used is logged, and the rules before it stay in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.acl.requests import needs_admin, needs_of
+from cometmq.core.errors import AclDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.acl.files import AclContent, AclFiles
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.frame import Request
+
+log = logging.getLogger(__name__)
+
+#: Time between two looks at the files; upstream looks every 5 s.
+POLL_MS: Final = 1_000
+
+
+class AccessControl:
+    """Hook of a router that refuses what the rules do not allow.
+
+    ``only_changes`` limits it to requests that change the server, for a name server. ``read`` must
+    end before the server accepts connections.
+    """
+
+    def __init__(self, files: AclFiles, clock: Clock, *, only_changes: bool = False) -> None:
+        self._files = files
+        self._clock = clock
+        self._only_changes = only_changes
+        self._changing = asyncio.Lock()
+        self._fingerprint = files.fingerprint()
+        self.content: AclContent = files.read()
+        self._report()
+
+    @property
+    def default_path(self) -> str:
+        """Path of the file that gets new accounts."""
+        return self._files.default_path
+
+    # ------------------------------------------------------------------------------- as an RpcHook
+
+    def before(self, peer: Peer, request: Request[Any]) -> None:
+        """Raise AclDenied if the sender may not send this request."""
+        code = request.code
+        changes = needs_admin(code)
+        if self._only_changes and not changes:
+            return
+        fields = request.fields or {}
+        try:
+            account = self.content.rules.authenticate(peer.host, fields, request.body)
+            if account is not None:
+                needs = needs_of(code, fields, request.body)
+                account.check(code, needs, needs_admin=changes)
+        except AclDenied as error:
+            log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)
+            raise
+
+    def after(self, peer: Peer, request: Request[Any], code: int) -> None:
+        """Do nothing: access is decided before a request is served."""
+
+    # ------------------------------------------------------------------------------------- changes
+
+    async def watch(self) -> None:
+        """Read the files again whenever one of them has changed; runs until it is cancelled."""
+        while True:
+            await self._clock.sleep_ms(POLL_MS)
+            async with self._changing:
+                await self._look()
+
+    async def change(self, change: Callable[[AclFiles], object]) -> object:
+        """Run a change of the files, put it in force and return its result."""
+        async with self._changing:
+            result = await asyncio.to_thread(change, self._files)
+            await self._look()
+        return result
+
+    async def _look(self) -> None:
+        fingerprint = await asyncio.to_thread(self._files.fingerprint)
+        if fingerprint == self._fingerprint:
+            return
+        self._fingerprint = fingerprint
+        try:
+            self.content = await asyncio.to_thread(self._files.read)
+        except AclDenied as error:
+            log.error("acl files not in force reason=%s", error)
+            return
+        self._report()
+
+    def _report(self) -> None:
+        rules = self.content.rules
+        for warning in self.content.warnings:
+            log.warning("acl account ignored reason=%s", warning)
+        if not rules.accounts and not rules.white_list:
+            log.warning(
+                "acl refuses every request reason=no account in %s", self._files.default_path
+            )
+        log.info(
+            "acl in force accounts=%d white_list=%d", len(rules.accounts), len(rules.white_list)
+        )

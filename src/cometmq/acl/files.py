@@ -1,0 +1,265 @@
+"""The ACL files of a server: ``conf/plain_acl.yml`` and every YAML file below ``conf/acl``.
+
+    globalWhiteRemoteAddresses:      # patterns of addresses (addresses.py)
+      - 10.10.103.*
+    accounts:
+      - accessKey: rocketmq2         # at least 7 characters, like the secret
+        secretKey: 12345678
+        whiteRemoteAddress: 192.168.1.*
+        admin: false
+        defaultTopicPerm: DENY       # DENY, PUB, SUB or PUB|SUB
+        defaultGroupPerm: SUB
+        topicPerms:
+          - orders=PUB|SUB
+        groupPerms:
+          - payments=SUB
+    dataVersion:                     # written by each change over the protocol
+      - counter: 2
+        timestamp: 1700000000000
+
+Upstream: PlainPermissionManager.java. A changed file is read again; while it is invalid, the rules
+before it stay in force. A change over the protocol is written to a file of its own and renamed, so
+a file is either as before or whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cometmq.acl.rules import AclRules, parse_account, parse_rules
+from cometmq.core.errors import AclDenied
+
+#: A file over this size is refused, so that reading it takes a bounded time.
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+DEFAULT_FILE: Final = os.path.join("conf", "plain_acl.yml")
+DIRECTORY: Final = os.path.join("conf", "acl")
+_SUFFIXES: Final = (".yml", ".yaml")
+
+Document = dict[str, Any]
+#: Path, size, time of change and inode of each file.
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """Version of one file (upstream: DataVersion)."""
+
+    counter: int = 0
+    timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AclContent:
+    """What the files of one moment say; ``documents`` are their parsed content by path."""
+
+    rules: AclRules
+    documents: Mapping[str, Document]
+    versions: Mapping[str, FileVersion]
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChange:
+    """Values to set in an account; None and empty values leave what the file has."""
+
+    access_key: str
+    secret_key: str | None = field(default=None, repr=False)
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: Sequence[str] = ()
+    group_perms: Sequence[str] = ()
+
+    def apply(self, entry: Document) -> Document:
+        """Return the entry of a file with the values set."""
+        wanted = {
+            "accessKey": self.access_key,
+            "secretKey": self.secret_key,
+            "whiteRemoteAddress": self.white_remote_address,
+            "admin": self.admin,
+            "defaultTopicPerm": self.default_topic_perm,
+            "defaultGroupPerm": self.default_group_perm,
+            "topicPerms": list(self.topic_perms),
+            "groupPerms": list(self.group_perms),
+        }
+        return entry | {key: value for key, value in wanted.items() if value not in (None, "", [])}
+
+
+class AclFiles:
+    """Reads and changes the ACL files below a directory. Every method blocks on the file system."""
+
+    def __init__(self, home: str, wall_ms: Callable[[], int]) -> None:
+        self._home = os.path.abspath(home)
+        self._wall_ms = wall_ms
+
+    @property
+    def default_path(self) -> str:
+        """Path of the file that gets new accounts."""
+        return os.path.join(self._home, DEFAULT_FILE)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a value that differs after any of the files was changed, added or removed."""
+        found = []
+        for path in self._paths():
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(path)
+                found.append((path, status.st_size, status.st_mtime_ns, status.st_ino))
+        return tuple(found)
+
+    def read(self) -> AclContent:
+        """Read all files. Raise AclDenied, which names the file, if one cannot be read or used."""
+        documents: dict[str, Document] = {}
+        for path in self._paths():
+            with contextlib.suppress(FileNotFoundError):
+                documents[path] = _read_document(path)
+        rules, warnings = parse_rules(documents)
+        versions = {path: _version(document) for path, document in documents.items()}
+        return AclContent(rules, documents, versions, warnings)
+
+    def put_account(self, change: AccountChange) -> None:
+        """Create an account in the default file, or change it in the file that has it.
+
+        Raises AclDenied if the account would be invalid.
+        """
+        documents = self.read().documents
+        path, document, place = self._find(documents, change.access_key)
+        accounts = list(document.get("accounts") or [])
+        entry = change.apply(accounts[place] if place >= 0 else {})
+        parse_account(entry)
+        if place >= 0:
+            del accounts[place]
+        accounts.append(entry)
+        self._write(path, document | {"accounts": accounts})
+
+    def delete_account(self, access_key: str) -> bool:
+        """Remove an account; return False if no file has it."""
+        path, document, place = self._find(self.read().documents, access_key)
+        if place < 0:
+            return False
+        accounts = list(document["accounts"])
+        del accounts[place]
+        self._write(path, document | {"accounts": accounts})
+        return True
+
+    def set_white_list(self, patterns: Iterable[str], path: str | None = None) -> None:
+        """Replace the global white list of a file, by default of the default file.
+
+        Raises AclDenied for an invalid pattern, and for a path that is none of the ACL files.
+        """
+        documents = self.read().documents
+        path = os.path.abspath(path) if path else self.default_path
+        if path != self.default_path and path not in documents:
+            raise AclDenied(f"{path} is none of the ACL files below {self._home}")
+        document = documents.get(path, {}) | {"globalWhiteRemoteAddresses": list(patterns)}
+        parse_rules({path: document})
+        self._write(path, document)
+
+    def _paths(self) -> list[str]:
+        """Return the paths in the order in which accounts are looked up, as upstream."""
+        found = []
+        for directory, below, names in os.walk(os.path.join(self._home, DIRECTORY)):
+            below.sort()
+            found += [
+                os.path.join(directory, name) for name in sorted(names) if name.endswith(_SUFFIXES)
+            ]
+        return [*found, self.default_path]
+
+    def _find(
+        self, documents: Mapping[str, Document], access_key: str
+    ) -> tuple[str, Document, int]:
+        """Return path and content of the file that has an account, and the account's place there.
+
+        The place is -1, and the file the default one, if no file has it.
+        """
+        for path, document in documents.items():
+            for place, entry in enumerate(document.get("accounts") or ()):
+                if str(entry.get("accessKey")) == access_key:
+                    return path, document, place
+        return self.default_path, documents.get(self.default_path, {}), -1
+
+    def _write(self, path: str, document: Document) -> None:
+        counter = _version(document).counter + 1
+        version = {"counter": counter, "timestamp": self._wall_ms()}
+        text = _yaml().safe_dump(
+            document | {"dataVersion": [version]}, sort_keys=False, allow_unicode=True
+        )
+        directory = os.path.dirname(path)
+        os.makedirs(directory, exist_ok=True)
+        mode = 0o600
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode & 0o777
+        handle, new_path = tempfile.mkstemp(dir=directory, prefix=".acl-")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(new_path, mode)
+            os.replace(new_path, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new_path)
+            raise
+        _sync_directory(directory)
+
+
+def _sync_directory(directory: str) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_document(path: str) -> Document:
+    yaml = _yaml()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise AclDenied(f"{path}: the file has more than {MAX_FILE_BYTES} characters")
+        document = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise AclDenied(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise AclDenied(f"{path}: is not YAML: {_place(error)}") from None
+    except RecursionError:
+        raise AclDenied(f"{path}: is nested too deeply") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise AclDenied(f"{path}: must have keys such as accounts at its top")
+    return document
+
+
+def _place(error: Exception) -> str:
+    """Return where YAML is invalid, without the text, which may be a secret."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "invalid"
+    return problem if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
+def _version(document: Document) -> FileVersion:
+    found = document.get("dataVersion")
+    first = found[0] if isinstance(found, list) and found else None
+    if not isinstance(first, dict):
+        return FileVersion()
+    counter, timestamp = first.get("counter"), first.get("timestamp")
+    return FileVersion(
+        counter if isinstance(counter, int) else 0, timestamp if isinstance(timestamp, int) else 0
+    )
+
+
+def _yaml() -> Any:
+    # Imported late: a server without ACL does not need it.
+    import yaml
+
+    return yaml

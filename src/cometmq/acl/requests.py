@@ -1,0 +1,117 @@
+"""What each request needs: the topics and groups that it touches, and whether only an
+administrator may send it.
+
+Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) leaves codes out that reach the same
+messages or settings: batches, lite pulls, queue locks, recalls, and most changes of settings. Here
+they need what the codes beside them need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.acl.rules import Permission
+from cometmq.core.errors import AclDenied, RemoteProtocolError
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.protocol.bodies import Heartbeat, QueueLockRequest, parse_client_body
+from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.registry import REGISTRY
+
+Needs = list[tuple[str, Permission]]
+_Reader = Callable[[Mapping[str, str], bytes], Needs]
+
+#: Codes besides those that change a server for which an account must be an administrator.
+_ADMIN_READS: Final = frozenset({Code.GET_BROKER_CLUSTER_ACL_CONFIG})
+
+
+def needs_admin(code: int) -> bool:
+    """Return whether only an administrator may send requests with this code."""
+    spec = REGISTRY.get(code)
+    return code in _ADMIN_READS or (spec is not None and spec.mutates)
+
+
+def needs_of(code: int, fields: Mapping[str, str], body: bytes) -> Needs:
+    """Return the topics, and groups as their retry topics, that a request needs permissions for.
+
+    Raises AclDenied if they cannot be told from its fields and body.
+    """
+    read = _READERS.get(code)
+    return [] if read is None else read(fields, body)
+
+
+def _group(name: str | None) -> tuple[str, Permission]:
+    return RETRY_PREFIX + (name or ""), Permission.SUB
+
+
+def _send(topic: str | None, group: str | None) -> Needs:
+    if topic is not None and topic.startswith(RETRY_PREFIX):
+        return [_group(group)]
+    return [(topic or "", Permission.PUB)]
+
+
+def _named(topic_field: str, group_field: str) -> _Reader:
+    return lambda fields, _body: _send(fields.get(topic_field), fields.get(group_field))
+
+
+def _consume(fields: Mapping[str, str], _body: bytes) -> Needs:
+    return [(fields.get("topic", ""), Permission.SUB), _group(fields.get("consumerGroup"))]
+
+
+def _read_topic(fields: Mapping[str, str], _body: bytes) -> Needs:
+    return [(fields.get("topic", ""), Permission.SUB)]
+
+
+def _read_group(fields: Mapping[str, str], _body: bytes) -> Needs:
+    return [_group(fields.get("consumerGroup"))]
+
+
+def _unregister(fields: Mapping[str, str], _body: bytes) -> Needs:
+    # A client unregisters its producer groups with the same code; they need no permission.
+    group = fields.get("consumerGroup")
+    return [_group(group)] if group else []
+
+
+def _send_back(fields: Mapping[str, str], _body: bytes) -> Needs:
+    return [_group(fields.get("group")), (fields.get("originTopic", ""), Permission.PUB)]
+
+
+def _heartbeat(_fields: Mapping[str, str], body: bytes) -> Needs:
+    try:
+        heartbeat = parse_client_body(body, Heartbeat)
+    except RemoteProtocolError as error:
+        raise AclDenied(f"the heartbeat cannot be read: {error}") from None
+    needs: Needs = []
+    for consumer in heartbeat.consumer_data_set:
+        needs.append(_group(consumer.group_name))
+        needs += [(each.topic, Permission.SUB) for each in consumer.subscription_data_set]
+    return needs
+
+
+def _locks(_fields: Mapping[str, str], body: bytes) -> Needs:
+    try:
+        return [_group(parse_client_body(body, QueueLockRequest).consumer_group)]
+    except RemoteProtocolError as error:
+        raise AclDenied(f"the queue locks cannot be read: {error}") from None
+
+
+def _recall(fields: Mapping[str, str], _body: bytes) -> Needs:
+    return [(fields.get("topic", ""), Permission.PUB)]
+
+
+_READERS: Final[Mapping[int, _Reader]] = {
+    Code.SEND_MESSAGE: _named("topic", "group"),
+    Code.SEND_MESSAGE_V2: _named("b", "a"),
+    Code.SEND_BATCH_MESSAGE: _named("b", "a"),
+    Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.PULL_MESSAGE: _consume,
+    Code.LITE_PULL_MESSAGE: _consume,
+    Code.QUERY_MESSAGE: _read_topic,
+    Code.HEART_BEAT: _heartbeat,
+    Code.UNREGISTER_CLIENT: _unregister,
+    Code.GET_CONSUMER_LIST_BY_GROUP: _read_group,
+    Code.UPDATE_CONSUMER_OFFSET: _consume,
+    Code.LOCK_BATCH_MQ: _locks,
+    Code.UNLOCK_BATCH_MQ: _locks,
+    Code.RECALL_MESSAGE: _recall,
+}

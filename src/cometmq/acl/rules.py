@@ -1,0 +1,224 @@
+"""Accounts, their permissions, and the decision whether a request is allowed.
+
+Decision, in this order (upstream: PlainPermissionManager.validate, checkPerm):
+
+    1. the remote address is on the global white list                        allowed
+    2. no access key, or no account of that name                             refused
+    3. the remote address is on the account's white list                     allowed
+    4. the signature is not the one of the account's secret                  refused
+    5. the request needs an administrator and the account is none            refused
+    6. a topic or group of the request lacks the permission, or, if the
+       account does not name it, the account's default lacks it              refused
+
+An administrator without any topic or group of its own passes step 6. Values are immutable; a change
+of the files makes a new :class:`AclRules` (files.py).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any, Final
+
+from cometmq.acl.addresses import AddressPattern, address_parts, parse_pattern
+from cometmq.core.errors import AclDenied
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, signature
+
+#: An access key and a secret key have at least this many characters.
+MIN_KEY_LENGTH: Final = 7
+#: Header field that clients up to 4.9.3 add after they have signed (upstream:
+#: MixAll.UNIQUE_MSG_QUERY_FLAG).
+UNSIGNED_FIELD: Final = "_UNIQUE_KEY_QUERY"
+
+
+class Permission(IntFlag):
+    """Permission for a topic or a group (upstream: Permission.java)."""
+
+    DENY = 1
+    PUB = 4
+    SUB = 8
+
+
+def parse_permission(text: str | None) -> Permission:
+    """Return the permission of a text such as "PUB|SUB"; any other text denies, as upstream."""
+    words = {word.strip() for word in (text or "").split("|")}
+    if words == {"PUB", "SUB"}:
+        return Permission.PUB | Permission.SUB
+    if len(words) == 1 and words <= {"PUB", "SUB"}:
+        return Permission[words.pop()]
+    return Permission.DENY
+
+
+@dataclass(frozen=True, slots=True)
+class AclAccount:
+    """One account. ``resources`` are its permissions by topic; a group stands as its retry topic.
+
+    The secret key is not part of its ``repr``.
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    white_list: AddressPattern
+    is_admin: bool
+    default_topic_permission: Permission
+    default_group_permission: Permission
+    resources: Mapping[str, Permission]
+
+    def check(
+        self, code: int, needs: Iterable[tuple[str, Permission]], *, needs_admin: bool
+    ) -> None:
+        """Check the permissions that a request needs for topics, and groups as retry topics.
+
+        Raises AclDenied, which names the topic or group, unless the account has all of them.
+        """
+        if needs_admin and not self.is_admin:
+            raise AclDenied(
+                f"Need admin permission for request code={code}, but "
+                f"accessKey={self.access_key[:64]} is not"
+            )
+        if self.is_admin and not self.resources:
+            return
+        for name, needed in needs:
+            held = self.resources.get(name)
+            if held is None:
+                is_group = name.startswith(RETRY_PREFIX)
+                held = self.default_group_permission if is_group else self.default_topic_permission
+            if held & Permission.DENY or not held & needed:
+                what = describe_resource(name)
+                raise AclDenied(f"No default permission for {what}")
+
+
+def describe_resource(name: str) -> str:
+    """Return how an answer names a topic, or a group given as its retry topic."""
+    group = name.removeprefix(RETRY_PREFIX)
+    return f"topic={name}" if group == name else f"group={group}"
+
+
+@dataclass(frozen=True, slots=True)
+class AclRules:
+    """All rules of a server."""
+
+    white_list: tuple[AddressPattern, ...] = ()
+    accounts: Mapping[str, AclAccount] = field(default_factory=dict)
+
+    def is_white_listed(self, host: str) -> bool:
+        """Return whether requests from ``host`` are allowed without an account."""
+        if not self.white_list:
+            return False
+        parts = address_parts(host)
+        return any(pattern.matches(parts) for pattern in self.white_list)
+
+    def authenticate(self, host: str, fields: Mapping[str, str], body: bytes) -> AclAccount | None:
+        """Return the account that signed a request; None if its address alone allows it.
+
+        ``fields`` are the header fields as text, as received. Raises AclDenied if neither is so.
+        """
+        if self.is_white_listed(host):
+            return None
+        access_key = fields.get(ACCESS_KEY)
+        if not access_key:
+            raise AclDenied("No accessKey is configured")
+        account = self.accounts.get(access_key)
+        if account is None:
+            raise AclDenied(f"No acl config for accessKey={access_key[:64]}")
+        if account.white_list.matches(address_parts(host)):
+            return None
+        if not _is_signed(account.secret_key, fields, body):
+            raise AclDenied(f"Check signature failed for accessKey={access_key[:64]}")
+        return account
+
+
+def _is_signed(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
+    received = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+    if hmac.compare_digest(signature(secret_key, fields, body).encode(), received):
+        return True
+    if UNSIGNED_FIELD not in fields:
+        return False
+    signed = {name: value for name, value in fields.items() if name != UNSIGNED_FIELD}
+    return hmac.compare_digest(signature(secret_key, signed, body).encode(), received)
+
+
+def parse_account(values: Mapping[str, Any]) -> AclAccount:
+    """Return the account of an entry of ``accounts`` in an ACL file.
+
+    Raises AclDenied, which names the field and never shows a secret.
+    """
+    access_key = _text(values, "accessKey")
+    secret_key = _text(values, "secretKey")
+    if len(access_key) < MIN_KEY_LENGTH:
+        raise AclDenied(
+            f"The accessKey={access_key} cannot be null and length should longer than 6"
+        )
+    if len(secret_key) < MIN_KEY_LENGTH:
+        raise AclDenied(
+            f"The secretKey of accessKey={access_key} cannot be null and length should longer "
+            "than 6"
+        )
+    return AclAccount(
+        access_key,
+        secret_key,
+        parse_pattern(_text(values, "whiteRemoteAddress")),
+        str(values.get("admin", "")).lower() == "true",
+        parse_permission(_text(values, "defaultTopicPerm")),
+        parse_permission(_text(values, "defaultGroupPerm")),
+        {
+            **_resources(values, "topicPerms", ""),
+            **_resources(values, "groupPerms", RETRY_PREFIX),
+        },
+    )
+
+
+def parse_rules(documents: Mapping[str, Mapping[str, Any]]) -> tuple[AclRules, list[str]]:
+    """Return the rules of several files, by their path, and warnings about accounts left out.
+
+    An access key counts in the first file that has it. Raises AclDenied, which names the file.
+    """
+    patterns: list[AddressPattern] = []
+    accounts: dict[str, AclAccount] = {}
+    warnings: list[str] = []
+    for path, document in documents.items():
+        try:
+            patterns += [
+                parse_pattern(str(text))
+                for text in _entries(document, "globalWhiteRemoteAddresses")
+            ]
+            for values in _entries(document, "accounts"):
+                if not isinstance(values, dict):
+                    raise AclDenied("an entry of accounts is not a set of fields")
+                account = parse_account(values)
+                if account.access_key in accounts:
+                    warnings.append(f"accessKey {account.access_key} is repeated in {path}")
+                else:
+                    accounts[account.access_key] = account
+        except AclDenied as error:
+            raise AclDenied(f"{path}: {error}") from None
+    return AclRules(tuple(patterns), accounts), warnings
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    return "" if value is None else str(value)
+
+
+def _entries(document: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = document.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise AclDenied(f"{key} must be a list")
+    return value
+
+
+def _resources(values: Mapping[str, Any], key: str, prefix: str) -> dict[str, Permission]:
+    found: dict[str, Permission] = {}
+    for entry in _entries(values, key):
+        name, equals, permission = str(entry).partition("=")
+        if not equals or not name.strip() or "=" in permission:
+            raise AclDenied(
+                f"{key}: {str(entry)!r} must have the form name=PERMISSION, as in orders=PUB|SUB"
+            )
+        found[prefix + name.strip()] = parse_permission(permission)
+    return found
