@@ -112,7 +112,7 @@ def test_defaults_apply_to_names_that_an_account_does_not_list() -> None:
     """A topic of its own counts before the default."""
     found = rules(defaultTopicPerm="DENY", topicPerms=["orders=PUB"])
     check(found, Code.SEND_MESSAGE, {"topic": "orders"})
-    with pytest.raises(AclDenied, match="No default permission for topic=other"):
+    with pytest.raises(AclDenied, match="No default permission for topic:other"):
         check(found, Code.SEND_MESSAGE, {"topic": "other"})
 
 
@@ -121,7 +121,7 @@ def test_an_administrator_without_own_topics_may_send_everything() -> None:
     check(rules(), Code.SEND_MESSAGE, {"topic": "orders"}, account=ADMIN)
     check(rules(), Code.UPDATE_AND_CREATE_TOPIC, {"topic": "orders"}, account=ADMIN)
     found = rules(admin=True, topicPerms=["orders=SUB"])
-    with pytest.raises(AclDenied, match="No default permission for topic=orders"):
+    with pytest.raises(AclDenied, match="No default permission for topic:orders"):
         check(found, Code.SEND_MESSAGE, {"topic": "orders"})
 
 
@@ -154,7 +154,7 @@ def test_a_wrong_secret_is_refused() -> None:
     forged = Account(ALICE.access_key, "another-secret")
     with pytest.raises(AclDenied, match="Check signature failed for accessKey=alice-key"):
         check(found, Code.SEND_MESSAGE, {"topic": "orders"}, account=forged)
-    with pytest.raises(AclDenied, match="No acl config for accessKey=nobody"):
+    with pytest.raises(AclDenied, match="No acl config for nobody"):
         check(found, Code.SEND_MESSAGE, {}, account=Account("nobody", "alice-secret"))
     with pytest.raises(AclDenied, match="No accessKey is configured"):
         found.authenticate("10.0.0.1", {"topic": "orders"}, b"")

@@ -33,6 +33,7 @@ class Driver:
         settings = {"rocketmq.client.rebalance.waitInterval": "1000", **(properties or {})}
         start = anchor.java_command([classes, f"{jars}/*"], home, properties=settings)
         self._log_path = home / "driver.log"
+        self._tools_path = home / "conf" / "tools.yml"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [*start, "Driver"],
@@ -64,8 +65,12 @@ class Driver:
         return [row for row in facts if isinstance(row, dict)]
 
     def mqadmin(self, *arguments: str, **account: str) -> str:
-        """What an mqadmin command prints; `account` are its accessKey and secretKey."""
-        printed = self.ask("mqadmin", arguments=arguments, **account)
+        """What an mqadmin command prints; `account` are the accessKey and secretKey that it finds
+        in its file."""
+        self._tools_path.unlink(missing_ok=True)
+        if account:
+            self._tools_path.write_text(json.dumps(account), encoding="utf-8")
+        printed = self.ask("mqadmin", arguments=arguments)
         assert isinstance(printed, str)
         return printed
 

@@ -94,7 +94,7 @@ class AclAccount:
 def describe_resource(name: str) -> str:
     """Return how an answer names a topic, or a group given as its retry topic."""
     group = name.removeprefix(RETRY_PREFIX)
-    return f"topic={name}" if group == name else f"group={group}"
+    return f"topic:{name}" if group == name else f"group:{group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class AclRules:
             raise AclDenied("No accessKey is configured")
         account = self.accounts.get(access_key)
         if account is None:
-            raise AclDenied(f"No acl config for accessKey={access_key[:64]}")
+            raise AclDenied(f"No acl config for {access_key[:64]}")
         if account.white_list.matches(address_parts(host)):
             return None
         if not _is_signed(account.secret_key, fields, body):

@@ -13,13 +13,13 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 final class Tools {
     private final Map<String, DefaultMQAdminExt> started = new HashMap<>();
 
-    /** mqadmin: arguments[], optional accessKey with secretKey: what the command prints. */
+    /** mqadmin: arguments[]: what the command prints. */
     Object mqadmin(JSONObject command) throws Exception {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream before = System.out;
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
         try {
-            MQAdminStartup.main0(command.getJSONArray("arguments").toArray(new String[0]), Accounts.hook(command));
+            MQAdminStartup.main0(command.getJSONArray("arguments").toArray(new String[0]), null);
         } finally {
             System.setOut(before);
         }

@@ -128,6 +128,26 @@ def test_the_former_life_is_dropped_by_its_end(tmp_path: Path) -> None:
     store.close()
 
 
+def test_entries_of_the_former_life_below_a_later_one_are_dropped(tmp_path: Path) -> None:
+    """A crash left the queue of the new life at offset 5, so its first message has that offset."""
+    store = opened(tmp_path / "s")
+    fill(store, 60)
+    deletion = store.deletions.delete("t")
+    queue = store.queues.queue("t", 1)
+    queue.expect(5)
+    queue.finish_recovery()
+    assert put(store, "t", 1, b"new")[1] == 5
+    store.commit()
+    store.flusher.sync_now()
+    after_power_cut = opened(copied(tmp_path / "s", "cut"), files=OtherBoot())
+    assert len(bodies(after_power_cut, "t", 1)) == 6
+    after_power_cut.deletions.drop_former("t", deletion.end)
+    assert bodies(after_power_cut, "t", 1, 5) == [b"new"]
+    assert after_power_cut.queues.queue("t", 1).min_offset == 5
+    after_power_cut.close()
+    store.close()
+
+
 async def test_a_topic_that_cannot_be_moved_aside_stays(tmp_path: Path) -> None:
     class Stuck(PosixFiles):
         def rename(self, source: str, target: str) -> None:
