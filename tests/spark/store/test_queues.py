@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.store.files import ConsumeQueueReader, Entry
+from cometmq.spark.store.files import ConsumeQueueReader, StoredEntry
 from cometmq.store.layout import HOLE, QUEUE_ENTRY, file_name
 
 PER_FILE = 10
@@ -41,7 +41,7 @@ def test_where_a_queue_begins(tmp_path: Path) -> None:
 
 def test_entries(tmp_path: Path) -> None:
     files = written(tmp_path, 0, 25)
-    assert files.entry(12) == Entry(1_200, 50, 12)
+    assert files.entry(12) == StoredEntry(1_200, 50, 12)
     assert files.entry(12).is_record
     assert not files.entry(26).is_record
     assert not files.entry(99).is_record
