@@ -202,7 +202,7 @@ class Process:
         store = self.store
         deletion = store.deletions.delete(topic)
         self.topics.delete(topic)
-        if deletion.aside:
+        if deletion.pending:
             log_start = store.log.segments.start
             self.topics.remember_deletion(topic, end=deletion.end, log_start=log_start)
         self.offsets.delete_topic(topic)
