@@ -1,13 +1,13 @@
-"""Composition of a broker: store, the services of its rooms, sockets and background work.
+"""Composition of a broker: store, services, sockets and background work.
 
 Start: reserve the ports, open the store (which recovers it), build the services, read the tables,
 recover what waits, serve, register. Stop, in reverse: stop accepting connections, unregister, end
 background work, answer pending requests, write the tables, close the store. No port answers before
 recovery is complete.
 
-Each folder beside this module is a room with one service: it builds the parts of the room and says
-which requests they serve. Most are built from the :class:`BrokerContext`, which has what all of
-them share.
+Each folder beside this module has one service, which builds the parts of its folder and says which
+requests they serve. Most are built from the :class:`BrokerContext`, which has what all of them
+share.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Broker:
     # --------------------------------------------------------------------------------- composition
 
     def _build(self) -> None:
-        """Build the services of all rooms, each from the context and from those before it."""
+        """Build the services, each from the context and from those before it."""
         context = self.context = self._make_context()
         self.scheduled = ScheduleService(context)
         self.transactions = TransactionService(context)
@@ -201,7 +201,7 @@ class Broker:
         self._build_server(context)
 
     def _make_context(self) -> BrokerContext:
-        """Build what the rooms share: the topics, the consumer groups, and what appends records."""
+        """Build what all services share: topics, consumer groups, and what appends records."""
         config, clock, tasks, store = self.config, self.clock, self._tasks, self.store
         store.store_host = self.addresses.store_host
         store.flusher.watch(self.watchdog.watched)
@@ -230,7 +230,7 @@ class Broker:
         )
 
     def _build_server(self, context: BrokerContext) -> None:
-        """Build the server, which passes each request to the room that serves it."""
+        """Build the server, which passes each request to the service that has its handler."""
         services = (
             self.send,
             self.pull,
