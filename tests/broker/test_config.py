@@ -57,7 +57,7 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
     [
         ("brokrName", "a", "did you mean 'brokerName'"),
         ("brokerRole", "SLAVE", "1 or more for a slave"),
-        ("aclEnable", "true", "not supported yet"),
+        ("enableLmq", "true", "not supported yet"),
         ("enableConsumeQueueExt", "true", "only 'false'; filters are evaluated on the message"),
         ("brokerId", "1", "must be 0 for a master"),
         ("haTransferBatchSize", "0", "from 1 to 2097152"),

@@ -53,7 +53,8 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     "duplicationEnable": ("refused", "its log is a duplicate without a replication port"),
     "aclEnable": (
         "warning",
-        "CometMQ does not check accounts (plain_acl.yml): every client may send",
+        "accounts are not carried along: copy conf/plain_acl.yml and conf/acl, and set aclEnable "
+        "and rocketmqHome; until then every client may send",
     ),
     "enableLmq": ("warning", "light message queues are kept in the log, but not served"),
     "enableMultiDispatch": ("warning", "messages are only in the queue of their own topic"),
