@@ -10,6 +10,7 @@ EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.RemoteProtocolError("theirs"), 1, "theirs"),
     (e.BadRequest(13, "too long"), 13, "too long"),
     (e.StoreCorrupt("log/0", 7, "bad size"), 1, "log/0 at offset 7: bad size"),
+    (e.AclDenied("No accessKey is configured"), 1, "No accessKey is configured"),
     (e.StoreFull("full"), 14, "full"),
     (e.StoreOffline("closed"), 14, "closed"),
     (e.StoreLocked("dir"), 1, "store dir is in use by another process: stop that broker"),

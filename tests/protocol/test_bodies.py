@@ -67,6 +67,8 @@ EXAMPLES: list[b.Body] = [
     b.ProducerData("p"),
     b.ClientConfigCheck(b.SubscriptionData("t"), "c", "g"),
     b.Heartbeat("c", (b.ProducerData("p"),), (b.ConsumerData("g"),)),
+    b.AccountEntry("key", "secret", "*", True, "PUB", "SUB", ["t=PUB"], ["g=SUB"]),
+    b.AclConfig(["10.0.0.1"], [b.AccountEntry("key", "secret")]),
     b.ConsumerIds(["c"]),
     b.QueueLockRequest("g", "c", [b.QueueKey("t", "a", 0)]),
     b.QueueLockResponse([b.QueueKey("t", "a", 0)]),

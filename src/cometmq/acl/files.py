@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cometmq.acl.rules import AclRules, parse_account, parse_rules
 from cometmq.core.errors import AclDenied
+from cometmq.store.files import PosixFiles, read_file, write_file_atomically
 
 #: A file over this size is refused, so that reading it takes a bounded time.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -189,42 +189,20 @@ class AclFiles:
         text = _yaml().safe_dump(
             document | {"dataVersion": [version]}, sort_keys=False, allow_unicode=True
         )
-        directory = os.path.dirname(path)
-        os.makedirs(directory, exist_ok=True)
-        mode = 0o600
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        mode = 0o600  # secrets are in it
         with contextlib.suppress(FileNotFoundError):
             mode = os.stat(path).st_mode & 0o777
-        handle, new_path = tempfile.mkstemp(dir=directory, prefix=".acl-")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(new_path, mode)
-            os.replace(new_path, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new_path)
-            raise
-        _sync_directory(directory)
-
-
-def _sync_directory(directory: str) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        write_file_atomically(PosixFiles(), path, text.encode(), durable=True, mode=mode)
 
 
 def _read_document(path: str) -> Document:
     yaml = _yaml()
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise AclDenied(f"{path}: the file has more than {MAX_FILE_BYTES} characters")
-        document = yaml.safe_load(text)
+        if os.stat(path).st_size > MAX_FILE_BYTES:
+            raise AclDenied(f"{path}: the file has more than {MAX_FILE_BYTES} bytes")
+        content = read_file(PosixFiles(), path)
+        document = None if content is None else yaml.safe_load(content.decode())
     except FileNotFoundError:
         raise
     except (OSError, UnicodeDecodeError) as error:

@@ -63,6 +63,8 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
 #: A time that is never reached: year 5138, as a Java broker prints it.
 _NEVER_MS: Final = 99_999_999_999_999
 _RETIRED_ID: Final = "99"
+#: A setting that only Java's brokers have.
+_JAVA_SETTING: Final = "sendMessageThreadPoolNums"
 _NEAR_BYTES: Final = 1 << 20
 _STEP_MS: Final = 50
 #: Number of consecutive steps in which both logs must end at the same offset.
@@ -292,7 +294,7 @@ class Mover:
         if take_address:
             await self._check_address(seen.master)
         old = await self._admin.broker_config(seen.master)
-        is_java = "rocketmqHome" in old
+        is_java = _JAVA_SETTING in old
         self._say(f"near: {seen.behind_bytes:,} bytes behind {seen.master}")
         begun_ms = self._clock.monotonic_ms()
         await self._fence(seen.master)

@@ -6,7 +6,7 @@
     │   ├── LocalProtocolError        we would have sent something illegal (our bug)
     │   └── RemoteProtocolError       the peer sent something illegal
     │       └── BadRequest            one request is illegal; only that request fails
-    ├── AclDenied                     an account may not send this request, or a rule is wrong
+    │           └── AclDenied         its sender may not send it, or an access rule is invalid
     ├── StoreError                    the store cannot do what was asked
     │   ├── StoreCorrupt              bytes on disk contradict each other
     │   ├── StoreFull                 no room on the device
@@ -72,11 +72,14 @@ class BadRequest(RemoteProtocolError):
         super().__init__(remark)
 
 
-class AclDenied(CometError):
-    """Access control refuses a request, or an access control rule is invalid.
+class AclDenied(BadRequest):
+    """Access control refuses a request, or an access rule is invalid.
 
     The code for the peer is SYSTEM_ERROR, as a 4.9 broker answers (upstream: AclException.java).
     """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(CometError.code, problem)
 
 
 class StoreError(CometError):

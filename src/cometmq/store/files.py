@@ -577,11 +577,14 @@ def make_durable_directory(files: Files, path: str) -> None:
             files.sync_directory(os.path.dirname(name))
 
 
-def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool) -> None:
+def write_file_atomically(
+    files: Files, path: str, data: bytes, *, durable: bool, mode: int | None = None
+) -> None:
     """Replace a small file atomically: after a crash it is the old or the new one.
 
     ``durable`` also waits until the new one is on the device. Without it, a crash of the machine
-    may leave an empty file.
+    may leave an empty file. ``mode`` are the permissions of a file of the operating system, which
+    it has before it has its content.
     """
     draft = path + ".tmp"
     # Remove a draft left by a crash: if a power cut kept only the new rename, the old draft's bytes
@@ -589,6 +592,8 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
     files.unlink(draft)
     handle = files.open(draft, create=True)
     try:
+        if mode is not None:
+            os.fchmod(handle, mode)
         files.pwrite(handle, data, 0)
         if durable:
             files.datasync(handle)
