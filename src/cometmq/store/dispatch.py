@@ -177,7 +177,7 @@ class Dispatcher:
                 # The entry survived the crash: recovery starts before the end of the queue.
                 return
             # The topic was deleted and created again: these entries are from before the deletion.
-            queue.restart_at(queue_offset)
+            queue.begin_again_at(queue_offset)
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
         queue.max_offset = queue_offset + 1

@@ -182,8 +182,11 @@ class Process:
     async def serve(self) -> None:
         """Begin the background work."""
         clock = self.machine.clock
-        with suppress(StoreError):
+        try:
             await self.topics.saved()
+        except StoreError:
+            if self.topics.must_be_saved:
+                raise
         with suppress(StoreError):
             await self.offsets.saved()
         self.store.maintenance.read_sums = self._read_sums

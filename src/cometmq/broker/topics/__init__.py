@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cometmq.broker.topics.registration import Registration
@@ -25,7 +24,13 @@ class TopicService:
         self.table = TopicTable(directory, config, announcer=self.registration)
 
     async def save_early(self) -> None:
-        """Save the table before the first append, because deletions are remembered by log
-        offsets."""
-        with suppress(StoreError):  # a full disk, say: logged; the next change retries
+        """Save the table before the first append, because deletions are remembered by log offsets.
+
+        Raises StoreError if the log lost its end, and the deletions before it cannot be recorded
+        anew: the next start would take new messages for those of a deleted topic.
+        """
+        try:
             await self.table.saved()
+        except StoreError:  # a full disk, say: logged; the next change retries
+            if self.table.must_be_saved:
+                raise

@@ -107,6 +107,9 @@ class TopicTable:
         self._tasks = directory.tasks
         self._table = VersionedTable(directory, _FORMAT)
         self._written_ms = 0
+        #: True after a start at which the log had lost its end: deletions were recorded by offsets
+        #: that will be assigned again, so the table must be saved before the next append.
+        self.must_be_saved = False
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
         self._announcer = announcer
@@ -148,6 +151,7 @@ class TopicTable:
                 # The log lost its end, and will assign these offsets again.
                 end = store.written_offset
                 self._table.put_note(topic, end)
+                self.must_be_saved = True
             store.deletions.drop_former(topic, end)
         self._forget_deletions(store.log.segments.start)
         deleted = self._table.notes()

@@ -300,21 +300,17 @@ class Deletions:
             raise StoreError(f"deleted queues are still at {deletion.pending}: {error}") from error
 
     def drop_former(self, topic: str, end: int) -> None:
-        """Forget the records of a topic before ``end``: queues without later ones, and in others
-        the entries before the first later one.
+        """Forget the queues of a topic that hold only records before ``end``.
 
-        A queue has both kinds if its offsets continued where a crash had left them, instead of at
-        0, and the whole log was dispatched again. Call it at a start, for every recorded deletion.
-        Raises OSError.
+        Call it at a start, for every recorded deletion. Raises OSError.
         """
         parts = self._parts
-        former = []
-        for queue_id in parts.queues.known.get(topic, ()):
-            queue = parts.queues.queue(topic, queue_id)
-            if queue.min_offset < queue.max_offset and queue.is_older_than(end):
-                former.append(queue_id)
-            else:
-                queue.move_min(end)
+        former = [
+            queue_id
+            for queue_id in parts.queues.known.get(topic, ())
+            if (queue := parts.queues.queue(topic, queue_id)).min_offset < queue.max_offset
+            and queue.is_older_than(end)
+        ]
         if former:
             parts.pool.discard(topic, former)
             self._forget(topic, former)

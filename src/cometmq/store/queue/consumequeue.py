@@ -183,6 +183,26 @@ class ConsumeQueue(QueueState):
         self._start_at(offset)
         self.min_offset = min(self.min_offset, offset)
 
+    def begin_again_at(self, offset: int) -> None:
+        """Drop all entries and begin at ``offset``: those so far are of a deleted topic of the same
+        name. Raises OSError.
+
+        The offsets of the topic created again need not begin at 0: a crash may have lost its first
+        messages, and offsets that consumers know are not given out twice.
+        """
+        self.write()
+        pool = self._pool
+        first = offset - offset % (pool.file_bytes // QUEUE_ENTRY_BYTES)
+        position = first * QUEUE_ENTRY_BYTES
+        for base in pool.bases(self.directory):
+            if base < position:
+                pool.drop(self.directory, base)
+        pool.cut(self.directory, position, pool.bases(self.directory))
+        self._start_at(first)
+        self.tail += HOLE * (offset - first)
+        self.max_offset = self.min_offset = offset
+        self.next_offset = max(self.next_offset, offset)
+
     def expect(self, offset: int) -> None:
         """Note that files which are gone reached up to ``offset``.
 
