@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.acl.requests import needs_admin, needs_of
+from cometmq.acl.requests import _READERS, needs_admin, needs_of
 from cometmq.acl.rules import AclRules, Permission, parse_account, parse_permission, parse_rules
 from cometmq.core.errors import AclDenied
 from cometmq.protocol.acl import Account, signed
 from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.registry import REGISTRY, Side
 
 ALICE = Account("alice-key", "alice-secret")
 ADMIN = Account("admin-key", "admin-secret")
@@ -229,3 +230,47 @@ def test_an_account_counts_in_the_first_file_that_has_it() -> None:
     )
     assert found.accounts["alice-key"].secret_key == "first-secret"
     assert warnings == ["accessKey alice-key is repeated in b.yml"]
+
+
+#: Codes of brokers that any account may send: they show the state of a broker to tools, or say
+#: nothing of topics and groups.
+ANY_ACCOUNT = {
+    Code.QUERY_CONSUMER_OFFSET,
+    Code.GET_ALL_TOPIC_CONFIG,
+    Code.GET_TOPIC_CONFIG,
+    Code.GET_BROKER_CONFIG,
+    Code.GET_BROKER_RUNTIME_INFO,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP,
+    Code.GET_MAX_OFFSET,
+    Code.GET_MIN_OFFSET,
+    Code.GET_EARLIEST_MSG_STORETIME,
+    Code.VIEW_MESSAGE_BY_ID,
+    Code.CHECK_CLIENT_CONFIG,
+    Code.END_TRANSACTION,
+    Code.GET_BROKER_CLUSTER_ACL_INFO,
+    Code.GET_ALL_CONSUMER_OFFSET,
+    Code.GET_ALL_DELAY_OFFSET,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    Code.GET_TOPIC_STATS_INFO,
+    Code.GET_CONSUMER_CONNECTION_LIST,
+    Code.GET_PRODUCER_CONNECTION_LIST,
+    Code.GET_ALL_PRODUCER_INFO,
+    Code.GET_CONSUME_STATS,
+    Code.GET_BROKER_CONSUME_STATS,
+    Code.QUERY_CONSUME_TIME_SPAN,
+    Code.QUERY_CORRECTION_OFFSET,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    Code.SEND_REPLY_MESSAGE,
+    Code.SEND_REPLY_MESSAGE_V2,
+    Code.GET_CONSUMER_RUNNING_INFO,
+    Code.CONSUME_MESSAGE_DIRECTLY,
+}
+
+
+def test_what_each_code_of_a_broker_needs_is_decided() -> None:
+    """A new code needs permissions, an administrator, or a line above."""
+    codes = {code for code, spec in REGISTRY.items() if Side.BROKER in spec.side}
+    decided = [*_READERS, *(code for code in codes if needs_admin(code)), *ANY_ACCOUNT]
+    assert sorted(decided) == sorted(codes)

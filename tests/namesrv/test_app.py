@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from msgspec import field
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import NotConnected, StoreCorrupt
 from cometmq.namesrv.app import NameServer, NamesrvConfig
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS
 from cometmq.protocol import headers as h
+from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, Account, signed
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.speedups import DESCRIPTION
 from tests.namesrv.serving import name_server, topics, until
@@ -86,3 +88,36 @@ async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
 def test_the_home_folder_may_be_named_by_its_sign() -> None:
     server = NameServer(NamesrvConfig(kv_config_path="~/x.json"), VirtualClock())
     assert server.kv._path == Path.home() / "x.json"
+
+
+class SignedPut(h.PutKvConfig):
+    """A change of a key with a signature."""
+
+    access_key: str = field(default="", name="AccessKey")
+    signature: str = field(default="", name="Signature")
+
+
+async def test_with_accounts_only_an_administrator_changes_something(tmp_path: Path) -> None:
+    """Routes and registrations stay open: clients and brokers need them."""
+    rules = tmp_path / "conf" / "plain_acl.yml"
+    rules.parent.mkdir()
+    entry = "- accessKey: {0}-key\n  secretKey: secret-of-{0}\n  admin: {1}\n"
+    rules.write_text("accounts:\n" + entry.format("admin", "true") + entry.format("other", "false"))
+    async with name_server(tmp_path, NamesrvConfig(acl_enable=True)) as served:
+        asker = served.asker()
+
+        async def put(name: str, secret: str) -> str | None:
+            values = {"namespace": "n", "key": "k", "value": "v"}
+            added = signed(Account(f"{name}-key", secret), values)
+            header = SignedPut(**values, access_key=added[ACCESS_KEY], signature=added[SIGNATURE])
+            return (await asker.ask(Code.PUT_KV_CONFIG, header)).remark
+
+        await asker.register(topics("t"))
+        assert (await asker.ask(Code.GET_ROUTEINFO_BY_TOPIC, h.Topic("t"))).code == 0
+        refused = await asker.ask(Code.PUT_KV_CONFIG, h.PutKvConfig("n", "k", "v"))
+        assert refused.remark == "No accessKey is configured"
+        assert "Need admin permission" in (await put("other", "secret-of-other") or "")
+        assert "Check signature failed" in (await put("admin", "secret-of-other") or "")
+        assert (await asker.ask(Code.GET_KV_CONFIG, h.KvKey("n", "k"))).code == 22
+        assert await put("admin", "secret-of-admin") is None
+        assert (await asker.ask(Code.GET_KV_CONFIG, h.KvKey("n", "k"))).ext == {"value": "v"}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cometmq.acl.control import AccessControl
+from cometmq.acl.files import AclFiles
 from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
@@ -31,7 +33,9 @@ class NamesrvConfig:
 
     ``kv_config_path`` is the file of the key-value tables ("~" is the home folder).
     ``order_message_enable`` adds the order configuration of a topic to its route.
-    ``remote_admin_enable`` lets other machines change permissions, topics and keys. A scan every
+    ``remote_admin_enable`` lets other machines change permissions, topics and keys. With
+    ``acl_enable`` such changes need an administrator of the ACL files below ``rocketmq_home``,
+    which is the folder of the key-value tables unless it is set. A scan every
     ``expiry_scan_ms`` removes brokers that were silent for ``broker_expiry_ms``.
     """
 
@@ -40,6 +44,8 @@ class NamesrvConfig:
     kv_config_path: str = "~/namesrv/kvConfig.json"
     order_message_enable: bool = False
     remote_admin_enable: bool = False
+    acl_enable: bool = False
+    rocketmq_home: str = ""
     broker_expiry_ms: int = 120_000
     expiry_scan_ms: int = 5_000
 
@@ -58,11 +64,13 @@ class NameServer:
             self.routes, self.kv, clock=clock, order_message_enable=config.order_message_enable
         )
         brokers = BrokerHandlers(self.routes, self.kv, clock=clock)
+        self._access = _access_control(config, clock)
         self.router = Router(
             Side.NAMESRV,
             handlers_of((routes, brokers, KvHandlers(self.kv))),
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
+            access=self._access,
         )
         self.server = Server(
             self.router, clock=clock, tasks=self._tasks, watchdog=self.watchdog, reserve=reserve
@@ -78,6 +86,8 @@ class NameServer:
         port = await self.server.listen(self.config.bind_address, self.config.listen_port)
         log.info("name server started port=%d core=%s", port, DESCRIPTION)
         self._tasks.keep(self._expire, name="expire brokers", clock=self._clock)
+        if self._access is not None:
+            self._tasks.keep(self._access.watch, name="watch acl files", clock=self._clock)
         return port
 
     async def stop(self) -> None:
@@ -96,3 +106,12 @@ class NameServer:
                 )
                 assert isinstance(channel, Peer)
                 channel.close()
+
+
+def _access_control(config: NamesrvConfig, clock: Clock) -> AccessControl | None:
+    """Return access control of changes; None without ``aclEnable``. Raises AclDenied, which names
+    the file, if one cannot be used."""
+    if not config.acl_enable:
+        return None
+    home = config.rocketmq_home or str(Path(config.kv_config_path).expanduser().parent)
+    return AccessControl(AclFiles(home, clock.wall_ms), clock, only_changes=True)

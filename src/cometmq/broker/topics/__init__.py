@@ -27,7 +27,7 @@ class TopicService:
         """Save the table before the first append, because deletions are remembered by log offsets.
 
         Raises StoreError if the log lost its end, and the deletions before it cannot be recorded
-        anew: the next start would take new messages for those of a deleted topic.
+        again: the next start would take new messages for those of a deleted topic.
         """
         try:
             await self.table.saved()
