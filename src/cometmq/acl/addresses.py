@@ -20,6 +20,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from cometmq.core.errors import AclDenied
@@ -52,6 +53,7 @@ class AddressPattern:
         )
 
 
+@lru_cache(maxsize=4096)
 def address_parts(host: str) -> tuple[int, ...]:
     """Return the parts of an IP address: four bytes of IPv4 or eight groups of IPv6.
 

@@ -21,14 +21,15 @@ from cometmq.protocol.registry import REGISTRY
 Needs = list[tuple[str, Permission]]
 _Reader = Callable[[Mapping[str, str], bytes], Needs]
 
-#: Codes besides those that change a server for which an account must be an administrator.
-_ADMIN_READS: Final = frozenset({Code.GET_BROKER_CLUSTER_ACL_CONFIG})
+#: Codes that change a server, and one that shows secrets.
+_FOR_ADMINISTRATORS: Final = frozenset(
+    {code for code, spec in REGISTRY.items() if spec.mutates} | {Code.GET_BROKER_CLUSTER_ACL_CONFIG}
+)
 
 
 def needs_admin(code: int) -> bool:
     """Return whether only an administrator may send requests with this code."""
-    spec = REGISTRY.get(code)
-    return code in _ADMIN_READS or (spec is not None and spec.mutates)
+    return code in _FOR_ADMINISTRATORS
 
 
 def needs_of(code: int, fields: Mapping[str, str], body: bytes) -> Needs:
