@@ -1,8 +1,7 @@
 """CometMQ: Apache RocketMQ rebuilt in Python: broker, name server, clients, tools, Spark.
 
-The folders are the rooms of the house; `docs/architecture.md` says what each is for and which may
-import which. What users of the client need stands here and is loaded when it is first named, so
-that a server does not pay for it.
+`docs/architecture.md` says what each folder is for and which may import which. What users of the
+client need is named here and loaded at its first use, so that a server does not pay for it.
 """
 
 from __future__ import annotations

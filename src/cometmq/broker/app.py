@@ -1,13 +1,13 @@
 """Composition of a broker: store, services, sockets and background work.
 
 Start: reserve the ports, open the store (which recovers it), build the services, read the tables,
-recover what waits, serve, register. Stop, in reverse: stop accepting connections, unregister, end
-background work, answer pending requests, write the tables, close the store. No port answers before
-recovery is complete.
+recover open transactions and delayed messages, serve, register. Stop, in reverse: unregister, stop
+accepting connections, end background work, answer pending requests, write the tables, close the
+store. No port answers before recovery is complete.
 
-Each folder beside this module has one service, which builds the parts of its folder and says which
-requests they serve. Most are built from the :class:`BrokerContext`, which has what all of them
-share.
+Each folder beside this module (send, pull, consumers, ...) has one service. The service builds the
+parts in its folder and says which requests they serve. Most services are built from the
+:class:`BrokerContext`, which has what all of them share.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Broker:
     """One broker; :meth:`start` and :meth:`stop` it once each.
 
     ``send_hooks``, ``consume_hooks`` and ``router.hooks`` may be filled after the start. ``rejoin``
-    and ``promote`` ask for a restart, which a supervisor carries out.
+    asks for a restart that cuts a slave's log where it differs from the master's, ``promote`` for
+    a restart in another role; a supervisor carries them out.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Broker:
         """Recover, serve and register; return the port.
 
         Raise StoreError if the store cannot be opened, OSError for an address that cannot be bound.
-        Everything opened before is closed again then.
+        On any exception, all that was opened is closed again.
         """
         try:
             await self._start()
@@ -101,7 +102,7 @@ class Broker:
         return self.port
 
     async def stop(self) -> None:
-        """Stop the broker; everything acknowledged is in the store's files on return."""
+        """Stop the broker; on return, everything acknowledged is in the store's files."""
         await self._stack.aclose()
         log.info("broker stopped name=%s port=%d", self.config.broker_name, self.port)
 
@@ -125,7 +126,8 @@ class Broker:
         push(self.store.close)
         if is_slave:
             forget_notes(self.store.files, self._store_config.store_path_root_dir)
-            # Consumers may be ahead of this copy; as a master the broker must set them back.
+            # Consumers may be ahead of this copy of the log. If this broker becomes the master, it
+            # must set their offsets back.
             self.store.maintenance.shrunk = True
         self._build()
         self._load_tables()
@@ -133,7 +135,8 @@ class Broker:
         for table in (*self._tables(), self.scheduled.delay):
             push_async(table.close)
         if not is_slave:
-            # Closed before the consumer offsets, which transaction checks move.
+            # Pushed after the tables, so closed before them: transaction checks still move consumer
+            # offsets.
             push_async(self.transactions.close)
             push_async(self.scheduled.timers.close)
         push(self.appender.close)
@@ -160,7 +163,7 @@ class Broker:
     # --------------------------------------------------------------------------------- composition
 
     def _build(self) -> None:
-        """Build the services, each from the context and from those before it."""
+        """Build all services, each from the context and from the services before it."""
         context = self.context = self._make_context()
         self.scheduled = ScheduleService(context)
         self.transactions = TransactionService(context)
@@ -201,7 +204,7 @@ class Broker:
         self._build_server(context)
 
     def _make_context(self) -> BrokerContext:
-        """Build what all services share: topics, consumer groups, and what appends records."""
+        """Build what the services share: topics, consumer groups, and what appends records."""
         config, clock, tasks, store = self.config, self.clock, self._tasks, self.store
         store.store_host = self.addresses.store_host
         store.flusher.watch(self.watchdog.watched)
@@ -230,7 +233,7 @@ class Broker:
         )
 
     def _build_server(self, context: BrokerContext) -> None:
-        """Build the server, which passes each request to the service that has its handler."""
+        """Build the server, which passes each request to the service that serves it."""
         services = (
             self.send,
             self.pull,
@@ -257,7 +260,7 @@ class Broker:
         )
 
     def _load_tables(self) -> None:
-        """Read the tables, and make them and the store agree."""
+        """Read the tables, and make topics and offsets agree with the store."""
         store, topics, offsets = self.store, self.topics.table, self.consumers.offsets
         if store.written_offset > store.log.segments.start:
             warn_of_missing(store.files, self.context.directory.path)
@@ -286,5 +289,5 @@ class Broker:
             self.transactions.start()
 
     async def _listen(self, listener: socket.socket) -> None:
-        """Serve a further address, which the broker took over."""
+        """Serve a further address, one that this broker took over."""
         await self.server.serve(listener)

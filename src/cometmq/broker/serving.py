@@ -1,5 +1,5 @@
-"""Requests on their way to the parts of a broker: access control, the router, and busy polling for
-the next one."""
+"""Builds what a request passes on its way to its handler: busy polling of the event loop, which
+receives it early, access control, and the router."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ def make_router(
     access: AccessControl | None,
     master: Callable[[], str],
 ) -> Router:
-    """Return the router to the handlers of all parts; on a slave, what only a master may serve is
-    refused.
+    """Return the router to the handlers of all parts.
 
-    ``takers`` take many requests from a connection at once, by request code. ``access`` decides
-    who may send what; None without access control. ``master`` returns the address of a slave's
-    master.
+    A slave's router refuses what only a master may serve, and names the address that ``master``
+    returns. ``takers`` are functions by request code; each serves a run of plain requests of one
+    connection in a single call. ``access`` decides who may send what; None without access control.
     """
     config, handlers = context.config, handlers_of(parts)
     if config.is_slave:
         handlers = as_slave(handlers, master)
+    # On a slave, takers would pass by the handlers that refuse requests.
+    uses_takers = CORE == "compiled" and not config.is_slave
     return Router(
         Side.BROKER,
         handlers,
         tasks=context.tasks,
         remote_admin=config.remote_admin_enable,
         access=access,
-        takers=takers if CORE == "compiled" and not config.is_slave else {},
+        takers=takers if uses_takers else {},
     )
 
 
@@ -62,10 +63,11 @@ def access_control(context: BrokerContext) -> AccessControl | None:
 
 
 def busy_poll(context: BrokerContext) -> BusyPoll | None:
-    """Return the polling for the next request; None if ``lookoutMicros`` is 0."""
+    """Return the busy polling for the next request; None if ``lookoutMicros`` is 0."""
     if not context.config.lookout_micros:
         return None
-    # The sync thread needs the interpreter lock to report that it is done.
+    # No polling while responses wait for a sync: to report its end, the sync thread needs the
+    # interpreter lock, which a polling loop would hold.
     return BusyPoll(
         context.config.lookout_micros, context.clock, waits=context.store.sync_waiters.parked
     )

@@ -1,4 +1,4 @@
-"""Typer application with all commands except the servers; its help lists the servers too."""
+"""Typer application with all commands. For the servers it has only entries that pass them on."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ app.command("bench")(bench.bench)
 for _words, _command in BROKER_COMMANDS.items():
     app.command(_words)(_command)
 
-# Servers parse their own arguments. Usually cli/main.py starts them without this module; these
-# entries are for the help, and for a server after an option such as --log-level.
+# Servers parse their own arguments. Usually cli/main.py starts them without this module. These
+# entries are for the help, and for a server that follows an option such as --log-level.
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -94,7 +94,7 @@ _add_server("broker", "Run a broker.")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command in ``words`` and return the exit code."""
+    """Run the command line ``words`` (without the program name) and return the exit code."""
     try:
         first = " ".join(words[:2])
         if first in BROKER_COMMANDS:

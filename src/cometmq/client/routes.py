@@ -1,8 +1,8 @@
-"""Routes of topics: how they are fetched from the name servers, the queues that a route allows to
-write and read, the table of known routes, and queues as keys of protocol bodies.
-
-Only NameServers sends requests; callers of the rest pass routes and the time (upstream:
+"""Routes of topics: requests to the name servers, the queues that a route allows to write and read,
+the table of known routes, and queues as keys of protocol bodies (upstream:
 MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
+
+Only NameServers sends requests. All else gets routes and the time as arguments.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Broker addresses by broker name and broker id.
 Brokers = dict[str, dict[int, str]]
 
 
 def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Return the queues that may be written.
 
-    These are the queues of brokers with a master, or those of the topic's order configuration.
+    These are the queues of the topic's order configuration if it has one, otherwise the writable
+    queues of brokers with a master.
     """
     if route.order_topic_conf:
         return _ordered_queues(topic, route.order_topic_conf)
@@ -52,7 +54,7 @@ def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Return the queues that may be read, in the order that all members of a group agree on."""
+    """Return the queues that may be read, in an order that is the same for all clients."""
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
@@ -74,7 +76,8 @@ def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
 def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
     """Return the route that a new topic will have, from the route of AUTO_CREATE_TOPIC.
 
-    It has at most ``queue_count`` queues per broker.
+    It has at most ``queue_count`` queues per broker. As in upstream's client, the number of read
+    queues limits the write queues too.
     """
     capped = [
         structs.replace(
@@ -88,16 +91,17 @@ def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
 
 
 def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
-    """Return a route with the broker addresses of ``fresh``, the route of a topic to be created.
+    """Return a known route with the broker addresses of ``fresh``.
 
-    A broker whose addresses changed keeps only as many write queues as it will create for the
-    topic. Brokers that ``fresh`` lacks stay unchanged.
+    ``fresh`` is the route that the topic would get if it were created now. A broker with other
+    addresses there may have to create the topic, so it keeps at most as many write queues as it
+    would create. Brokers that ``fresh`` lacks stay unchanged.
     """
-    there = {broker.broker_name: broker for broker in fresh.broker_datas}
+    current = {broker.broker_name: broker for broker in fresh.broker_datas}
     moved = {
         broker.broker_name
         for broker in route.broker_datas
-        if there.get(broker.broker_name, broker) != broker
+        if current.get(broker.broker_name, broker) != broker
     }
     writable_queues = {
         data.broker_name: data.write_queue_nums
@@ -106,7 +110,7 @@ def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
     }
     return structs.replace(
         route,
-        broker_datas=[there.get(broker.broker_name, broker) for broker in route.broker_datas],
+        broker_datas=[current.get(broker.broker_name, broker) for broker in route.broker_datas],
         queue_datas=[
             structs.replace(
                 data,
@@ -131,9 +135,10 @@ def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
 
 
 def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] | None:
-    """Return the broker id and address to pull from; None when the name has no broker left.
+    """Return the broker id and address to pull from, of the brokers ``ids`` of one name.
 
-    The suggested broker id comes first, then the next id, then any other.
+    The suggested broker id comes first. If it is a slave that is gone, the next id is tried; then
+    the lowest id is taken. Returns None if the name has no broker left.
     """
     if suggested_id in ids:
         return suggested_id, ids[suggested_id]
@@ -144,7 +149,10 @@ def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] |
 
 @dataclass(slots=True)
 class KnownTopic:
-    """Route and queues of one topic. A ``guessed`` route is of a topic that does not exist yet."""
+    """Route and queues of one topic.
+
+    A ``guessed`` route is that of a topic that does not exist yet: see :func:`auto_create_route`.
+    """
 
     route: TopicRoute
     publish: tuple[MessageQueue, ...]
@@ -199,12 +207,13 @@ class RouteTable:
         return known, True
 
     def topics(self) -> list[str]:
-        """Return the topics whose routes are polled."""
+        """Return the topics in the table, whose routes the client polls."""
         return list(self._topics)
 
     def expire(self, now_ms: int, held: Iterable[str] = ()) -> list[str]:
-        """Remove topics that were not used for the expiry time, except ``held`` ones; return
-        them.
+        """Remove topics that were not used for the expiry time, and return them.
+
+        Those in ``held`` stay.
         """
         keep = set(held)
         gone = [
@@ -220,17 +229,17 @@ class RouteTable:
 
 
 def key_of(queue: MessageQueue) -> QueueKey:
-    """Return a queue as the key that bodies carry."""
+    """Return the key of a queue in protocol bodies."""
     return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def queue_of(key: QueueKey) -> MessageQueue:
-    """Return the queue that a key of a body names."""
+    """Return the queue of a key in a protocol body."""
     return MessageQueue(key.topic, key.broker_name, key.queue_id)
 
 
 def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
-    """Return a table whose JSON keys are queues as a table by queue.
+    """Return a table of a protocol body, whose keys are queues in JSON, as a table by queue.
 
     Raises CometError for other keys.
     """
@@ -249,7 +258,7 @@ class NameServers:
         self._config = config
         self._remoting = remoting
         self._used = 0
-        self._asking: dict[str, asyncio.Future[TopicRoute | CometError]] = {}
+        self._fetches: dict[str, asyncio.Future[TopicRoute | CometError]] = {}
 
     async def ask(
         self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
@@ -280,25 +289,25 @@ class NameServers:
         raise error
 
     async def route(self, topic: str) -> TopicRoute | CometError:
-        """Return the route of ``topic``, or the error: RouteNotFound when no name server knows it.
+        """Return the route of ``topic``, or the error: RouteNotFound if the name server has none.
 
-        Concurrent callers share one request for each topic.
+        Concurrent callers for the same topic share one request. An error is returned, not raised,
+        so that all of them get it.
         """
-        while (asking := self._asking.get(topic)) is not None:
-            await ended(asking)
-            if not asking.cancelled():
-                return asking.result()
-            # The task that sent the request was cancelled: one of the waiting callers sends it
-            # again.
-        asking = self._asking[topic] = asyncio.get_running_loop().create_future()
+        while (fetch := self._fetches.get(topic)) is not None:
+            await ended(fetch)
+            if not fetch.cancelled():
+                return fetch.result()
+            # The caller that sent the request was cancelled, so one that waited sends it again.
+        fetch = self._fetches[topic] = asyncio.get_running_loop().create_future()
         try:
             result = await self._fetch_route(topic)
         except BaseException:
-            asking.cancel()
+            fetch.cancel()
             raise
         finally:
-            del self._asking[topic]
-        asking.set_result(result)
+            del self._fetches[topic]
+        fetch.set_result(result)
         return result
 
     async def _fetch_route(self, topic: str) -> TopicRoute | CometError:

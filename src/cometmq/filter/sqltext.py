@@ -22,24 +22,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-#: Nesting levels of parentheses, signs and NOT in the text.
+#: Limit of nested parentheses, signs and NOTs in the text.
 MAX_DEPTH = 64
-#: Nesting levels of the tree: ``a = a = a`` nests without parentheses.
+#: Limit of levels of the tree: ``a = a = a`` nests without parentheses.
 MAX_TREE_DEPTH = 128
 MAX_CHARS = 65_536
-#: Names, numbers, strings, keywords and signs. Each takes some microseconds to read.
+#: Limit of tokens: names, numbers, strings, keywords and signs. Each takes microseconds to parse.
 MAX_WORDS = 2_048
-#: Node evaluations of the tree: BETWEEN evaluates its left operand twice.
+#: Limit of node evaluations per message. They can be more than the nodes, as BETWEEN evaluates its
+#: left operand twice.
 MAX_PARTS = 4_096
 
-_LONG = 1 << 63
+#: Limit of a Java long, and its number of digits: longer texts are not converted.
+_LONG_LIMIT = 1 << 63
 _LONG_DIGITS = 19
+#: Characters of a token that an error repeats.
 _MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
 # All quantifiers are possessive, so a token is matched or not in one pass over its characters.
-# Comments after -- are matched separately: whether any line end follows is computed once for the
-# text, not at every sign.
+# Comments after -- are not among the tokens. They must end with a line end, and a search for it at
+# each -- would take quadratic time; the position of the last one is computed once for the text.
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\n\r\f]++|/\*.*?\*/)
       | (?P<float>\d++(?:\.\d*+(?:[eE][+-]?\d++)?|[eE][+-]?\d++)|\.\d++(?:[eE][+-]?\d++)?)
@@ -51,6 +54,7 @@ _TOKEN = re.compile(
 )
 _COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
 _DIGITS = re.compile(r"[0-9]++")
+#: Roughly a token: strings and comments are counted by the words in them.
 _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]")
 
 
@@ -66,14 +70,14 @@ class BadFilter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Property of a message: its text, or unknown when the message lacks it."""
+    """Property of a message. Its value is text, or unknown if the message lacks it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Literal; None is NULL."""
+    """Literal value; None is NULL."""
 
     value: str | int | float | bool | None
 
@@ -140,7 +144,8 @@ class Search:
 
 
 Node = Property | Constant | Negative | Not | All | Any | IsNull | Compare | OneOf | Search
-_TRUTHS = (Not, All, Any, IsNull, Compare, OneOf, Search)
+#: Nodes whose value is true, false or unknown.
+_CONDITIONS = (Not, All, Any, IsNull, Compare, OneOf, Search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +156,12 @@ class _Token:
 
 
 def parse(expression: str) -> Node:
-    """Return the tree of an expression. Raises BadFilter."""
+    """Return the tree of a filter expression. Raises BadFilter."""
     return parse_and_count(expression)[0]
 
 
 def parse_and_count(expression: str) -> tuple[Node, int]:
-    """Return the tree of a condition and the number of parts evaluated (:func:`measure`).
+    """Return the tree of a filter expression and its number of node evaluations.
 
     Raises BadFilter.
     """
@@ -167,7 +172,7 @@ def parse_and_count(expression: str) -> tuple[Node, int]:
     except UnicodeEncodeError as error:
         raise BadFilter(expression, error.start, "half a character") from None
     reader = _Reader(expression, _tokens(expression))
-    node = reader.truth(reader.alternatives(), 0)
+    node = reader.as_condition(reader.disjunction(), 0)
     if reader.token.kind != "end":
         raise reader.unexpected("the end")
     levels, parts = measure(node)
@@ -179,7 +184,7 @@ def parse_and_count(expression: str) -> tuple[Node, int]:
 
 
 def count_words(expression: str) -> int:
-    """Return about how many words an expression has, at most MAX_WORDS, as its cost of parsing."""
+    """Estimate the number of tokens, at most MAX_WORDS, as the cost of parsing an expression."""
     return sum(1 for _ in islice(_ROUGH_WORD.finditer(expression), MAX_WORDS))
 
 
@@ -187,23 +192,23 @@ def measure(root: Node) -> tuple[int, int]:
     """Return the number of levels of a tree and the number of node evaluations.
 
     A node shared by several parents counts once for each. The walk is iterative, so that a deep
-    tree cannot exhaust the stack, and visits each node once.
+    tree cannot exhaust the stack, and measures each node once.
     """
-    known: dict[int, tuple[int, int]] = {}
-    left = [root]
-    while left:
-        node = left[-1]
+    measured: dict[int, tuple[int, int]] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
         operands = _operands(node)
-        unknown = [each for each in operands if id(each) not in known]
+        unmeasured = [each for each in operands if id(each) not in measured]
         # A node is measured after all its operands.
-        if unknown:
-            left += unknown
+        if unmeasured:
+            stack += unmeasured
             continue
-        left.pop()
-        found = [known[id(each)] for each in operands]
+        stack.pop()
+        found = [measured[id(each)] for each in operands]
         levels = 1 + max((each for each, _ in found), default=0)
-        known[id(node)] = levels, 1 + sum(parts for _, parts in found)
-    return known[id(root)]
+        measured[id(node)] = levels, 1 + sum(parts for _, parts in found)
+    return measured[id(root)]
 
 
 def _operands(node: Node) -> tuple[Node, ...]:
@@ -239,8 +244,8 @@ def _tokens(expression: str) -> list[_Token]:
 def _token(expression: str, at: int) -> _Token:
     before = expression[at - 1] if at else ""
     if before == "0" and (digits := _DIGITS.match(expression, at)):
-        # Digits after the number 0, which the parser rejects. They form one token: if each zero of
-        # a run were a token, each would scan the rest of the run again.
+        # Digits directly after the number 0, such as 007, which the parser rejects. They are taken
+        # as one token. If each zero were one, each would scan all digits after it.
         return _Token("whole", digits.group(), at)
     match = _TOKEN.match(expression, at)
     if match is None:
@@ -285,16 +290,16 @@ class _Reader:
         if not self.accept(text):
             raise self.unexpected(text)
 
-    def truth(self, node: Node, position: int) -> Node:
-        """Return ``node``, read from ``position`` on, if it is a condition.
+    def as_condition(self, node: Node, position: int) -> Node:
+        """Return ``node`` if it can be a condition: a property counts, a number does not.
 
-        Raises BadFilter otherwise.
+        Raises BadFilter otherwise, with ``position``, where the node begins in the text.
         """
-        if isinstance(node, (Property, *_TRUTHS)) or _is_truth_constant(node):
+        if isinstance(node, (Property, *_CONDITIONS)) or _is_condition_constant(node):
             return node
         raise BadFilter(self._expression, position, "this is a value, not true or false")
 
-    def alternatives(self) -> Node:
+    def disjunction(self) -> Node:
         return self._joined("OR", lambda: self._joined("AND", self._equality, All), Any)
 
     def _joined(
@@ -304,10 +309,10 @@ class _Reader:
         first = read()
         if self.token.kind != "word" or self.token.text != word:
             return first
-        operands = [self.truth(first, position)]
+        operands = [self.as_condition(first, position)]
         while self.accept(word):
             position = self.token.position
-            operands.append(self.truth(read(), position))
+            operands.append(self.as_condition(read(), position))
         return kind(tuple(operands))
 
     def _equality(self) -> Node:
@@ -357,7 +362,7 @@ class _Reader:
     def _ordered(self, sign: str, left: Node, right: Node) -> Compare:
         for side in (left, right):
             is_number = isinstance(side, Constant) and type(side.value) in (int, float)
-            if isinstance(side, (Constant, *_TRUTHS)) and not is_number:
+            if isinstance(side, (Constant, *_CONDITIONS)) and not is_number:
                 raise self.problem(f"only numbers and properties can be compared by {sign}")
         return Compare(sign, left, right)
 
@@ -402,14 +407,14 @@ class _Reader:
                 return Negative(self._unary())
             if self.accept("NOT"):
                 position = self.token.position
-                return Not(self.truth(self._unary(), position))
+                return Not(self.as_condition(self._unary(), position))
             return self._primary()
         finally:
             self._depth -= 1
 
     def _primary(self) -> Node:
         if self.accept("("):
-            node = self.alternatives()
+            node = self.disjunction()
             self.expect(")")
             return node
         token = self.token
@@ -430,8 +435,8 @@ class _Reader:
     def _number(self, token: _Token) -> Constant:
         if token.kind == "whole":
             digits = token.text.rstrip("lL")
-            value = int(digits) if len(digits) <= _LONG_DIGITS else _LONG
-            if value >= _LONG:
+            value = int(digits) if len(digits) <= _LONG_DIGITS else _LONG_LIMIT
+            if value >= _LONG_LIMIT:
                 raise self.problem("the number does not fit 64 bits")
             return Constant(value)
         real = float(token.text)
@@ -440,7 +445,7 @@ class _Reader:
         return Constant(real)
 
 
-def _is_truth_constant(node: Node) -> bool:
+def _is_condition_constant(node: Node) -> bool:
     return isinstance(node, Constant) and (node.value is None or isinstance(node.value, bool))
 
 

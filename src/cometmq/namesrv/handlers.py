@@ -1,7 +1,8 @@
 """Requests of clients, administrators and brokers (upstream: DefaultRequestProcessor.java).
 
-Each handler reads its typed header, queries the tables and builds the answer. Changes of the
-key-value file wait for the disk and therefore run in tasks.
+Each handler reads its typed header, queries the tables and builds the answer. The number in its
+docstring is the request code. Changes of the key-value file wait for the disk and therefore run in
+tasks.
 
 A registration may list many thousand topics, so its body is read in slices, one body at a time.
 Changes of brokers are applied in order of arrival: none overtakes a registration that is still
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 #: Characters of a topic that an error repeats.
 TOPIC_SHOWN: Final = 512
-#: Names sorted or encoded in one piece.
+#: Number of topic names that are sorted or encoded without a pause.
 RUN_NAMES: Final = 1_024
 
 
@@ -139,7 +140,7 @@ class KvHandlers:
         header = request.header
         value = self._kv.get(header.namespace, header.key)
         if value is None:
-            raise _nothing(f"Namespace: {header.namespace} Key: {header.key}")
+            raise _not_found(f"Namespace: {header.namespace} Key: {header.key}")
         return Reply(header=h.KvValueResponse(value))
 
     async def delete(self, peer: Peer, request: Request[h.KvKey]) -> Reply:
@@ -155,15 +156,15 @@ class KvHandlers:
         """Serve 219: return all keys of a namespace."""
         table = self._kv.table(request.header.namespace)
         if table is None:
-            raise _nothing(f"Namespace: {request.header.namespace}")
+            raise _not_found(f"Namespace: {request.header.namespace}")
         return Reply(body=encode_json(KvTable(table)))
 
 
-def _nothing(what: str) -> BadRequest:
+def _not_found(what: str) -> BadRequest:
     return BadRequest(ResponseCode.QUERY_NOT_FOUND, f"No config item, {what}")
 
 
-#: Limit of the bodies that wait to be read: some 100 brokers with 10 000 topics each.
+#: Limit of all registration bodies that wait to be read: some 100 brokers with 10 000 topics each.
 MAX_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -210,9 +211,12 @@ class BrokerHandlers:
         broker, routes = request.header, self._routes
         content = await self._read(request)
         while content.topics is None and routes.wants_topics(broker, content.version):
-            content = await self._read(request)  # the broker was removed during the read
+            # The body was read without topics, as they were known. But the broker, and with it its
+            # topics, was removed during the read.
+            content = await self._read(request)
         if peer.closed:
-            return Reply()  # not sent; the broker was removed with its connection
+            # The broker was removed with its connection, so this is not sent.
+            return Reply()
         is_new = routes.data_version(broker.broker_addr) is None
         rival = routes.rival_of(broker, peer)
         if rival:

@@ -89,7 +89,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
-    #: CometMQ only, from 31000 on, which fits the 16 bits that binary headers have for a code.
+    #: Codes of CometMQ only are above 31000. They fit the signed 16 bits of a binary header's code.
     PROMOTE_BROKER = 31001
     TAKE_ADDRESS = 31002
 
@@ -153,7 +153,7 @@ VERSION_3_1_8: Final = 63
 VERSION_3_4_9: Final = 121
 VERSION_4_9_4: Final = 401
 VERSION_4_9_7: Final = 407
-#: Version in every frame that this side sends: features of a 4.9.7 broker and client.
+#: Version in every frame that CometMQ sends: it has the features of a 4.9.7 broker and client.
 OUR_VERSION: Final = VERSION_4_9_7
 
 _VERSION_NAMES: Final = {

@@ -1,9 +1,10 @@
-"""Converts header fields between their wire text and typed structs.
+"""Converts header fields between text and typed structs. The text fields of a frame (``extFields``)
+are called ``ext`` here.
 
-On the wire every field is text, but clients vary. Java, Go and C++ send strings, ali-ons sends JSON
-numbers and booleans, C++ sends "" for missing values. A header struct declares :data:`Int32`,
-:data:`Int64`, ``str`` or :data:`Flag`. :func:`from_ext` accepts all of these forms; :func:`to_ext`
-writes only strings, because Go accepts nothing else.
+On the wire every field should be text, but clients vary. Java, Go and C++ send strings, ali-ons
+sends JSON numbers and booleans, C++ sends "" for missing values. A struct declares its fields as
+:data:`Int32`, :data:`Int64`, ``str`` or :data:`Flag`. :func:`from_ext` accepts what all clients
+send. :func:`to_ext` writes only strings, because Go accepts nothing else.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ Flag = str | bool | int | None
 S = TypeVar("S", bound=Struct)
 
 _BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header it cannot decode
-#: Any number that a Java client can print; longer ones exceed all bounds.
+#: Forms of a whole number that Java parses. Longer ones are out of bounds anyway.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
 
 
 def truth(value: Flag) -> bool:
-    """Return the value of a boolean field."""
+    """Return whether a boolean field is true, in any client's form."""
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
@@ -68,9 +69,9 @@ def to_ext(header: Struct | None) -> dict[str, str]:
 
 
 def from_ext(cls: type[S], ext: Mapping[str, str]) -> S:
-    """Parse a header from text fields, tolerantly.
+    """Parse a header from text fields. An empty text counts as absent, except in text fields.
 
-    Raises BadRequest naming the field that is missing or invalid.
+    Raises BadRequest, naming the field, for one that is missing or invalid.
     """
     values: dict[str, str | int | None] = {}
     for name, wire_name, convert, required in _readers(cls):
@@ -91,6 +92,7 @@ def _wire_names(cls: type[Struct]) -> tuple[str, ...]:
     return tuple(info.encode_name for info in structs.fields(cls))
 
 
+#: How to read one field: attribute name, wire name, conversion (None for text), whether required.
 _Reader = tuple[str, str, Callable[[str], int] | None, bool]
 
 

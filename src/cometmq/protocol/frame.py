@@ -1,4 +1,4 @@
-"""Requests, responses and replies of handlers, and the headers of their frames in both codecs.
+"""Requests, responses, replies of handlers, and the encoding of frame headers in both codecs.
 
 JSON header (codec 0): an object with ``code``, ``language``, ``version``, ``opaque``, ``flag``,
 ``remark`` (omitted when null) and ``extFields`` (string to string).
@@ -17,11 +17,12 @@ Binary header (codec 1, upstream: RocketMQSerializable.java):
 A header is decoded once, into the struct of its code if the registry has one. Headers that the fast
 path rejects (numbers for strings, "+5", "", null) are parsed by :mod:`cometmq.protocol.fields`.
 
-A large request is charged to the connection that it came from. Its bytes are given back when the
-last reference to the charge is dropped, so code that lets a request wait need not handle it.
+The memory of a large request is charged to the connection that it came from. It is given back when
+the last reference to the charge is dropped, so code that keeps a request waiting need not do that.
 
-Responses are encoded whole, and for plain sends and pulls as the parts around their numbers. The
-parts are cut from the output of the same encoder, so that all responses have the same form.
+Most responses are encoded as a whole. Responses to plain sends and pulls differ only in a few
+values, so the constant pieces around these values are encoded once. The pieces are cut from the
+output of the same encoder, so that all responses have the same form.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from cometmq.protocol.headers import Header
 
 H = TypeVar("H")
 
-#: Names by number. Every header has one, and looking up an enumeration is a call in Python.
+#: Names of languages by number. Every header has one, and a lookup in an enumeration is slower.
 _LANGUAGES: Final = tuple(language.name for language in sorted(Language))
 
 JSON: Final = 0
@@ -59,7 +60,7 @@ _NAME_MAX_BYTES: Final = 0x7FFF
 
 
 class Account(Protocol):
-    """Account to which bytes in memory are charged."""
+    """Account of a connection, to which the bytes that it holds in memory are charged."""
 
     def charge(self, size_bytes: int) -> Charge:
         """Count bytes until the charge is given back."""
@@ -71,12 +72,12 @@ class Account(Protocol):
 
     @property
     def is_exhausted(self) -> bool:
-        """True if all connections together hold as much as the process may hold."""
+        """True if all connections together hold as much memory as the process may use for them."""
         ...
 
 
 class Charge:
-    """Bytes on an account. They are given back once: on request, or when this object is deleted."""
+    """Bytes on an account. Each is given back once: by a call, or when this object is deleted."""
 
     __slots__ = ("account", "size_bytes")
 
@@ -106,9 +107,12 @@ class Request(
     """One received request.
 
     ``header`` is the struct of its code, or a dict for codes that the registry lacks. ``codec`` is
-    the peer's, and used for the response. ``charge`` accounts for the memory of a large request as
-    long as it is referenced. ``fields`` are the header fields as text, as received, if the
-    connection keeps them. No header can set these two.
+    that of the request, and used for the response too. ``charge`` accounts for the memory of a
+    large request, as long as it is referenced. ``fields`` are the header fields as text, as
+    received, if the connection keeps them for access control.
+
+    A request is decoded from the JSON of its header. The names with a hyphen keep a header from
+    setting ``body``, ``charge`` and ``fields``.
     """
 
     code: Int32
@@ -124,7 +128,7 @@ class Request(
     fields: dict[str, str] | None = None
 
     def drop_body(self) -> None:
-        """Release the memory of the body, because a waiting request does not need it."""
+        """Release the memory of the body. Call this for a waiting request that needs no body."""
         if self.charge is not None:
             self.charge.give_back(len(self.body))
         self.body = b""
@@ -147,7 +151,10 @@ class Response(Struct, gc=False):
 
 
 class Reply(Struct, frozen=True):
-    """Response of a handler. ``ext`` replaces ``header`` if the registry has no header for it."""
+    """Result of a handler, from which the response is encoded.
+
+    ``ext`` has the fields of a response for which there is no ``header`` struct.
+    """
 
     code: int = ResponseCode.SUCCESS
     header: Header | None = None
@@ -210,7 +217,7 @@ def _decode_json(header: bytes) -> Head:
 
 
 def _decode_json_tolerantly(header: bytes) -> Head:
-    # Takes three times as long as strict decoding, which suffices for most clients.
+    # Strict decoding suffices for most clients and takes a third of the time, so it is tried first.
     try:
         raw = _raw_decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -289,7 +296,7 @@ def encode_head(
     version: int = OUR_VERSION,
     language: Language = Language.PYTHON,
 ) -> bytes:
-    """Return lengths and header of a frame; the caller sends the body of ``body_bytes`` after them.
+    """Return the length fields and the header of a frame, to be followed by its body.
 
     Raises LocalProtocolError when the binary codec cannot carry the code or a field's name.
     """
@@ -320,15 +327,16 @@ def head_pieces(
     flag: int = 0,
     remark: str | None = None,
 ) -> tuple[bytes, ...]:
-    """Return the parts of a JSON header around the values of some fields and around its opaque.
+    """Return the constant pieces of a JSON header: before, between and after some values.
 
-    The parts are in the order of ``names``; the values of these fields in ``ext`` are ignored.
+    These values are those of the fields ``names``, in that order, and then the opaque. What ``ext``
+    has for these fields is ignored, but it must have them in the same order.
     """
     ext = {name: "" if name in names else value for name, value in ext.items()}
     head = encode_head(code=code, opaque=0, flag=flag, ext=ext, remark=remark, language=language)
     rest = head[_LENGTHS.size :]
     pieces: list[bytes] = []
-    # A mark contains quotes, which are escaped inside strings, so it cannot match inside one.
+    # A mark has quotes, which are escaped inside JSON strings, so it cannot match inside a value.
     for mark in (*[b'"%b":"' % name.encode() for name in names], b'"opaque":'):
         before, found, rest = rest.partition(mark)
         pieces.append(before + found)
@@ -383,7 +391,7 @@ def _pieces(
     )  # fmt: skip
 
 
-#: Most responses contain only SUCCESS: the parts of their header before and after the opaque.
+#: Pieces of the most frequent response, which has SUCCESS and no fields: before and after opaque.
 DONE_HEAD, _DONE_TAIL = _pieces(ResponseCode.SUCCESS, {}, ())
 
 
@@ -394,9 +402,9 @@ def encode_done(opaque: int) -> bytes:
 
 
 def send_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
-    """Return the parts of the header of a response to a stored send.
+    """Return the pieces of a response header for a stored send.
 
-    They surround the message ids, the queue id, the queue offset and the opaque.
+    The values between them are the message id, the queue id, the queue offset and the opaque.
     """
     fields = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
     return _pieces(
@@ -406,9 +414,10 @@ def send_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
 
 @cache
 def pull_pieces(code: int, remark: str) -> tuple[bytes, ...]:
-    """Return the parts of the header of a response to a pull.
+    """Return the pieces of a response header for a pull.
 
-    They surround the maximum, minimum and next offset, the suggested broker id and the opaque.
+    The values between them are the maximum offset, the minimum offset, the next offset, the
+    suggested broker id and the opaque.
     """
     return _pieces(code, dict.fromkeys(_PULL_FIELDS, ""), _PULL_FIELDS, remark)
 
@@ -422,9 +431,12 @@ def encode_response(
     remark: str | None = None,
     body_bytes: int = 0,
 ) -> bytes:
-    """Return the bytes of a response in the request's codec, up to its body of ``body_bytes``."""
-    nothing = header is None and not ext and remark is None and not body_bytes
-    if nothing and not code and request.codec == JSON:
+    """Return the length fields and the header of a response, in the request's codec.
+
+    ``ext`` replaces ``header``. A body of ``body_bytes`` must follow.
+    """
+    is_empty = header is None and not ext and remark is None and not body_bytes
+    if is_empty and not code and request.codec == JSON:
         return encode_done(request.opaque)
     return encode_head(
         code=code,

@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 _DRIVER_JAVA: Final = "spark.driver.extraJavaOptions"
+#: Settings of sessions whose driver and executors are one process on this machine.
 LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -22,6 +23,7 @@ LOCAL: Final = {
     # expression that recurses once per character. The default stack is too small for that.
     _DRIVER_JAVA: "-Xss8m",
 }
+#: Settings of all sessions.
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -39,10 +41,10 @@ def local_session(
     memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process with a JVM below it, or return the session that already runs.
+    """Start a Spark that runs its tasks on this machine, or return the session that already runs.
 
-    ``cores`` is the number of tasks that run at once, ``memory`` the JVM's heap. ``settings``
-    override the defaults here.
+    ``cores`` is the number of tasks that run at once, ``memory`` the heap of the JVM that this
+    process starts. ``settings`` take precedence over LOCAL and SETTINGS.
     """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     own = {"spark.driver.memory": memory, "spark.sql.shuffle.partitions": str(cores)}
@@ -52,9 +54,9 @@ def local_session(
 def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session on any master: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
 
-    ``settings`` override the defaults here. A session that already runs in this process is reused.
-    Executors start the Python at the path in the environment variable ``PYSPARK_PYTHON``, by
-    default the path of this process's Python. It must have cometmq and pyarrow installed.
+    ``settings`` take precedence over SETTINGS. A session that already runs in this process is
+    reused. Executors run the Python at the path in the environment variable ``PYSPARK_PYTHON``, by
+    default the path of this process's Python. That Python must have cometmq and pyarrow installed.
     """
     if master.startswith("local"):
         return local_session(name, settings={"spark.master": master, **settings})

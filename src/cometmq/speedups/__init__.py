@@ -76,7 +76,7 @@ __all__ = [
     "walk",
 ]
 
-#: Names that each module of ``plain`` and ``compiled`` provides.
+#: Names that each module provides in both ``plain`` and ``compiled``, by module.
 NAMES = {
     "batches": ("append_batch", "pack_batch", "place_batch"),
     "columns": ("RecordColumns",),
@@ -117,7 +117,7 @@ def _compiled() -> dict[str, object]:
 
 
 def _choose() -> str:
-    """Replace the plain functions with the compiled ones.
+    """Replace the plain functions and classes in this module with the compiled ones.
 
     Returns the reason why plain Python runs instead, or an empty string.
     """
@@ -134,7 +134,7 @@ def _choose() -> str:
 
 #: Reason why plain Python runs; empty if the compiled core runs.
 WHY_PLAIN = _choose()
-#: Core that runs.
+#: The core that runs.
 CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"
-#: Core and reason, for logs and for display.
+#: The core that runs, with the reason, for logs and for display.
 DESCRIPTION = f"plain ({WHY_PLAIN})" if WHY_PLAIN else "compiled"

@@ -22,13 +22,14 @@ from typing import Final, Protocol, TypeAlias
 from cometmq.core.memory import limit_bytes
 from cometmq.speedups import SyncThread
 
+#: The C struct flock: lock type, whence, start, length, pid.
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
-#: Maximum number of pages in one query, and the size of CPython's Py_buffer.
+#: Maximum number of pages in one residency check, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
 _PY_BUFFER_WORDS: Final = 10
-#: AT_FDCWD and a flag of renameat2, as Linux defines them.
-_HERE: Final = -100
+#: Arguments of renameat2, as Linux defines them: relative to the working directory; swap.
+_AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 #: Only the user who runs the broker may read messages. Existing files keep their mode, which an
 #: administrator may have widened on purpose.
@@ -220,14 +221,14 @@ class PosixFiles:
         return os.fstat(handle).st_nlink
 
     def is_at(self, handle: int, path: str) -> bool:
-        # Asked after each sync, and not by stat() where that can be helped: once a file's times
-        # were looked at, Linux dirties its inode at the next write, and a sync takes 45 us longer.
+        # This is called after each sync, so it avoids stat(). After a stat() Linux updates the
+        # file's times at the next write, and the sync after that takes 45 us longer.
         if os.access(path, os.F_OK) and _is_named(handle, path):
             return True
         try:
             named = os.stat(path)
         except OSError as error:
-            # A path that may not be inspected does not count as gone.
+            # If the path cannot be examined, the file is taken to be there still.
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         return os.path.samestat(os.fstat(handle), named)
 
@@ -347,7 +348,8 @@ class PosixFiles:
         os.replace(source, target)
 
     def replace(self, source: str, target: str) -> None:
-        # A plain rename over a file makes ext4 write the new one out first: up to 120 ms.
+        # A plain rename over an existing file makes ext4 write the new file to the device first,
+        # which takes up to 120 ms. Swapping the names does not.
         if os.path.exists(target) and _exchange(source, target):
             self.unlink(source)
         else:
@@ -363,8 +365,8 @@ class PosixFiles:
 
     def lock(self, path: str) -> int:
         handle = self.open(path, create=True)
-        # Bound to this handle: it also refuses a second store in the same process. Java brokers,
-        # which lock the first byte, see it too.
+        # This kind of lock (OFD) belongs to the handle, not to the process, so it also refuses a
+        # second store in the same process. Java brokers lock the first byte, so they respect it.
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
@@ -401,7 +403,8 @@ class PosixFiles:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
 
     def sync_thread(self) -> SyncThread | None:
-        # A subclass that replaces the sync, such as one that fails, has it called.
+        # The thread calls fdatasync itself. A subclass with a datasync of its own (a test that
+        # makes it fail) needs an executor, which calls that method.
         if type(self).datasync is not PosixFiles.datasync:
             return None
         try:
@@ -428,12 +431,12 @@ def _is_named(handle: int, path: str) -> bool:
 def _residency(mapped: memoryview) -> Residency:
     """Return a residency check that uses mincore (Linux).
 
-    Without that call, no page counts as resident. Unlike a read that must not wait, the check
-    copies nothing: 1.2 us for 72 KB, which take 8 us and more to copy. The answer holds for the
-    moment: under memory pressure the system may evict a page right after it, and reading that page
-    then waits for the device once.
+    On a system without mincore, no page counts as resident. A read with RWF_NOWAIT would answer the
+    same question, but it copies the bytes: 8 us or more for 72 KB, where the check takes 1.2 us.
+    The answer holds only for the moment. Under memory pressure the system may evict a page right
+    after it; reading that page then waits for the device.
     """
-    # Imported here: a broker that serves no old data starts without ctypes.
+    # Imported late: a broker that serves no old data never needs it.
     import ctypes
 
     try:
@@ -446,16 +449,19 @@ def _residency(mapped: memoryview) -> Residency:
     # The first field of a Py_buffer is the address.
     buffer = (ctypes.c_void_p * _PY_BUFFER_WORDS)()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(mapped), buffer, 0)
-    begin, end = buffer[0] or 0, len(mapped)
+    address, size_bytes = buffer[0] or 0, len(mapped)
     ctypes.pythonapi.PyBuffer_Release(buffer)
 
     def is_resident(start: int, stop: int) -> bool:
         first = start - start % mmap.PAGESIZE
         pages = (stop - first + mmap.PAGESIZE - 1) // mmap.PAGESIZE
-        # Naming the view here keeps the map alive; otherwise another map could take its address.
-        if stop > end or pages > _PAGES_MAX or not mapped:
+        # The use of ``mapped`` here keeps the map alive; otherwise another map could get its
+        # address.
+        if stop > size_bytes or pages > _PAGES_MAX or not mapped:
             return False
-        return not mincore(begin + first, stop - first, answer_at) and answer.find(0, 0, pages) < 0
+        return (
+            not mincore(address + first, stop - first, answer_at) and answer.find(0, 0, pages) < 0
+        )
 
     return is_resident
 
@@ -484,9 +490,9 @@ class SnapshotFiles(PosixFiles):
             try:
                 count = os.copy_file_range(source, target, size_bytes - done, place, place)
             except OSError as error:
-                if error.errno not in _NOT_THERE:
+                if error.errno not in _COPY_UNSUPPORTED:
                     raise
-                data = self.pread(source, min(size_bytes - done, 1 << 20), place)
+                data = self.pread(source, min(size_bytes - done, _COPY_BYTES), place)
                 self.pwrite(target, data, place)
                 count = len(data)
             if not count:
@@ -500,7 +506,9 @@ class SnapshotFiles(PosixFiles):
 
 
 #: Errors of a kernel or file system that does not support the copy call.
-_NOT_THERE = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+_COPY_UNSUPPORTED = frozenset(
+    {errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
+)
 
 
 class ReadOnlyFiles(PosixFiles):
@@ -567,14 +575,15 @@ def make_durable_directory(files: Files, path: str) -> None:
     The parent directory is synced even if nothing is missing: an earlier run may have crashed
     between creation and sync.
     """
-    names = [os.path.abspath(path)]
-    while not files.exists(names[-1]):
-        names.append(os.path.dirname(names[-1]))
+    paths = [os.path.abspath(path)]
+    while not files.exists(paths[-1]):
+        paths.append(os.path.dirname(paths[-1]))
     files.make_directory(path)
-    for name in names[:-1] or names:
-        # We cannot have created names in a parent directory that we may not read.
+    missing = paths[:-1]
+    for created in missing or paths:
+        # A parent directory that we may not read has nothing that we created.
         with contextlib.suppress(PermissionError):
-            files.sync_directory(os.path.dirname(name))
+            files.sync_directory(os.path.dirname(created))
 
 
 def write_file_atomically(
@@ -582,13 +591,13 @@ def write_file_atomically(
 ) -> None:
     """Replace a small file atomically: after a crash it is the old or the new one.
 
-    ``durable`` also waits until the new one is on the device. Without it, a crash of the machine
-    may leave an empty file. ``mode`` are the permissions of a file of the operating system, which
-    it has before it has its content.
+    ``durable`` also waits until the new one is on the device. Without it, this holds if only the
+    process crashes; a crash of the machine may leave an empty file. ``mode`` are the permissions of
+    a file of the operating system, which it has before it has its content.
     """
     draft = path + ".tmp"
-    # Remove a draft left by a crash: if a power cut kept only the new rename, the old draft's bytes
-    # would appear under the name.
+    # A draft that a crash left is not written over, but removed. Otherwise a power cut that keeps
+    # the rename but not the new bytes would put the old draft's bytes at ``path``.
     files.unlink(draft)
     handle = files.open(draft, create=True)
     try:
@@ -607,16 +616,18 @@ def write_file_atomically(
 
 
 def _exchange(source: str, target: str) -> bool:
-    """Swap two names at once; return False if one is missing or the system cannot do it."""
+    """Swap two file names atomically; return False if one is missing or the system cannot."""
     swap = _renameat2()
     if swap is None:
         return False
-    return not swap(_HERE, os.fsencode(source), _HERE, os.fsencode(target), _RENAME_EXCHANGE)
+    return not swap(
+        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_EXCHANGE
+    )
 
 
 @functools.cache
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Return the system's function of this name; None if it has none."""
+    """Return the C library's function renameat2; None if it has none."""
     # Imported late: a first start replaces nothing.
     import ctypes
 
@@ -627,11 +638,11 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     return found
 
 
-def write_again(files: Files, handle: int) -> None:
+def rewrite_in_place(files: Files, handle: int) -> None:
     """Rewrite the contents of a file in place. Raises OSError.
 
-    After a failed sync the kernel marks pages as clean that never reached the device; another sync
-    would skip them.
+    After a failed sync, the kernel marks pages as clean although they never reached the device. A
+    second sync alone would skip them; writing them makes them dirty again.
     """
     end = files.size(handle)
     at = files.next_data(handle, 0)

@@ -39,7 +39,7 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
 from cometmq.speedups import index_hashes, put_keys
-from cometmq.store.files import write_again, zeroed_memory
+from cometmq.store.files import rewrite_in_place, zeroed_memory
 from cometmq.store.layout import index_hash, topic_prefix
 from cometmq.store.log.commitlog import NO_ROOM
 
@@ -273,7 +273,7 @@ class IndexFile:
         """
         again, self._failed = self._failed, True
         if again:
-            write_again(self._files, self._handle)
+            rewrite_in_place(self._files, self._handle)
         self._files.datasync(self._handle)
         self._failed = False
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cometmq.spark.jobs.changes import COLUMNS, newest, parsed, with_group
+from cometmq.spark.jobs.changes import COLUMNS, newest, parsed, with_group_value
 from tests.spark.jobs.changing import body
 
 pytestmark = pytest.mark.spark
@@ -92,7 +92,7 @@ def test_a_deletion_belongs_to_the_group_of_its_row(spark: SparkSession) -> None
         ),
         4,
     )
-    rows = with_group(found, "country").orderBy("key", "change").collect()
+    rows = with_group_value(found, "country").orderBy("key", "change").collect()
     assert [(row.key, row.change, row.of) for row in rows] == [
         ("a", 1, "AD"),
         ("a", 2, "FR"),

@@ -49,7 +49,7 @@ class GroupAdmin:
         }
 
     async def create(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Create or change a group; answer once the change is on the device."""
+        """Create or change a group; answer once the change is saved on the device."""
         config = parse_json(
             request.body, SubscriptionGroupConfig, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
         )
@@ -82,9 +82,9 @@ class GroupAdmin:
         return Reply(body=await join_in_slices(pieces, self._clock))
 
     async def all_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Return the offsets of every group, as the text of their file."""
+        """Return the offsets of every group, as JSON."""
         return Reply(body=await self._offsets.text())
 
     async def delay_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Return the progress of each delay level, as the text of its file."""
+        """Return the progress of each delay level, as JSON."""
         return Reply(body=self._delivery.text())

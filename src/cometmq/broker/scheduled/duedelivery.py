@@ -1,7 +1,8 @@
 """Appends due messages to their real topics, for delay levels and timers.
 
-A batch is appended within one turn of the event loop, and one future reports its outcome. The
-stored properties stay as they are, as upstream leaves them.
+The caller appends as many records as fit in one turn of the event loop. One future then reports
+that all of them are stored. Their properties, with those of the delay, are stored unchanged, as
+upstream does.
 """
 
 from __future__ import annotations
@@ -26,32 +27,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Longest time that one turn appends.
+#: Longest time for which one turn appends.
 TURN_NS: Final = 2_000_000
-#: Pause after the store refused a delivery.
+#: Pause of delivery after the store refused a record.
 REST_MS: Final = 1_000
-#: Limits of records read together, in number and in bytes; one larger record is read alone.
+#: Most records that are read together, and most bytes. A single larger record is read alone.
 GATHER_COUNT: Final = 256
 GATHER_BYTES: Final = 1 << 20
 
 #: Records between two reads of the clock.
-_RECORDS_A_LOOK: Final = 16
-_NOWHERE: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
+_CLOCK_INTERVAL_RECORDS: Final = 16
+#: Topics that a waiting message cannot be for: none, and those where messages themselves wait.
+_NOT_REAL_TOPICS: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class DueDelivery:
-    """Appends records; :meth:`stored` waits for those of the current turn."""
+    """Appends records, turn by turn.
+
+    A turn: :meth:`begin`; :meth:`append` for each record while :meth:`goes_on` allows it; then
+    :meth:`stored`, to wait for the records of the turn.
+    """
 
     def __init__(self, store: MessageStore, appender: Appender, clock: Clock) -> None:
         self._store = store
         self._appender = appender
         self._clock = clock
         self._until_ns = 0
-        self._appended = self._passed = 0
+        self._appended = self._handled = 0
 
     def begin(self) -> None:
         """Start a turn."""
-        self._appended = self._passed = 0
+        self._appended = self._handled = 0
         self._until_ns = self._clock.monotonic_ns() + TURN_NS
 
     @property
@@ -60,18 +66,18 @@ class DueDelivery:
         return self._clock.monotonic_ns() > self._until_ns
 
     def goes_on(self) -> bool:
-        """Count a record as appended or skipped; return whether this turn may take another.
+        """Count one record, appended or skipped; return whether this turn may take another.
 
-        Only every ``_RECORDS_A_LOOK``-th call reads the clock.
+        Only every ``_CLOCK_INTERVAL_RECORDS``-th call reads the clock.
         """
-        self._passed += 1
-        return self._passed % _RECORDS_A_LOOK != 0 or not self.is_over
+        self._handled += 1
+        return self._handled % _CLOCK_INTERVAL_RECORDS != 0 or not self.is_over
 
     def stored(self) -> asyncio.Future[None]:
         """Return a future for the records appended in this turn.
 
-        It completes when they are as safe as the flush policy promises, at once if there are none,
-        and fails with a StoreError if none was stored.
+        It completes when they are as safe as the flush policy promises, or at once if there are
+        none. It fails with a StoreError if none was stored.
         """
         return self._appender.stored(nothing=not self._appended)
 
@@ -84,10 +90,10 @@ class DueDelivery:
         *,
         prepared_offset: int = 0,
     ) -> bool:
-        """Append a copy of a record to the queue ``place``.
+        """Append a copy of a record to the queue ``place`` (topic and queue id).
 
-        Return False, after logging it, if the message is illegal for every queue. Raise StoreError
-        if the store refuses it.
+        ``raw`` are the encoded ``properties``. Return False, after logging it, if the message is
+        illegal, so that no later attempt can succeed. Raise StoreError if the store refuses it.
         """
         try:
             physical, queue_offset = self._store.append(
@@ -114,20 +120,23 @@ class DueDelivery:
 
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the topic and queue id that a waiting message is for; None, after logging it, if
-    they are not valid."""
+    """Return the topic and queue id that a waiting message is for.
+
+    Return None, after logging it, if they are not valid.
+    """
     topic = properties.get(props.REAL_TOPIC, "")
     text = properties.get(props.REAL_QID, "0")
-    if topic in _NOWHERE or not (text.isascii() and text.isdigit() and len(text) < 10):
+    if topic in _NOT_REAL_TOPICS or not (text.isascii() and text.isdigit() and len(text) < 10):
         log.error("delayed message dropped reason=real topic %r queue %r", topic, text)
         return None
     return topic, int(text)
 
 
 def record_in(found: Found, topic: str) -> Record | None:
-    """Decode a waiting record; return None if the log does not hold it any longer.
+    """Decode a waiting record of ``topic``, the topic where it waits.
 
-    Raise StoreCorrupt for damage, which an operator may still repair.
+    Return None if the log does not hold it any longer, or has another topic's record there. Raise
+    StoreCorrupt for damage, which an operator may still repair.
     """
     if found is None:
         return None

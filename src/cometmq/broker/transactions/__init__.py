@@ -1,4 +1,4 @@
-"""Transactions: half messages, their commit or rollback, and checks with producers."""
+"""Transactions: half messages, their commit or rollback, and checks with their producers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TransactionService:
-    """The open transactions, and their checks with producers."""
+    """The open transactions (``open``), and the checks with their producers (``checkback``)."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -27,7 +27,7 @@ class TransactionService:
         return self.open.handlers()
 
     async def recover(self) -> None:
-        """Find the open transactions at a start. Raise StoreCorrupt if that fails."""
+        """Find the open transactions in the store. Raise StoreCorrupt if that fails."""
         await self.checkback.recover()
 
     def start(self) -> None:
@@ -37,8 +37,10 @@ class TransactionService:
         )
 
     async def close(self) -> None:
-        """Save the state. Call this after the last append, and before the consumer offsets are
-        closed."""
+        """Commit the offsets of both internal topics and write the state file.
+
+        Call this after the last append, and before the table of consumer offsets is closed.
+        """
         await self.checkback.close()
 
     def facts(self) -> Mapping[str, str]:

@@ -1,11 +1,11 @@
-"""Change messages as a DataFrame: the content of a topic of committed row changes.
+"""Change messages as a DataFrame. Each message of the topic is one committed change of a table row:
 
     {"table": "regions", "op": "insert"|"update"|"delete", "key": "AD-02", "change": 4711,
      "at_ms": 1772600767089, "row": {...} | null}
 
 ``change`` grows with every change of a row, also across its deletion and re-insertion. ``row`` is
-the whole row after the change, and null exactly for a deletion. It stays JSON text, so any table
-fits.
+the whole row after the change; it is null for deletions, and only for them. It stays JSON text, so
+that changes of all tables fit in one DataFrame.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ STATE_DDL: Final = (
     "table string, key string, op string, change bigint, at_ms bigint, row string, "
     "queue_offset bigint"
 )
+#: Column where from_json puts a row that does not fit its table's columns.
 _CORRUPT: Final = "_as_it_was"
 STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
-"""The columns that the copy keeps of a row's newest change."""
+"""The columns of a row's newest change that a copy of the tables keeps: table, key, the rest."""
 
 
 def parsed(
@@ -41,8 +42,9 @@ def parsed(
 ) -> DataFrame:
     """Return one row per message, with the ``bucket`` of its table and key.
 
-    ``problem`` is null, or says why the body is no change, or how its row differs from the columns
-    of its table in ``schemas`` (DDL). Only rows with a problem have the body in ``text``.
+    ``problem`` is null for a valid change. Otherwise it says why the body is no change, or how its
+    row differs from the columns of its table in ``schemas`` (DDL by table). Only messages with a
+    problem have their body in ``text``, and they have no bucket.
     """
     text = f.make_valid_utf8(f.col("body").cast("string"))
     found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
@@ -56,15 +58,18 @@ def parsed(
 
 
 def bucket_of(buckets: int) -> Column:
-    """Return the bucket of a table and key, one of ``buckets``. It must never change."""
+    """Return the bucket, 0 to ``buckets`` - 1, of a table and key.
+
+    Written tables depend on this function, so it must never change.
+    """
     return f.pmod(f.xxhash64("table", "key"), f.lit(buckets)).cast("int")
 
 
 def _problem() -> Column:
-    whole = [f.col(f"c.{name}").isNull() for name in ("table", "key", "op", "change", "at_ms")]
+    """Return why the parsed body ``c`` is no change; null if it is one."""
     missing = f.col("c").isNull()
-    for column in whole:
-        missing = missing | column
+    for name in ("table", "key", "op", "change", "at_ms"):
+        missing = missing | f.col(f"c.{name}").isNull()
     is_delete = f.col("c.op") == "delete"
     return (
         f.when(missing, "not a change: a field is missing or of another type")
@@ -74,8 +79,10 @@ def _problem() -> Column:
 
 
 def _drift(schemas: Mapping[str, str]) -> Column:
-    """Return how a row differs from its table's columns: missing or extra fields, or another
-    type."""
+    """Return how a row differs from its table's columns: missing or extra fields, or another type.
+
+    Null if it does not differ, or if ``schemas`` lacks the table.
+    """
     problem = f.lit(None).cast("string")
     for table, ddl in schemas.items():
         columns = StructType.fromDDL(ddl)
@@ -83,37 +90,42 @@ def _drift(schemas: Mapping[str, str]) -> Column:
         names = f.array(*(f.lit(name) for name in columns.names))
         row = f.col("c.row")
         given = f.json_object_keys(row)
-        more, less = f.array_except(given, names), f.array_except(names, given)
+        extra, missing = f.array_except(given, names), f.array_except(names, given)
         read = f.from_json(
             row, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
         )
         reason = (
             f.when(given.isNull(), "row is not an object")
             .when(
-                f.size(more) > 0,
-                f.concat(f.lit("row has unknown fields: "), f.concat_ws(", ", more)),
+                f.size(extra) > 0,
+                f.concat(f.lit("row has unknown fields: "), f.concat_ws(", ", extra)),
             )
-            .when(f.size(less) > 0, f.concat(f.lit("row lacks fields: "), f.concat_ws(", ", less)))
+            .when(
+                f.size(missing) > 0,
+                f.concat(f.lit("row lacks fields: "), f.concat_ws(", ", missing)),
+            )
             .when(read[_CORRUPT].isNotNull(), "a field of row is of another type")
         )
-        mine = (f.col("c.table") == table) & row.isNotNull()
-        problem = f.when(mine, reason).otherwise(problem)
+        is_of_table = (f.col("c.table") == table) & row.isNotNull()
+        problem = f.when(is_of_table, reason).otherwise(problem)
     return problem
 
 
 def newest(changes: DataFrame) -> DataFrame:
-    """Return the last change of every row: the highest ``change``, then the highest queue
-    offset."""
+    """Return the newest change of every row: the one with the highest ``change``.
+
+    Of several with that ``change``, the one with the highest queue offset is taken.
+    """
     last = f.max_by(f.struct(*STATE[2:]), f.struct("change", "queue_offset"))
     chosen = changes.groupBy("bucket", "table", "key").agg(last.alias("last"))
     return chosen.select("bucket", "table", "key", "last.*")
 
 
-def with_group(changes: DataFrame, field: str) -> DataFrame:
-    """Return each change once, with its row's ``field`` as column ``of``. A deletion has the value
-    of the row before.
+def with_group_value(changes: DataFrame, field: str) -> DataFrame:
+    """Return each change once, with the value of its row's ``field`` as column ``of``, to group by.
 
-    A change that was published twice counts once.
+    A deletion has no row, so it gets the value that the row had before. A change that was published
+    twice is returned once.
     """
     once = changes.dropDuplicates(["table", "key", "change"])
     own = f.get_json_object("row", f"$.{field}")

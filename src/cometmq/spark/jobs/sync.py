@@ -29,7 +29,7 @@ from cometmq.spark.jobs.changes import (
     bucket_of,
     newest,
     parsed,
-    with_group,
+    with_group_value,
 )
 from cometmq.spark.jobs.job import JobOption, Progress, drained, progress_reported, silent
 from cometmq.spark.options import BadOption
@@ -146,7 +146,7 @@ def make_report(spark: SparkSession, changes: Path, target: Path, group_by: str)
 
 def _by_hour(changes: DataFrame, group_by: str) -> DataFrame:
     hour = f.date_format(f.timestamp_millis("at_ms"), "yyyy-MM-dd HH:00").alias("hour")
-    grouped = with_group(changes, group_by).groupBy("of", hour)
+    grouped = with_group_value(changes, group_by).groupBy("of", hour)
     return grouped.agg(f.count("*").alias("changes"))
 
 

@@ -1,8 +1,9 @@
 """Compares two stores or clusters message by message: a slave with its master, or a new cluster
 with the one it was migrated from.
 
-Messages correspond if topic, queue and queue offset are the same; their bodies are compared by CRC.
-Blocks of offsets are compared by digests first, which needs no sorting of all messages. Only blocks
+Messages correspond if broker, topic, queue and queue offset are the same; their bodies are compared
+by CRC. First the queues are compared block by block, by the number of messages and the digest of
+each block, which needs no sorting of all messages. A block is a range of queue offsets. Only blocks
 that differ are read again.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -24,16 +25,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
 
 BLOCK: Final = 4_096
-"""Number of a queue's offsets that one digest covers."""
+"""Number of a queue's offsets that one block has."""
 
 _COLUMNS: Final = ("broker_name", "topic", "queue_id", "queue_offset", "body_crc")
 _QUEUE: Final = ("broker", "topic", "queue_id")
+#: A block of a queue: broker, topic, queue id, number of the block.
+_Block: TypeAlias = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(Places):
-    """The two sides: the inputs of all jobs for the one, and further options for the other. If each
-    side has one broker, the brokers' names may differ."""
+    """The two sides to compare: the first in the options of all jobs, the other in ``other_*``.
+
+    If each side has only one broker, the names of the brokers may differ.
+    """
 
     other_nameservers: Annotated[str, JobOption("Name servers of the other side.")] = ""
     other_stores: Annotated[tuple[str, ...], JobOption("Store directories of the other side.")] = ()
@@ -57,8 +62,12 @@ class VerifyOptions(Places):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A message that only one side has (``missing``), that the sides have in different numbers
-    (``count``), or whose body differs (``crc``). A side without it has a count of 0 and no CRC."""
+    """A queue offset at which the sides differ.
+
+    ``kind`` is ``missing`` if only one side has a message there, ``count`` if the sides have
+    different numbers of messages there, ``crc`` if their bodies differ. A side without a message
+    has a count of 0 and no CRC.
+    """
 
     kind: str
     broker: str
@@ -73,8 +82,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """Result of a run: the numbers of messages on both sides, and the first of the ``differing``
-    ones. The one side lacks ``missing`` of these, the other ``other_missing``."""
+    """Result of a run: the numbers of messages on both sides, and the first differences.
+
+    ``differing`` counts all differences. The first side lacks ``missing`` of these messages, the
+    other side ``other_missing``.
+    """
 
     LINES: ClassVar[str] = "differences"
 
@@ -91,14 +103,17 @@ def run(spark: SparkSession, options: VerifyOptions, progress: Progress = silent
     """Compare the two sides. Raises BadOption, and the errors of reads."""
     sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
     with progress_reported(spark, "sums", progress):
-        sums = _sums(sides).collect()
-    one_each = all(len({row.broker for row in sums if row.side == side}) <= 1 for side in (0, 1))
-    counts = [sum(row.messages for row in sums if row.side == side) for side in (0, 1)]
-    bad = _differing(sums, one_each)
+        blocks = _digests(sides).collect()
+    # With one broker on each side, its name is not compared.
+    ignores_brokers = all(
+        len({row.broker for row in blocks if row.side == side}) <= 1 for side in (0, 1)
+    )
+    counts = [sum(row.messages for row in blocks if row.side == side) for side in (0, 1)]
+    bad = _differing_blocks(blocks, ignores_brokers)
     if not bad:
         return VerifyReport(True, counts[0], counts[1], 0, 0, 0, ())
     with progress_reported(spark, "differences", progress):
-        found = _messages_of(spark, sides, bad, one_each)
+        found = _differing_messages(spark, sides, bad, ignores_brokers)
         limited = found.orderBy("topic", "queue_id", "queue_offset", "broker").limit(options.limit)
         differences = tuple(map(_difference, limited.collect()))
         one, other = f.col("count"), f.col("other_count")
@@ -113,20 +128,21 @@ def run(spark: SparkSession, options: VerifyOptions, progress: Progress = silent
     )  # fmt: skip
 
 
-def _keyed(side: DataFrame) -> DataFrame:
+def _with_block(side: DataFrame) -> DataFrame:
+    """Return the messages of a side with the number of their block."""
     named = f.coalesce("broker_name", f.lit("")).alias("broker")
     block = f.expr(f"queue_offset div {BLOCK}").alias("block")
     return side.select(named, "topic", "queue_id", "queue_offset", "body_crc", block)
 
 
-def _sums(sides: Sequence[DataFrame]) -> DataFrame:
-    """Return the number of messages and the digest of each side and block."""
+def _digests(sides: Sequence[DataFrame]) -> DataFrame:
+    """Return the number of messages and the digest of each block, for both sides."""
     found = [
-        _keyed(side)
+        _with_block(side)
         .groupBy(*_QUEUE, "block")
         .agg(
             f.count("*").alias("messages"),
-            # XOR is independent of the order of rows, so nothing need be sorted.
+            # XOR gives the same digest for any order of rows, so none must be sorted.
             f.bit_xor(f.xxhash64("queue_offset", "body_crc")).alias("digest"),
         )
         .withColumn("side", f.lit(number))
@@ -135,33 +151,33 @@ def _sums(sides: Sequence[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, found)
 
 
-def _differing(sums: Sequence[Row], one_each: bool) -> list[tuple[str, str, int, int]]:
+def _differing_blocks(blocks: Sequence[Row], ignores_brokers: bool) -> list[_Block]:
     """Return the blocks that differ between the sides."""
-    found: list[dict[tuple[str, str, int, int], tuple[int, int]]] = [{}, {}]
-    for row in sums:
-        broker = "" if one_each else row.broker
+    found: list[dict[_Block, tuple[int, int]]] = [{}, {}]
+    for row in blocks:
+        broker = "" if ignores_brokers else row.broker
         found[row.side][broker, row.topic, row.queue_id, row.block] = (row.messages, row.digest)
     one, other = found
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
-def _messages_of(
+def _differing_messages(
     spark: SparkSession,
     sides: Sequence[DataFrame],
-    blocks: list[tuple[str, str, int, int]],
-    one_each: bool,
+    blocks: list[_Block],
+    ignores_brokers: bool,
 ) -> DataFrame:
-    """Return the messages of these blocks that differ, with count and CRC on both sides."""
+    """Return the offsets in these blocks at which the sides differ, with both counts and CRCs."""
     names = [*_QUEUE, "block"]
     wanted = f.broadcast(
         spark.createDataFrame(blocks, "broker string, topic string, queue_id int, block bigint")
     )
     both: list[DataFrame] = []
     for number, side in enumerate(sides):
-        keyed = _keyed(side)
-        if one_each:
-            keyed = keyed.withColumn("broker", f.lit(""))
-        both.append(keyed.join(wanted, names, "semi").withColumn("side", f.lit(number)))
+        located = _with_block(side)
+        if ignores_brokers:
+            located = located.withColumn("broker", f.lit(""))
+        both.append(located.join(wanted, names, "semi").withColumn("side", f.lit(number)))
     grouped = reduce(DataFrame.unionByName, both).groupBy(*_QUEUE, "queue_offset")
     of_one, of_other = f.col("side") == 0, f.col("side") == 1
     found = grouped.agg(
@@ -170,15 +186,12 @@ def _messages_of(
         _crcs(of_one).alias("crcs"),
         _crcs(of_other).alias("other_crcs"),
     )
-    return found.where((f.col("count") != f.col("other_count")) | _differ())
+    differs = (f.col("count") != f.col("other_count")) | (f.col("crcs") != f.col("other_crcs"))
+    return found.where(differs)
 
 
 def _crcs(of_side: Column) -> Column:
     return f.array_sort(f.collect_list(f.when(of_side, f.col("body_crc"))))
-
-
-def _differ() -> Column:
-    return f.col("crcs") != f.col("other_crcs")
 
 
 def _difference(row: Row) -> Difference:

@@ -1,20 +1,22 @@
 """Message filters of a read: tags or an SQL92 expression in the options, and filters that Spark
 pushes down to a batch read.
 
-The broker is asked to filter, and its result is filtered again here: it compares only the hashes of
-tags, and a broker without SQL92 returns everything. A read therefore means the same wherever the
-filter runs, and reads of a store directory accept the same options.
+The broker is asked to filter. Its result is filtered again here, because it compares only the
+hashes of tags, and a broker without SQL92 returns everything. So a read has the same result
+wherever the filter runs, and reads of a store directory accept the same options.
 
-Of Spark's filters, those are selected that reduce the messages to read. Filters on the columns of a
-queue (topic, broker_name, queue_id) skip whole queues. Bounds of queue_offset and store_timestamp
-cut the ranges of the other queues. The broker compares tags. Filters that are applied exactly here
-are not evaluated again by Spark. All others are returned to Spark, also those that only skip some
-messages:
+Of the filters that Spark offers to push down, those that reduce the messages to read are used:
 
-- topic, because an unreadable record has none;
-- store_timestamp, because a broker whose clock was set back stores out of order: ranges are wider
-  by CLOCK_SLACK_MS, so that up to this shift no row is missed;
-- keys and everything else.
+- on topic, broker_name and queue_id: they skip whole queues;
+- on queue_offset and store_timestamp: their bounds shorten the ranges of the other queues;
+- on tags: they are sent to the broker.
+
+Spark does not evaluate a filter again if it is applied exactly here. Spark still evaluates all
+other filters, also some of the above, which then only save reads:
+
+- on topic, because an unreadable record has none;
+- on store_timestamp, because a broker whose clock was set back stores times out of order: ranges
+  are wider by CLOCK_SLACK_MS, so that a shift up to this loses no row.
 
 Pushdown is off unless the user enables it: Spark 4.3 caches the plan of the last pushed filters for
 a whole DataFrame, and a later query of it that pushes nothing gets those rows.
@@ -65,16 +67,18 @@ SQL92: Final = "SQL92"
 EVERYTHING: Final = tags.parse(None)
 
 CLOCK_SLACK_MS: Final = 60_000
-"""The largest step back of a broker's clock that costs no rows."""
+"""The largest step back of a broker's clock that loses no rows of a read by store time."""
 
 TAGS_MAX: Final = 64
-"""More tags than this are not worth a longer request to the broker."""
+"""A filter by more tags than this is left to Spark: the request to the broker would be long."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _QUEUE_COLUMNS: Final[dict[str, type]] = {"topic": str, "broker_name": str, "queue_id": int}
 _NEVER_NULL: Final = frozenset({"broker_name", "queue_id", "queue_offset", "store_timestamp"})
+#: A truth value for each row of a block.
 Flags = npt.NDArray[np.bool_]
+#: Returns for each queue the first offset that was stored at a time (ms) or later.
 AtTime = Callable[[int, Sequence["MessageQueue"]], Mapping["MessageQueue", int]]
 
 
@@ -106,8 +110,10 @@ class RowFilter:
         return self.tags.expression if self.sql is None else self.sql
 
     def narrowed(self, wanted: Iterable[str]) -> RowFilter:
-        """Return the filter limited to those of its tags that are also ``wanted``. A filter without
-        tags takes all of ``wanted``."""
+        """Return the filter limited to those of its tags that are also in ``wanted``.
+
+        A filter without tags is limited to all of ``wanted``.
+        """
         both = set(wanted) if self.tags.matches_all else self.tags.tags & set(wanted)
         if self.matches_none or not both:
             return replace(self, tags=EVERYTHING, matches_none=True)
@@ -115,8 +121,10 @@ class RowFilter:
         return replace(self, tags=TagFilter(" || ".join(sorted(both)), frozenset(both), codes))
 
     def choose(self, block: Block, *, beside: Collection[int] = ()) -> None:
-        """Keep only the rows of a block that match, and the rows that begin at a position in
-        ``beside``: those could not be read, so that the filter cannot decide on them."""
+        """Keep only the rows of a block that match, and those that begin at positions ``beside``.
+
+        The latter are unreadable records, which a filter cannot judge.
+        """
         if self.matches_all:
             return
         if self.matches_none:
@@ -180,8 +188,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The part of a read that the filters leave: queues, offsets, store times in milliseconds,
-    rows."""
+    """The part of a read that the pushed filters leave.
+
+    ``of_queues`` are the filters on topic, broker_name and queue_id. ``offsets`` and ``store_ms``
+    are bounds for the messages of each queue; ``row_filter`` selects among these messages.
+    """
 
     row_filter: RowFilter = field(default_factory=RowFilter)
     of_queues: tuple[Filter, ...] = ()
@@ -189,17 +200,14 @@ class Pushed:
     store_ms: Bounds = Bounds()
 
     def cut(self, start: Offsets, end: Offsets, at_time: AtTime) -> tuple[Offsets, Offsets]:
-        """Return the start and the end of each queue that passes the filters.
-
-        ``at_time`` returns for each queue the first offset stored at a time (ms) or later.
-        """
-        queues = [queue for queue in end if all(_takes(one, queue) for one in self.of_queues)]
+        """Return start and end offsets, reduced to the queues and bounds that the filters leave."""
+        queues = [queue for queue in end if all(_accepts(each, queue) for each in self.of_queues)]
         if self.row_filter.matches_none:
             queues = []
         starts = {queue: start.get(queue, 0) for queue in queues}
         ends = {queue: end[queue] for queue in queues}
-        _raise(starts, self.offsets.low)
-        _lower(ends, self.offsets.high)
+        _raise_to(starts, self.offsets.low)
+        _lower_to(ends, self.offsets.high)
         left = [queue for queue in queues if starts[queue] < ends[queue]]
         if left and self.store_ms.low is not None:
             found = at_time(max(self.store_ms.low - CLOCK_SLACK_MS, 0), left)
@@ -211,7 +219,7 @@ class Pushed:
 
 
 def split_filters(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pushed, list[Filter]]:
-    """Return the filters that are applied here, and those that Spark must still evaluate."""
+    """Return what the filters leave of a read, and the filters that Spark must still evaluate."""
     pushed = Pushed(row_filter)
     rest: list[Filter] = []
     for one in filters:
@@ -222,12 +230,12 @@ def split_filters(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pus
 
 
 class Push:
-    """A callable attribute ``pushFilters`` for a reader.
+    """A callable that a reader sets as its attribute ``pushFilters``.
 
-    Spark refuses a reader whose class overrides pushFilters while
-    ``spark.sql.python.filterPushdown.enabled`` is off, which is the default of a session. It
-    inspects the method's ``__func__``. This object has the base class's function there, and is
-    still called if the setting is on.
+    While ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses a
+    reader whose class overrides pushFilters. It recognizes that by the method's ``__func__``. This
+    object has the function of the base class there, so Spark accepts the reader; and if the setting
+    is on, Spark calls this object.
     """
 
     def __init__(self, take: Callable[[Iterable[Filter]], list[Filter]]) -> None:
@@ -240,15 +248,16 @@ class Push:
 
 
 def _add(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
+    """Return ``pushed`` with one filter more, and whether that filter is applied exactly."""
     column = _column(one)
     if isinstance(one, IsNotNull):
         return pushed, column in _NEVER_NULL
     if column in _QUEUE_COLUMNS:
-        if not _can_take(one, _QUEUE_COLUMNS[column]):
+        if not _is_supported(one, _QUEUE_COLUMNS[column]):
             return pushed, False
         return replace(pushed, of_queues=(*pushed.of_queues, one)), column != "topic"
     if column == "queue_offset":
-        bounds, is_exact = _bounds(one, lambda value: _whole(value, 1))
+        bounds, is_exact = _bounds(one, lambda value: _rounded(value, 1))
         return replace(pushed, offsets=pushed.offsets.within(bounds)), is_exact
     if column == "store_timestamp":
         bounds, _ = _bounds(one, _milliseconds)
@@ -261,29 +270,31 @@ def _add(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
 
 
 def _column(one: Filter) -> str:
+    """Return the column of a filter; an empty text for a field of a struct."""
     if isinstance(one, Not):
         return _column(one.child)
     path: tuple[str, ...] = getattr(one, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _can_take(one: Filter, kind: type) -> bool:
+def _is_supported(one: Filter, kind: type) -> bool:
     """Return whether a filter on a column of this type can be applied here."""
     if isinstance(one, Not):
-        return _can_take(one.child, kind)
+        return _is_supported(one.child, kind)
     values = one.value if isinstance(one, In) else (getattr(one, "value", None),)
-    # A bool is an int in Python, and null equals nothing: Spark makes such comparisons.
-    return type(one) in _VERDICTS and all(type(each) is kind for each in values)
+    # Exact types only: in Python a bool is an int, and None equals None. Spark has other rules, so
+    # such comparisons are left to it.
+    return type(one) in _COMPARISONS and all(type(each) is kind for each in values)
 
 
-def _takes(one: Filter, queue: MessageQueue) -> bool:
+def _accepts(one: Filter, queue: MessageQueue) -> bool:
     if isinstance(one, Not):
-        return not _takes(one.child, queue)
+        return not _accepts(one.child, queue)
     own = getattr(queue, _column(one))
-    return _VERDICTS[type(one)](own, getattr(one, "value"))  # noqa: B009
+    return _COMPARISONS[type(one)](own, getattr(one, "value"))  # noqa: B009
 
 
-_VERDICTS: Final[dict[type[Filter], Callable[..., bool]]] = {
+_COMPARISONS: Final[dict[type[Filter], Callable[..., bool]]] = {
     EqualTo: lambda own, value: own == value,
     EqualNullSafe: lambda own, value: own == value,
     In: lambda own, values: own in values,
@@ -300,18 +311,19 @@ _VERDICTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 def _bounds(one: Filter, read: Callable[[object], tuple[int, int] | None]) -> tuple[Bounds, bool]:
     """Return the bounds that a filter sets, and whether they express the whole filter.
 
-    ``read`` returns the last whole number up to a value and the first one from it on.
+    ``read`` returns the value of a filter rounded down and rounded up to whole numbers, or None if
+    it is not a value of the column.
     """
     if isinstance(one, In):
-        places = [read(value) for value in one.value]
-        known = [place for place in places if place is not None]
-        if not known or len(known) < len(places):
+        values = [read(value) for value in one.value]
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
             return Bounds(), False
         return Bounds(min(up for _, up in known), max(down for down, _ in known) + 1), False
-    place = read(getattr(one, "value", None))
-    if place is None:
+    value = read(getattr(one, "value", None))
+    if value is None:
         return Bounds(), False
-    down, up = place
+    down, up = value
     match one:
         case EqualTo() | EqualNullSafe():
             return Bounds(up, down + 1), True
@@ -326,7 +338,7 @@ def _bounds(one: Filter, read: Callable[[object], tuple[int, int] | None]) -> tu
     return Bounds(), False
 
 
-def _whole(value: object, unit: int) -> tuple[int, int] | None:
+def _rounded(value: object, unit: int) -> tuple[int, int] | None:
     if type(value) is not int:
         return None
     return value // unit, -(-value // unit)
@@ -335,12 +347,11 @@ def _whole(value: object, unit: int) -> tuple[int, int] | None:
 def _milliseconds(value: object) -> tuple[int, int] | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    return _whole((value - _EPOCH) // _US, 1000)
+    return _rounded((value - _EPOCH) // _US, 1000)
 
 
 def _tags_allowed(one: Filter) -> tuple[str, ...] | None:
-    """Return the tags that a filter allows, or None unless a broker can be asked for all of
-    them."""
+    """Return the tags that a filter allows; None if a broker cannot be asked for all of them."""
     if isinstance(one, In):
         values = one.value
     elif isinstance(one, (EqualTo, EqualNullSafe)):
@@ -354,8 +365,10 @@ def _tags_allowed(one: Filter) -> tuple[str, ...] | None:
 
 
 def _can_be_asked(tag: object) -> bool:
-    """Return whether an expression can name the tag and all parties compute the same hash of it.
-    Hashes differ for text with replaced broken bytes."""
+    """Return whether an expression can name the tag, and its hash is the same everywhere.
+
+    The hash may differ for a tag in which invalid bytes were replaced by U+FFFD.
+    """
     return (
         isinstance(tag, str)
         and tag != "*"
@@ -367,11 +380,11 @@ def _can_be_asked(tag: object) -> bool:
     )
 
 
-def _raise(offsets: dict[MessageQueue, int], low: int | None) -> None:
+def _raise_to(offsets: dict[MessageQueue, int], low: int | None) -> None:
     if low is not None:
         offsets.update({queue: max(offset, low) for queue, offset in offsets.items()})
 
 
-def _lower(offsets: dict[MessageQueue, int], high: int | None) -> None:
+def _lower_to(offsets: dict[MessageQueue, int], high: int | None) -> None:
     if high is not None:
         offsets.update({queue: min(offset, high) for queue, offset in offsets.items()})

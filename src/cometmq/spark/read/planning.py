@@ -1,5 +1,7 @@
-"""Ranges of offsets: limits the size of a batch and shares its messages among tasks. Pure
-functions."""
+"""Plans a batch as ranges of queue offsets: limits its size and shares its messages among tasks.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,17 @@ if TYPE_CHECKING:
     from cometmq.spark.read.checkpoint import Offsets
 
 TASK_ROWS_MIN: Final = 50_000
-"""Ranges of a micro-batch are joined in one task up to this many messages. One more task costs 60
-to 90 ms, the time to write 8 000 messages into a Parquet file."""
+"""In a micro-batch, a task gets several ranges if they have at most this many messages together.
+One more task costs 60 to 90 ms, the time to write 8 000 messages into a Parquet file."""
 
 TASK_ROWS_MAX: Final = 250_000
-"""Longer ranges are split, so that one full queue does not keep a single core busy. The ranges of a
-batch read are joined up to this many messages, about as much as a task reads of a store or of
-files."""
-
+"""Longer ranges are split, so that a single full queue is read by several cores. In a batch read, a
+task gets several ranges up to this many messages, about as many as a task reads from a store
+directory or from files."""
 
 TASK_RANGES_MAX: Final = 256
-"""A task sends at least one request per range: a thousand almost empty queues become a few
-tasks."""
+"""A task gets at most this many ranges. It sends at least one request for each, so a thousand
+almost empty queues are shared among a few tasks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,8 +40,10 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """Return the messages between two points, one range per queue. A queue missing in ``start``
-    starts at 0."""
+    """Return the messages from ``start`` to ``end``, one range per queue that has any.
+
+    A queue missing in ``start`` starts at 0.
+    """
     found = (Range(queue, start.get(queue, 0), stop) for queue, stop in end.items())
     return sorted(part for part in found if part.stop > part.start)
 
@@ -58,24 +61,25 @@ def advance(start: Offsets, newer: Offsets) -> dict[MessageQueue, int]:
 def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
     """Return ``end`` reduced so that about ``rows_max`` messages remain.
 
-    Every queue with messages keeps at least one, so that none starves; with more such queues than
-    ``rows_max``, that many messages are taken. The rest is shared in proportion to the size of each
-    range.
+    Every queue with messages keeps one, so that none starves, even if these are more than
+    ``rows_max``. What is left of ``rows_max`` is shared in proportion to the size of each range.
     """
     todo = ranges(start, end)
     total = sum(map(len, todo))
     if total <= rows_max:
         return dict(end)
+    # One message of each queue is taken already.
     spare = max(rows_max - len(todo), 0)
     waiting = total - len(todo)
-    parts = [divmod((len(part) - 1) * spare, waiting) if waiting else (0, 0) for part in todo]
-    # The largest remainders are rounded up, so that the parts add up to exactly ``spare``.
-    left = spare - sum(whole for whole, _ in parts)
-    order = sorted(range(len(todo)), key=lambda at: (-parts[at][1], at))
-    extra = set(order[:left])
+    # The share of each range of ``spare``, as quotient and remainder.
+    shares = [divmod((len(part) - 1) * spare, waiting) if waiting else (0, 0) for part in todo]
+    # The shares with the largest remainders get one more, so that the sum is exactly ``spare``.
+    left = spare - sum(quotient for quotient, _ in shares)
+    order = sorted(range(len(todo)), key=lambda at: (-shares[at][1], at))
+    rounded_up = set(order[:left])
     capped = dict(end)
     for at, part in enumerate(todo):
-        capped[part.queue] = part.start + 1 + parts[at][0] + (at in extra)
+        capped[part.queue] = part.start + 1 + shares[at][0] + (at in rounded_up)
     return capped
 
 
@@ -88,15 +92,16 @@ def tasks(
 ) -> list[tuple[Range, ...]]:
     """Share ranges among tasks: split long ones, join short ones.
 
-    ``tasks_min`` is the minimum number of tasks, if there are that many messages.
+    A range with more than ``rows_max`` messages is split. Ranges with at most ``rows_min`` together
+    are joined. ``tasks_min`` is the minimum number of tasks, if there are that many messages.
     """
-    whole = list(todo)
-    total = sum(map(len, whole))
+    parts = list(todo)
+    total = sum(map(len, parts))
     if total == 0:
         return []
-    most = min(rows_max, max(1, -(-total // tasks_min)))
-    pieces = [piece for part in whole for piece in split(part, most)]
-    return join(pieces, min(rows_min, most))
+    piece_max = min(rows_max, max(1, -(-total // tasks_min)))
+    pieces = [piece for part in parts for piece in split(part, piece_max)]
+    return join(pieces, min(rows_min, piece_max))
 
 
 def split(part: Range, rows_max: int) -> list[Range]:
@@ -107,7 +112,11 @@ def split(part: Range, rows_max: int) -> list[Range]:
 
 
 def join(pieces: Sequence[Range], rows_max: int) -> list[tuple[Range, ...]]:
-    """Join neighbouring ranges up to ``rows_max`` messages and TASK_RANGES_MAX ranges."""
+    """Join neighbouring ranges into tasks.
+
+    A task has at most TASK_RANGES_MAX ranges, and at most ``rows_max`` messages unless a single
+    range has more.
+    """
     found: list[list[Range]] = []
     rows = 0
     for piece in pieces:

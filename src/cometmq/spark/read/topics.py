@@ -1,4 +1,4 @@
-"""The queues that a read covers: topics by name, topics by a pattern, or single queues."""
+"""The queues that a read covers: those of topics, by name or by a pattern, or single queues."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Topics whose whole name matches. System topics, retry topics and dead-letter queues are left
-    out unless ``has_system_topics``."""
+    """Topics whose whole name matches.
+
+    System topics, retry topics and dead-letter queues are left out unless ``has_system_topics``.
+    """
 
     expression: str
     has_system_topics: bool = False
@@ -48,15 +50,16 @@ class Assigned:
     queues: frozenset[MessageQueue]
 
 
+#: What the user chose to read.
 Choice = Topics | Pattern | Assigned
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The queues of a choice in order, and those of its topics that the name servers do not know.
+    """The queues of a choice, sorted, and those of its topics that the name servers do not know.
 
-    ``brokers`` are the brokers with an address in the route of each topic. ``absent`` are brokers
-    that a route names without an address, each with the reason why it is expected.
+    ``brokers`` has, by topic, the brokers that the topic's route has an address of. ``absent`` has
+    the brokers that a route names without an address, each with a text that says where.
     """
 
     queues: list[MessageQueue]
@@ -66,7 +69,7 @@ class Found:
 
 
 def parse(given: Given) -> Choice:
-    """Return the choice that the options make. Raises BadOption."""
+    """Return the choice in the options of a read. Raises BadOption."""
     option = only_one(given, ("topic", "subscribePattern", "assign"))
     if "includeSystemTopics" in given and option != "subscribePattern":
         raise BadOption("includeSystemTopics", "needs subscribePattern")
@@ -83,20 +86,21 @@ def parse(given: Given) -> Choice:
 def find(choice: Choice, access: Access) -> Found:
     """Return the queues of a choice, as the name servers currently know them.
 
-    Raises NotConnected if no name server answers, BrokerRefused.
+    Raises NotConnected if no name server answers, BrokerRefused if one refuses.
     """
     topics = _topics(choice, access)
     known = cluster.routes(topics, access, age_max_ms=0)
     queues = cluster.queues_of(known)
     if isinstance(choice, Assigned):
         queues = [queue for queue in queues if queue in choice.queues]
-    # A topic that a pattern matched a moment ago may be gone; the user did not name it.
+    # A topic that matched a pattern a moment ago may be gone. That is no error, as the user did not
+    # name it.
     unknown = [] if isinstance(choice, Pattern) else [name for name in topics if name not in known]
-    there = {
+    reachable = {
         topic: frozenset(data.broker_name for data in route.broker_datas if data.broker_addrs)
         for topic, route in known.items()
     }
-    return Found(queues, unknown, there, _absent(known, there))
+    return Found(queues, unknown, reachable, _absent(known, reachable))
 
 
 def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
@@ -110,9 +114,9 @@ def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
 
 
 def check(found: Found, choice: Choice, access: Access, *, without: Collection[str] = ()) -> None:
-    """Check that all of a choice exists, except for queues of the brokers ``without``.
+    """Check that all that was chosen exists. Queues of brokers in ``without`` may be missing.
 
-    Raises RouteNotFound for a topic, BadOption for an assigned queue that does not exist.
+    Raises RouteNotFound for a topic and BadOption for an assigned queue that does not exist.
     """
     for topic in found.unknown:
         raise cluster.unknown(topic, access)
@@ -126,21 +130,29 @@ def check(found: Found, choice: Choice, access: Access, *, without: Collection[s
                 )
 
 
-def matching(pattern: Pattern, known: Iterable[str], of_cluster: frozenset[str]) -> list[str]:
-    """Return the topics of ``known`` that match. ``of_cluster`` are the names of clusters and
-    brokers, which are also names of system topics."""
+def matching(pattern: Pattern, known: Iterable[str], cluster_names: frozenset[str]) -> list[str]:
+    """Return the topics of ``known`` that match.
+
+    ``cluster_names`` are the names of clusters and brokers, each of which is also the name of a
+    system topic.
+    """
     expression = re.compile(pattern.expression)
     return sorted(
         name
         for name in known
         if expression.fullmatch(name)
-        if pattern.has_system_topics or not _is_internal(name, of_cluster)
+        if pattern.has_system_topics or not _is_internal(name, cluster_names)
     )
 
 
-def _absent(known: Mapping[str, TopicRoute], there: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Return the brokers that a route names without an address: as holders of queues, or in the
-    configuration of an ordered topic (``broker-a:4;broker-b:4``)."""
+def _absent(
+    known: Mapping[str, TopicRoute], reachable: Mapping[str, frozenset[str]]
+) -> dict[str, str]:
+    """Return the brokers that a route names without an address, each with a text that says where.
+
+    A route names brokers with queues, and those in the configuration of an ordered topic
+    (``broker-a:4;broker-b:4``).
+    """
     found: dict[str, str] = {}
     for topic, route in known.items():
         named = [data.broker_name for data in route.queue_datas]
@@ -149,7 +161,7 @@ def _absent(known: Mapping[str, TopicRoute], there: Mapping[str, frozenset[str]]
             if name and queues.isascii() and queues.isdigit():
                 named.append(name)
         for name in named:
-            if name not in there[topic]:
+            if name not in reachable[topic]:
                 found.setdefault(name, f"the route of {topic!r} lists it")
     return found
 
@@ -159,18 +171,18 @@ def _topics(choice: Choice, access: Access) -> list[str]:
         return list(choice.names)
     if isinstance(choice, Assigned):
         return sorted({queue.topic for queue in choice.queues})
-    of_cluster: frozenset[str] = frozenset()
+    cluster_names: frozenset[str] = frozenset()
     if not choice.has_system_topics:
-        of_cluster = cluster.cluster_names(access)
-    return matching(choice, cluster.topic_names(access), of_cluster)
+        cluster_names = cluster.cluster_names(access)
+    return matching(choice, cluster.topic_names(access), cluster_names)
 
 
-def _is_internal(name: str, of_cluster: frozenset[str]) -> bool:
+def _is_internal(name: str, cluster_names: frozenset[str]) -> bool:
     return (
         is_system_topic(name)
         or bool(split_prefix(name)[0])
-        or name in of_cluster
-        or (name.endswith(REPLY_SUFFIX) and name.removesuffix(REPLY_SUFFIX) in of_cluster)
+        or name in cluster_names
+        or (name.endswith(REPLY_SUFFIX) and name.removesuffix(REPLY_SUFFIX) in cluster_names)
     )
 
 

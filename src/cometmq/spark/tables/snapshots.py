@@ -3,11 +3,11 @@
     ROOT/manifests/00000012.json      the version of each bucket that belongs to version 12
     ROOT/versions/00000012/bucket=3/  the Parquet files of the buckets that version 12 rewrote
 
-A version is its manifest. The data files are written first, then the manifest under a temporary
-name, which is renamed. A kill before that leaves files that no manifest refers to; the next attempt
-overwrites them. A reader takes the newest manifest that it can read and skips a torn one (power
-loss). The two newest versions are kept, so a reader must finish before the second commit after its
-version.
+A version exists once its manifest does. A writer writes the data files first, then the manifest
+under a temporary name, and then renames it. A kill before the rename leaves files that no manifest
+refers to; the next attempt overwrites them. A reader takes the newest manifest that it can read; a
+power cut may have left a torn one. The two newest versions are kept, so a reader must finish before
+the second commit after its version.
 
 The directory must be on a file system that the driver and all executors share.
 """
@@ -23,14 +23,15 @@ import msgspec
 
 log = logging.getLogger(__name__)
 
+#: Number of versions whose files are kept.
 KEPT: Final = 2
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A version of a table. ``buckets`` maps each bucket to the version that wrote it.
+    """A version of a table. ``buckets`` maps each bucket to the version that last rewrote it.
 
-    ``query`` and ``batch`` are the stream and micro-batch that made it; ``counts`` are running
-    totals by name.
+    ``query`` and ``batch`` are the ids of the streaming query and of its micro-batch that made this
+    version. ``counts`` are running totals by name.
     """
 
     version: int
@@ -40,11 +41,12 @@ class Manifest(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
+#: The manifest before the first commit.
 EMPTY: Final = Manifest(0, "", -1, {}, {})
 
 
 class SnapshotTable:
-    """The table under ``root``. One process writes, any number read."""
+    """The table in the directory ``root``. One process writes, any number of processes read."""
 
     def __init__(self, root: Path) -> None:
         self._manifests = root / "manifests"
@@ -60,12 +62,11 @@ class SnapshotTable:
         return EMPTY
 
     def folder(self, version: int) -> Path:
-        """Return the folder where a version's buckets are written, as one folder ``bucket=N``
-        each."""
+        """Return the folder of a version. It has a folder ``bucket=N`` per bucket rewritten."""
         return self._versions / f"{version:08}"
 
     def paths(self, manifest: Manifest, buckets: list[int] | None = None) -> list[str]:
-        """Return the folders with some buckets of a version (None for all)."""
+        """Return the folders of these buckets of a version (None: of all its buckets)."""
         wanted = sorted(manifest.buckets) if buckets is None else buckets
         return [
             str(self.folder(manifest.buckets[bucket]) / f"bucket={bucket}")
@@ -74,7 +75,7 @@ class SnapshotTable:
         ]
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version the current one, then remove what no kept version refers to."""
+        """Make a version the current one, then remove the files that no kept version refers to."""
         self._manifests.mkdir(parents=True, exist_ok=True)
         path = self._manifests / f"{manifest.version:08}.json"
         unfinished = path.with_suffix(".tmp")
@@ -84,15 +85,15 @@ class SnapshotTable:
 
     def _clean(self) -> None:
         paths = sorted(self._manifests.glob("*.json"), reverse=True)
-        named: set[tuple[int, int]] = set()
+        referred: set[tuple[int, int]] = set()
         for path in paths[:KEPT]:
             kept = msgspec.json.decode(path.read_bytes(), type=Manifest)
-            named |= {(version, bucket) for bucket, version in kept.buckets.items()}
+            referred |= {(version, bucket) for bucket, version in kept.buckets.items()}
         for path in paths[KEPT:]:
             path.unlink()
         for folder in self._versions.glob("*/bucket=*"):
             version, bucket = int(folder.parent.name), int(folder.name.partition("=")[2])
-            if (version, bucket) not in named:
+            if (version, bucket) not in referred:
                 shutil.rmtree(folder)
         for version_folder in self._versions.glob("*"):
             if not any(version_folder.glob("bucket=*")):

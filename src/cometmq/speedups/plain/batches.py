@@ -1,8 +1,12 @@
-"""Batch sends: the messages of one body as records and rows of a write batch.
+"""Batch sends: makes the messages of one body into log records, and into rows of a write batch.
 
 This is the definition; compiled/batches.pyx does the same, byte for byte. message/batch.py
-describes the layout of a body. A very large batch is first packed in a thread, without offsets, so
-that it does not block the event loop; its offsets are filled in afterwards.
+describes the layout of a body, message/record.py that of a record. A very large batch is first
+packed in a thread, without offsets, so that it does not block the event loop; its offsets are
+filled in afterwards.
+
+In this module, ``middle`` is the part of every record of a batch between its physical offset and
+the length of its body.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, 
 from cometmq.speedups.plain.records import BLANK_BYTES, MAGIC_V1, stored_crc
 from cometmq.speedups.plain.writebatch import QueueState, Row, WriteBatch
 
+#: Message in a body: its size, two ignored fields (magic and CRC), its flag, the size of its body.
 _BATCH_ENTRY: Final = Struct(">i8xii")
 _BATCH_FIXED_BYTES: Final = 22
+#: A record before ``middle``: size, magic, CRC, queue id, flag, queue offset, physical offset.
 _FRONT: Final = Struct(">IIIIiqq")
-_PLACE: Final = Struct(">qq")
-_PLACE_AT: Final = _FRONT.size - _PLACE.size
-
+_OFFSETS: Final = Struct(">qq")
+_OFFSETS_AT: Final = _FRONT.size - _OFFSETS.size
+#: Separator between properties.
+_PROPERTY_SEPARATOR: Final = 2
 
 #: A message of a batch: its flag, its body, the properties of its record, and the record size.
 Message: TypeAlias = tuple[int, bytes, bytes, int]
@@ -37,7 +44,6 @@ def append_batch(
 ) -> tuple[int, bytes]:
     """Append all messages of a batch body.
 
-    ``middle`` is the part of every record between its physical offset and the length of its body.
     ``properties`` are appended to those of each message and take precedence over them. Records
     start at physical offset ``position`` in a log file that ends at ``limit``.
 
@@ -68,11 +74,11 @@ def append_messages(
     ``place`` is the physical offset of the first one, and the store time.
     """
     packed: list[bytes] = []
-    head = _head_of(middle)
+    layout = _layout(middle)
     position, store_ms = place
     for message in messages:
         rows.rows.append(_row(queue, message, position, store_ms))
-        packed.append(_record(head, queue, message, (queue.next_offset, position), middle))
+        packed.append(_record(layout, queue, message, (queue.next_offset, position), middle))
         queue.next_offset += 1
         position += message[3]
     return b"".join(packed)
@@ -88,8 +94,8 @@ def pack_batch(
 ) -> tuple[int, list[tuple[WriteBatch, bytearray]]]:
     """Return rows and records as :func:`append_batch` makes them, but without offsets and time.
 
-    :func:`place_batch` fills in the queue offsets, physical offsets and store time. Each part has
-    at most ``rows_max`` messages and must not be modified until then.
+    The batch is split into parts of at most ``rows_max`` messages. :func:`place_batch` fills in the
+    queue offsets, physical offsets and store time of a part, which must not be modified until then.
 
     Returns the total size of the records and the parts; no parts if the size exceeds ``bytes_max``.
     Raises the same exceptions as :func:`append_batch`. Can run in a thread.
@@ -97,7 +103,7 @@ def pack_batch(
     messages = read_messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
     parts: list[tuple[WriteBatch, bytearray]] = []
-    head = _head_of(middle)
+    layout = _layout(middle)
     if total > bytes_max:
         return total, parts
     for first in range(0, len(messages), rows_max):
@@ -107,7 +113,7 @@ def pack_batch(
             # A row without a queue shows place_batch that the part has no offsets yet.
             row.queue, row.queue_offset = None, number
             rows.rows.append(row)
-            packed += _record(head, queue, message, (number, position), middle)
+            packed += _record(layout, queue, message, (number, position), middle)
             position += message[3]
         parts.append((rows, packed))
     return total, parts
@@ -123,9 +129,9 @@ def place_batch(
 ) -> None:
     """Set the offsets and the store time of a part that :func:`pack_batch` made for this queue.
 
-    The records get the next queue offsets and the physical offsets from ``position`` on; ``middle``
-    replaces the previous one. Raises ValueError if ``rows`` and ``packed`` do not belong together,
-    belong to another queue, or already have offsets.
+    The records get the next queue offsets, the physical offsets from ``position`` on, and this
+    ``middle``, which has the store time. Raises ValueError if ``rows`` and ``packed`` do not belong
+    together, belong to another queue, or already have offsets.
     """
     if sum([row.size for row in rows.rows]) != len(packed) or any(
         row.queue is not None or row.queue_id != queue.queue_id for row in rows.rows
@@ -135,7 +141,7 @@ def place_batch(
     for row in rows.rows:
         row.queue, row.queue_offset, row.store_ms = queue, queue.next_offset, store_ms
         row.place = position + at
-        _PLACE.pack_into(packed, at + _PLACE_AT, row.queue_offset, row.place)
+        _OFFSETS.pack_into(packed, at + _OFFSETS_AT, row.queue_offset, row.place)
         packed[at + _FRONT.size : at + _FRONT.size + len(middle)] = middle
         queue.next_offset += 1
         at += row.size
@@ -146,9 +152,9 @@ def place_batch(
 def read_messages(
     body: bytes, queue: QueueState, middle: bytes, properties: bytes
 ) -> list[Message]:
-    """Return the messages of a body. Raises ValueError."""
+    """Return the messages of a body. Raises ValueError for an invalid one."""
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
-    separated = b"\x02" + properties if properties else b""
+    separated = bytes((_PROPERTY_SEPARATOR,)) + properties if properties else b""
     found: list[Message] = []
     at, end, longest = 0, len(body), 0
     while at < end:
@@ -167,7 +173,7 @@ def read_messages(
             raise ValueError(
                 f"batch body: entry at {at} of size {size} is not the sum of its parts"
             )
-        own += separated if own and own[-1] != 2 else properties
+        own += separated if own and own[-1] != _PROPERTY_SEPARATOR else properties
         if len(own) > longest:
             longest = len(own)
         size = fixed_bytes + body_bytes + len(own)
@@ -189,7 +195,7 @@ def _row(queue: QueueState, message: Message, position: int, store_ms: int) -> R
     return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
 
 
-def _head_of(middle: bytes) -> Struct:
+def _layout(middle: bytes) -> Struct:
     """Return the layout of a record up to its body.
 
     Its fields are size, magic, CRC, queue id, flag, queue offset, physical offset, the middle, and
@@ -199,11 +205,11 @@ def _head_of(middle: bytes) -> Struct:
 
 
 def _record(
-    head: Struct, queue: QueueState, message: Message, place: tuple[int, int], middle: bytes
+    layout: Struct, queue: QueueState, message: Message, offsets: tuple[int, int], middle: bytes
 ) -> bytes:
     flag, body, properties, size = message
-    front = head.pack(
-        size, MAGIC_V1, stored_crc(body), queue.queue_id, flag, *place, middle, len(body)
+    front = layout.pack(
+        size, MAGIC_V1, stored_crc(body), queue.queue_id, flag, *offsets, middle, len(body)
     )
     return front + body + queue.topic_tail + len(properties).to_bytes(2, "big") + properties
 

@@ -1,7 +1,7 @@
 """Messages of a pull response: all records are checked at once, each message is built on demand.
 
-This is the definition; compiled/messages.pyx does the same. Records are plain if all of the
-following is true:
+This is the definition; compiled/messages.pyx does the same. Only plain records are read here;
+message/record.py reads others. Records are plain if all of the following is true:
 
 - they are contiguous and fill the body, their lengths are consistent, and their magic number is
   that of version 1;
@@ -26,17 +26,19 @@ from cometmq.speedups.plain.records import (
 
 M = TypeVar("M")
 
+#: Size of a host (address and port) with IPv4 and with IPv6.
 _HOST_BYTES: Final = 8, 20
-#: Magic, CRC, queue id, flag, queue offset, physical offset, sysFlag, born time.
+#: Start of a record after its size: magic, CRC, queue id, flag, queue offset, physical offset,
+#: sysFlag, born time.
 _HEAD: Final = Struct(">4xIIiiqqiq")
 _LONG: Final = Struct(">q")
 _OFFSET_AT: Final = 20
-#: Attempts, the half message's offset.
+#: Number of redeliveries (reconsumeTimes), and the physical offset of the half message.
 _COUNTS: Final = Struct(">iq")
 
 
 class Records(Generic[M]):
-    """Sequence of the records in a pull response. Each record becomes a message on first access."""
+    """The messages of a pull response as a sequence. Each is built when it is first accessed."""
 
     __slots__ = ("_broker_name", "_data", "_made", "_make", "_starts")
 
@@ -48,6 +50,7 @@ class Records(Generic[M]):
         self._starts = starts
         self._make = make
         self._broker_name = broker_name
+        #: Messages that were built already, by index.
         self._made: dict[int, M] = {}
 
     def __len__(self) -> int:
@@ -107,10 +110,10 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> Record
 
     ``make`` builds a message. Its arguments are the topic, the queue id, the queue offset, the
     physical offset, the body, the properties, the flag, sysFlag, the born time and host, the store
-    time and host, the attempts, the offset of the half message, the size in bytes, and the broker
-    name.
+    time and host, the number of redeliveries, the physical offset of the half message, the size in
+    bytes, and the broker name.
     """
-    # Checking every record first lets later access to single messages skip the checks.
+    # All records are checked here, so that accesses to single messages need not check them.
     starts = [0]
     at = 0
     while at < len(data):

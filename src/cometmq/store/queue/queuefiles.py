@@ -26,7 +26,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.files import write_again
+from cometmq.store.files import rewrite_in_place
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ class QueueFiles:
                 continue
             try:
                 if path in self._failed:
-                    write_again(self._files, handle)
+                    rewrite_in_place(self._files, handle)
                 if not at_once:
                     self._files.datasync(handle)
             finally:

@@ -3,8 +3,9 @@
 A queue is loaded when it is first used: from its files, or from the journal. A start does not read
 the files of queues that are not used yet.
 
-A nested table takes less memory than one with a (topic, queue id) key per queue: with very many
-queues, cache misses slow down each send. The queues of a topic also share the data of the topic.
+The table is nested: first by topic, then by queue id. A flat one would need a (topic, queue id) key
+per queue. With very many queues, these keys take so much memory that each send suffers more cache
+misses. The queues of a topic also share the data of the topic.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ CHECKED_QUEUES = 10_000
 
 
 class QueueTable:
-    """Queues in memory, and the numbers of all queues that exist.
+    """Queues in memory, and the ids of all queues that exist.
 
-    ``by_topic`` has the queues in memory, ``known`` the numbers of each topic's queues, ``resumed``
-    the queues of which the journal had entries, until they are first asked for. Entries of a
-    queue's files that point below ``load_below`` are trusted. ``check`` is called with a queue
-    before its files are read. ``on_gone`` are called at once with each queue that is removed, so
-    that its holders drop it. ``recovering`` is True until the queues have entries for all records
-    of the log.
+    - ``by_topic``: the queues in memory.
+    - ``known``: the queue ids of each topic, in memory or not.
+    - ``resumed``: the queues that the journal had entries of, until they are first used.
+    - ``load_below``: a physical offset. A load trusts the entries of files for records below it.
+    - ``begins``: queues whose files may begin later than at 0 (see ``QueueCheck`` in
+      recovery/filechecks.py).
+    - ``on_gone``: functions that are called with each queue that is removed from memory, so that
+      nothing else keeps it.
+    - ``recovering``: True until the queues have entries for all records of the log.
     """
 
     __slots__ = (
@@ -78,16 +82,19 @@ class QueueTable:
         return chain.from_iterable(map(dict.values, self.by_topic.values()))
 
     def get(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """Return the queue of a topic and a number, if it is in memory."""
+        """Return the queue of a (topic, queue id) key, if it is in memory."""
         queues = self.by_topic.get(key[0])
         return None if queues is None else queues.get(key[1])
 
     def topics(self) -> dict[str, list[int]]:
-        """Return every topic with the sorted numbers of its queues."""
+        """Return every topic with its sorted queue ids."""
         return {topic: sorted(ids) for topic, ids in self.known.items()}
 
     def entry_total(self) -> int:
-        """Return the sum of the ends of all queues that have entries; -1 unless all are loaded."""
+        """Return the sum of the maximum offsets of all queues that have entries.
+
+        Returns -1 if a queue is not in memory, as its offsets are unknown then.
+        """
         if self._count < sum(map(len, self.known.values())):
             return -1
         return sum(q.max_offset for q in self.values() if q.max_offset > q.min_offset)
@@ -97,8 +104,11 @@ class QueueTable:
         return self.get((topic, queue_id)) or self.load(topic, queue_id)
 
     def load(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue that is not in memory yet: a new one, or one with the entries of its
-        files. Raises MessageIllegal for a bad name."""
+        """Put a queue that is not in memory there, and return it.
+
+        A queue that exists gets the entries of the journal or of its files, another is empty.
+        Raises MessageIllegal for a bad name.
+        """
         queue = self.resumed.pop((topic, queue_id), None)
         log_start = self._segments.start
         if queue is not None:
@@ -119,8 +129,10 @@ class QueueTable:
         return queue
 
     def resume(self, tails: Mapping[tuple[str, int], Tail]) -> Iterator[ConsumeQueue]:
-        """Take over queues whose last entries the journal had, and yield them. Their files are
-        looked at when a queue is first asked for."""
+        """Create the queues whose last entries the journal had, and yield them.
+
+        The files of such a queue are not opened before its first use.
+        """
         for (topic, queue_id), tail in tails.items():
             queue = self.resumed[topic, queue_id] = self._make(topic, queue_id)
             queue.resume(tail.first, tail.entries)
@@ -128,21 +140,22 @@ class QueueTable:
             yield queue
 
     def pop(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """Remove a queue from memory and return it, if it is there. Its number stays known."""
+        """Remove a queue from memory and return it, if it is there. Its id stays known."""
         topic, queue_id = key
         queues = self.by_topic.get(topic, {})
         queue = queues.pop(queue_id, None)
         if queue is None:
+            # A resumed queue was never used, so there is no one to tell.
             return self.resumed.pop(key, None)
         self._count -= 1
         if not queues:
             del self.by_topic[topic]
-        for call in self.on_gone:
-            call(queue)
+        for notify in self.on_gone:
+            notify(queue)
         return queue
 
     def forget(self, topic: str, queue_ids: Sequence[int]) -> None:
-        """Drop the numbers of queues that were deleted."""
+        """Drop the ids of queues that were deleted."""
         self.known[topic].difference_update(queue_ids)
         if not self.known[topic]:
             del self.known[topic]
@@ -150,9 +163,10 @@ class QueueTable:
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         delay_ms = 0
         if topic == SCHEDULE_TOPIC and self._delays_ms:
+            # Queue N holds delay level N + 1; ids beyond the last level have its delay.
             delay_ms = self._delays_ms[min(queue_id, len(self._delays_ms) - 1)]
-        like = next(iter(self.by_topic.get(topic, {}).values()), None)
+        sibling = next(iter(self.by_topic.get(topic, {}).values()), None)
         try:
-            return ConsumeQueue(self._pool, topic, queue_id, delay_ms, like)
+            return ConsumeQueue(self._pool, topic, queue_id, delay_ms, sibling)
         except ValueError as error:
             raise MessageIllegal(str(error)) from None

@@ -1,9 +1,11 @@
 """Checks of one log file: its records against its seal, its queue entries and its index entries.
 
-A sealed file whose blocks all match their seals is not decoded. Digests of index entries leave out
-their times, which count from the first record of the index file; so the store time of each indexed
-record is read from the bytes and compared. They also leave out the links between entries, which
-indexes.py checks.
+A seal has the checksum of each block of a finished log file, and digests of the queue entries and
+index entries that its records must have. A file that matches its seal is not decoded.
+
+The digest of index entries leaves out their times, which count from the first record of the index
+file. So the store time of each indexed record is read from the log file and compared. The digest
+also leaves out the links between index entries, which indexes.py checks.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ if TYPE_CHECKING:
     from cometmq.store.tools.sums import Digest
 
 
+#: Bytes whose index entries are compared together, and bytes read and summed together.
 _PIECE_BYTES = 64 * BLOCK_BYTES
 _PART_BYTES = 8 * BLOCK_BYTES
-#: Bytes of a piece that are kept for the next one.
-_HEAD_BYTES = STORE_MS_BYTES
+#: Last bytes of a piece that stay in front of the next one: a record's head may cross the border.
+_KEPT_BYTES = STORE_MS_BYTES
 
 
 class SealedRead:
@@ -60,18 +63,18 @@ class SealedRead:
         If so, ``progress`` is called once, with the size of the file. Raises OSError.
         """
         size = self._file.size_bytes
-        buffer = bytearray(_HEAD_BYTES + _PIECE_BYTES)
+        buffer = bytearray(_KEPT_BYTES + _PIECE_BYTES)
         view = memoryview(buffer)
         handle = self._files.open(self._file.path)
         try:
             for offset in range(0, size, _PIECE_BYTES):
                 count = min(_PIECE_BYTES, size - offset)
-                if not self._is_sealed(handle, view[_HEAD_BYTES : _HEAD_BYTES + count], offset):
+                if not self._is_sealed(handle, view[_KEPT_BYTES : _KEPT_BYTES + count], offset):
                     return False
-                start = self._file.base + offset - _HEAD_BYTES
-                if not self._fits(buffer, start, start + count):
+                start = self._file.base + offset - _KEPT_BYTES
+                if not self._times_match(buffer, start, start + count):
                     return False
-                view[:_HEAD_BYTES] = view[count : count + _HEAD_BYTES]
+                view[:_KEPT_BYTES] = view[count : count + _KEPT_BYTES]
         finally:
             self._files.close(handle)
         progress(size)
@@ -88,26 +91,27 @@ class SealedRead:
                 return False
         return True
 
-    def _fits(self, buffer: bytearray, start: int, stop: int) -> bool:
-        """Return whether entries for records from ``start`` up to ``stop`` have the right times.
+    def _times_match(self, buffer: bytearray, start: int, stop: int) -> bool:
+        """Return whether the index entries for records in a range have their records' times.
 
-        Both are physical offsets; the buffer begins at ``start``.
+        ``start`` and ``stop`` are physical offsets; the buffer begins with the byte at ``start``.
         """
         raw = np.frombuffer(buffer, np.uint8)
-        eight = window(raw, ">i8")
+        int64_at = window(raw, ">i8")
         for phys, seconds, begin_ms in self._times.below(stop):
             at = phys - start
             if at[0] < 0:
                 return False
-            longer = raw[at + HOST_BITS_POSITION] & BORN_HOST_V6
-            where = at + STORE_MS_POSITION
-            if longer.any():
-                where += LONGER_HOST_BYTES * (longer != 0)
-            behind = numbers(eight[where]) - begin_ms
-            rest = behind - 1000 * seconds
-            # Rare cases: the clock went back, or decades passed; those seconds are clipped.
-            odd = (rest < 0) | (rest >= 1000)
-            if odd.any() and (np.clip(behind[odd] // 1000, 0, SECONDS_MAX) != seconds[odd]).any():
+            is_v6 = raw[at + HOST_BITS_POSITION] & BORN_HOST_V6
+            store_ms_at = at + STORE_MS_POSITION
+            if is_v6.any():
+                store_ms_at += LONGER_HOST_BYTES * (is_v6 != 0)
+            age_ms = numbers(int64_at[store_ms_at]) - begin_ms
+            rest_ms = age_ms - 1000 * seconds
+            # An entry has whole seconds, limited to 0 and SECONDS_MAX. The limits matter only if
+            # the clock went back or decades passed, so they are computed only for such entries.
+            odd = (rest_ms < 0) | (rest_ms >= 1000)
+            if odd.any() and (np.clip(age_ms[odd] // 1000, 0, SECONDS_MAX) != seconds[odd]).any():
                 return False
         return self._times.is_ordered
 
@@ -116,7 +120,8 @@ class SealedRead:
 class StoreContents:
     """The data that every log file of a store is compared with.
 
-    ``index_bounds`` are the physical offsets of the first and the last indexed record.
+    ``index_bounds`` are the physical offsets of the first and the last indexed record; the second
+    is negative if there is no index.
     """
 
     directory: StoreDirectory
@@ -128,9 +133,12 @@ class StoreContents:
 
 @dataclass(frozen=True, slots=True)
 class LogOutcome:
-    """The result for one log file; ``end``, ``closed`` and ``gaps`` are those of a ``LogWalk``.
+    """The result for one log file.
 
-    ``late_keys`` and ``early_keys`` count the keys of records after and before all indexed records.
+    ``end``, ``closed`` and ``gaps`` are those of a ``LogWalk``. ``late_keys`` and ``early_keys``
+    count the keys of records after and before all indexed records. ``late_from`` is the physical
+    offset of the first late record, -1 if there is none. ``sealed`` says that the file has a valid
+    seal.
     """
 
     number: int
@@ -148,7 +156,11 @@ class LogOutcome:
 
 
 class FileCheck:
-    """Checks log file ``number`` (of ``by_number``), given the runs of entries for it."""
+    """Checks one log file: quickly by its seal, or thoroughly by each record.
+
+    ``number`` is its key in the directory's ``by_number``. ``runs`` and ``index_runs`` are the
+    queue entries and index entries that point to it.
+    """
 
     def __init__(
         self,
@@ -172,7 +184,8 @@ class FileCheck:
     ) -> LogOutcome | None:
         """Compare the file with its seal, and digests of entries with those in the seal.
 
-        Returns None if that is not sufficient: something differs, or there is no valid seal.
+        Returns None if records must be checked one by one: something differs, or there is no seal
+        that can be relied on.
         """
         seal = self._seal.sure
         if seal is None or seal.size_bytes != self._contents.directory.log_file_bytes:
@@ -238,8 +251,8 @@ class FileCheck:
 class _SealCheck:
     """Checks a log file against its seal, and bodies against their CRC if no seal covers them.
 
-    A seal made before another broker ran on the store may describe bytes that the other broker cut
-    away.
+    A seal is doubted after another broker (Java) ran on the store: that one may have truncated the
+    file and appended other records. Then a difference need not be damage.
     """
 
     def __init__(
@@ -277,7 +290,7 @@ class _SealCheck:
             self._late = LateRecords(seal.summary.last_ms)
 
     def take(self, chunk: Chunk, sums: bytearray) -> None:
-        """Check the bodies of a chunk, unless the seal proves all of it unchanged."""
+        """Check the CRC of the bodies in a chunk, unless the seal proves its blocks unchanged."""
         if self.seal is not None and self._late is not None:
             self._late.take(chunk)
             start = int(chunk.places[0]) - self._file.base
@@ -291,7 +304,7 @@ class _SealCheck:
             )  # fmt: skip
 
     def finish(self, walk: LogWalk) -> None:
-        """Compare all blocks with the seal."""
+        """Compare all blocks with the seal, after the last chunk."""
         if self.seal is None or self._late is None:
             return
         differing = self.seal.differing(bytes(walk.sums))
