@@ -5,7 +5,8 @@ from pathlib import Path
 from cometmq.broker.app import Broker
 from cometmq.cli.node import node_config
 from cometmq.core.clock import SystemClock, VirtualClock
-from cometmq.namesrv.app import NameServer, NamesrvConfig
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.router import Router
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.registry import REGISTRY, Side

@@ -250,3 +250,23 @@ def test_broker_settings(driver: Driver, target: Target) -> None:
 @pytest.mark.parametrize("command", ["topicStatus", "topicRoute"])
 def test_a_missing_topic_prints_nothing(driver: Driver, target: Target, command: str) -> None:
     assert driver.mqadmin(command, "-n", target.namesrv, "-t", "no-such-topic").strip() == ""
+
+
+def test_name_server_settings(driver: Driver, target: Target) -> None:
+    """They are shown, and one that may change is changed and changed back."""
+
+    def shown() -> dict[str, str]:
+        printed = driver.mqadmin("getNamesrvConfig", "-n", target.namesrv)
+        pairs = (line.partition("=") for line in printed.splitlines() if "=" in line)
+        return {key.strip(): value.strip() for key, _, value in pairs}
+
+    where = ("-n", target.namesrv, "-k", "orderMessageEnable")
+    assert shown()["orderMessageEnable"] == "false"
+    assert "success" in driver.mqadmin("updateNamesrvConfig", *where, "-v", "true")
+    assert shown()["orderMessageEnable"] == "true"
+    driver.mqadmin("updateNamesrvConfig", *where, "-v", "false")
+    assert shown()["orderMessageEnable"] == "false"
+    port = shown()["listenPort"]
+    driver.mqadmin("updateNamesrvConfig", "-n", target.namesrv, "-k", "kvConfigPath", "-v", "/x")
+    assert shown()["listenPort"] == port
+    assert shown().get("kvConfigPath") != "/x"

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cometmq.core.clock import Clock, SystemClock, VirtualClock
-from cometmq.namesrv.app import NameServer, NamesrvConfig
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.client import Remoting
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable

@@ -7,7 +7,8 @@ from msgspec import field
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import NotConnected, StoreCorrupt
-from cometmq.namesrv.app import NameServer, NamesrvConfig
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS
 from cometmq.protocol import headers as h
 from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, Account, signed

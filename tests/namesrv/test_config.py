@@ -1,7 +1,7 @@
 """A name server's settings under upstream's names."""
 
 from cometmq.core import settings
-from cometmq.namesrv.app import NamesrvConfig
+from cometmq.namesrv.config import NamesrvConfig
 
 
 def test_upstreams_property_names_are_known() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
-from cometmq.namesrv.app import NamesrvConfig
-from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.handlers import BrokerHandlers, ConfigHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.eventloop import Watchdog
@@ -101,6 +101,41 @@ async def test_order_configuration(tmp_path: Path, enabled: bool) -> None:
         assert found.get("orderTopicConf") == ("broker-a:4" if enabled else None)
 
 
+async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
+    """All of a request's settings are changed, or none."""
+    async with name_server(tmp_path) as served:
+        asker = served.asker()
+        await asker.ask(Code.PUT_KV_CONFIG, h.PutKvConfig("ORDER_TOPIC_CONFIG", "t", "broker-a:4"))
+        await asker.register(topics("t"))
+
+        async def conf() -> object:
+            answer = await asker.ask(Code.GET_ROUTEINFO_BY_TOPIC, h.Topic("t"))
+            return json.loads(answer.body).get("orderTopicConf")
+
+        async def update(text: bytes) -> tuple[int, str | None]:
+            answer = await asker.ask(Code.UPDATE_NAMESRV_CONFIG, None, text)
+            return answer.code, answer.remark
+
+        assert await conf() is None
+        assert await update(b"orderMessageEnable=true\nlistenPort=1") == (
+            1,
+            "setting 'listenPort': it cannot be changed while the name server runs: set it at a "
+            "start",
+        )
+        assert await conf() is None
+        assert await update(b"orderMessageEnable=true") == (0, None)
+        assert await conf() == "broker-a:4"
+        shown = (await asker.ask(Code.GET_NAMESRV_CONFIG)).body.decode()
+        assert "orderMessageEnable=true\n" in shown
+        assert (await update(b"orderMesageEnable=true"))[1] == (
+            "setting 'orderMesageEnable': no such setting; did you mean 'orderMessageEnable'?"
+        )
+        assert await update(b"kvConfigPath=/tmp/x") == (16, "Can not update config in black list.")
+        assert (await update(b"expiryScanMs=0"))[0] == 1
+        assert (await update(b"\xff\x00"))[0] == 1
+        assert "kvConfigPath=/tmp/x" not in (await asker.ask(Code.GET_NAMESRV_CONFIG)).body.decode()
+
+
 async def test_codes_of_others_are_not_supported(asker: Asker) -> None:
     answer = await asker.ask(Code.GET_BROKER_RUNTIME_INFO)
     assert (answer.code, answer.remark) == (3, " request type 28 not supported")
@@ -128,7 +163,9 @@ async def test_whatever_is_asked_is_answered_or_refused(
 ) -> None:
     kv = KvTables(Path("unused"))
     table, clock = RouteTable(), VirtualClock()
-    handlers = RouteHandlers(table, kv, clock=clock, order_message_enable=True).handlers()
+    config = NamesrvConfig(order_message_enable=True)
+    handlers = RouteHandlers(table, kv, config, clock=clock).handlers()
+    handlers |= ConfigHandlers(config).handlers()
     handlers |= BrokerHandlers(table, kv, clock=clock).handlers()
     handler = handlers.get(code) or KvHandlers(kv).handlers()[code]
     if code in (Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import config as broker_config
 from cometmq.core.settings import build, normalise, reject_unknown
-from cometmq.namesrv.app import NamesrvConfig
+from cometmq.namesrv.config import NamesrvConfig
 from cometmq.store.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def node_config(
         "bindAddress": broker.bind_address,
         "listenPort": str(namesrv_port),
         "remoteAdminEnable": str(broker.remote_admin_enable),
+        "aclEnable": str(broker.acl_enable),
+        "rocketmqHome": broker.rocketmq_home or str(store),
     }
     own.setdefault("kvConfigPath", str(store / "config" / "kvConfig.json"))
     namesrv = namesrv_config(own)

@@ -88,7 +88,7 @@ def reject_unknown(
     values: Mapping[str, str], used: Iterable[str], classes: Iterable[type[DataclassInstance]]
 ) -> None:
     """Raise SettingsError for the first key in ``values`` that no class used."""
-    known = [_wire_name(field.name) for cls in classes for field in dataclasses.fields(cls)]
+    known = [to_wire_name(field.name) for cls in classes for field in dataclasses.fields(cls)]
     taken = set(used)
     for key in values:
         if key not in taken:
@@ -101,12 +101,13 @@ def reject_unknown(
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
     """Return every field as text, under RocketMQ's spelling (camel case)."""
     return {
-        _wire_name(field.name): _render(getattr(settings, field.name))
+        to_wire_name(field.name): _render(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
     }
 
 
-def _wire_name(name: str) -> str:
+def to_wire_name(name: str) -> str:
+    """Return RocketMQ's name (camel case) of a field."""
     head, *rest = name.split("_")
     return head + "".join("IP" + part[2:] if part[:2] == "ip" else part.title() for part in rest)
 

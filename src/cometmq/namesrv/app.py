@@ -1,16 +1,19 @@
-"""Composition of a name server: settings, tables, handlers, sockets and the expiry scan (upstream:
-NamesrvConfig.java, NettyServerConfig.java)."""
+"""Composition of a name server: tables, handlers, sockets and the expiry scan."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
-from cometmq.namesrv.handlers import BrokerHandlers, KvHandlers, RouteHandlers
+from cometmq.namesrv.handlers import (
+    BrokerHandlers,
+    ConfigHandlers,
+    KvHandlers,
+    RouteHandlers,
+)
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.eventloop import Watchdog
@@ -23,31 +26,9 @@ from cometmq.speedups import DESCRIPTION
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.namesrv.config import NamesrvConfig
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NamesrvConfig:
-    """Settings of one name server, built from text by core/settings.py.
-
-    ``kv_config_path`` is the file of the key-value tables ("~" is the home folder).
-    ``order_message_enable`` adds the order configuration of a topic to its route.
-    ``remote_admin_enable`` lets other machines change permissions, topics and keys. With
-    ``acl_enable`` such changes need an administrator of the ACL files below ``rocketmq_home``,
-    which is the folder of the key-value tables unless it is set. A scan every
-    ``expiry_scan_ms`` removes brokers that were silent for ``broker_expiry_ms``.
-    """
-
-    bind_address: str = "127.0.0.1"
-    listen_port: int = 9876
-    kv_config_path: str = "~/namesrv/kvConfig.json"
-    order_message_enable: bool = False
-    remote_admin_enable: bool = False
-    acl_enable: bool = False
-    rocketmq_home: str = ""
-    broker_expiry_ms: int = 120_000
-    expiry_scan_ms: int = 5_000
 
 
 class NameServer:
@@ -60,14 +41,12 @@ class NameServer:
         self._clock = clock
         self.watchdog = Watchdog(clock)
         self._tasks = Tasks(self.watchdog)
-        routes = RouteHandlers(
-            self.routes, self.kv, clock=clock, order_message_enable=config.order_message_enable
-        )
+        routes = RouteHandlers(self.routes, self.kv, config, clock=clock)
         brokers = BrokerHandlers(self.routes, self.kv, clock=clock)
         self._access = _access_control(config, clock)
         self.router = Router(
             Side.NAMESRV,
-            handlers_of((routes, brokers, KvHandlers(self.kv))),
+            handlers_of((routes, brokers, KvHandlers(self.kv), ConfigHandlers(config))),
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
             access=self._access,

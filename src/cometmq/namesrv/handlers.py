@@ -18,7 +18,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.clock import Slices
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, SettingsError
+from cometmq.core.settings import format_properties, parse_properties, to_properties
+from cometmq.namesrv.config import change
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.namesrv.routes import QueueLayout, Registration, check_count
 from cometmq.protocol import headers as h
@@ -31,6 +33,7 @@ from cometmq.protocol.registerbody import RegisterBodyReader
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.namesrv.config import NamesrvConfig
     from cometmq.namesrv.kv import KvTables
     from cometmq.namesrv.routes import RouteTable
     from cometmq.net.peer import Peer
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Settings that decide file locations: no request may change them.
+_PROTECTED: Final = frozenset(
+    {"kvConfigPath", "configStorePath", "configBlackList", "rocketmqHome"}
+)
 #: Characters of a topic that an error repeats.
 TOPIC_SHOWN: Final = 512
 #: Number of topic names that are sorted or encoded without a pause.
@@ -49,12 +56,12 @@ class RouteHandlers:
     """Serves queries for routes, brokers and topic lists."""
 
     def __init__(
-        self, routes: RouteTable, kv: KvTables, *, clock: Clock, order_message_enable: bool
+        self, routes: RouteTable, kv: KvTables, config: NamesrvConfig, *, clock: Clock
     ) -> None:
         self._routes = routes
         self._kv = kv
         self._clock = clock
-        self._order_message_enable = order_message_enable
+        self._config = config
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -69,7 +76,8 @@ class RouteHandlers:
     def route(self, peer: Peer, request: Request[h.Topic]) -> Reply:
         """Serve 105: return the route of a topic."""
         topic = request.header.topic
-        conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic) if self._order_message_enable else None
+        is_ordered = self._config.order_message_enable
+        conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic) if is_ordered else None
         body = self._routes.pick(topic, conf)
         if body is None:
             raise BadRequest(
@@ -319,3 +327,33 @@ class BrokerHandlers:
         self._watched.discard(peer)
         for address in self._routes.channel_closed(peer):
             log.warning("broker gone address=%s reason=connection closed", address)
+
+
+class ConfigHandlers:
+    """Serves the codes that show and change the settings of the name server."""
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self._config = config
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update,
+            RequestCode.GET_NAMESRV_CONFIG: self.show,
+        }
+
+    def update(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 318: change settings until the next start, all of those sent or none."""
+        try:
+            values = parse_properties(request.body.decode("utf-8", "replace"))
+            if _PROTECTED & values.keys():
+                raise BadRequest(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            changed = change(self._config, values)
+        except SettingsError as error:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")
+        return Reply()
+
+    def show(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 319: return all settings as a property file."""
+        return Reply(body=format_properties(to_properties(self._config)).encode())

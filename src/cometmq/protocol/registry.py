@@ -182,6 +182,8 @@ _NAMESRV: Final = (
         lane=Lane.TASK,
         mutates=True,
     ),
+    CodeSpec(Code.UPDATE_NAMESRV_CONFIG, h.NoFields, side=_NS, mutates=True, max_body_bytes=_ANY),
+    CodeSpec(Code.GET_NAMESRV_CONFIG, h.NoFields, side=_NS),
     CodeSpec(Code.GET_KVLIST_BY_NAMESPACE, h.KvNamespace, side=_NS),
     CodeSpec(Code.GET_TOPICS_BY_CLUSTER, h.Cluster, side=_NS, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, side=_NS),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cometmq.namesrv.app import NameServer, NamesrvConfig
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
 from tests.simulation.cluster.clock import SimClock
 from tests.simulation.cluster.loop import Process
 
