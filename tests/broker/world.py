@@ -49,7 +49,7 @@ class RecordingPeer:
 
     address: str = "127.0.0.1:40000"
     host_bytes: bytes = b"\x7f\0\0\x01\0\0\x9c\x40"
-    is_loopback: bool = True
+    is_local: bool = True
     congested: bool = False
     closed: bool = False
     sent: list[tuple[int, Header | None]] = field(default_factory=list)

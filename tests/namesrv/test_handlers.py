@@ -130,10 +130,15 @@ async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         assert (await update(b"orderMesageEnable=true"))[1] == (
             "setting 'orderMesageEnable': no such setting; did you mean 'orderMessageEnable'?"
         )
-        assert await update(b"kvConfigPath=/other/x") == (16, "Can not update config in black list.")
+        assert await update(b"kvConfigPath=/other/x") == (
+            16,
+            "Can not update config in black list.",
+        )
         assert (await update(b"expiryScanMs=0"))[0] == 1
         assert (await update(b"\xff\x00"))[0] == 1
-        assert "kvConfigPath=/other/x" not in (await asker.ask(Code.GET_NAMESRV_CONFIG)).body.decode()
+        assert (
+            "kvConfigPath=/other/x" not in (await asker.ask(Code.GET_NAMESRV_CONFIG)).body.decode()
+        )
 
 
 async def test_codes_of_others_are_not_supported(asker: Asker) -> None:

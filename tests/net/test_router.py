@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreFull
+from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
 from cometmq.net.router import Handler, Router, handlers_of
 from cometmq.net.tasks import Tasks
@@ -189,12 +191,39 @@ async def test_changes_from_another_machine_need_the_setting(remote_admin: bool,
         client.send(CONFIG)
         assert (await client.frame())[0].code == 0, "this machine may"
         (peer,) = served.server.peers
-        peer.is_loopback = False
+        peer.is_local = False
         client.send(CONFIG)
         head, _ = await client.frame()
     assert head.code == code
     if code:
         assert "remoteAdminEnable" in (head.remark or "")
+
+
+class Named(asyncio.Transport):
+    """A transport that only knows its addresses."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("peer_address", "own_address", "is_local"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True),
+        ("::1", "::1", True),
+        ("192.0.2.7", "192.0.2.7", True),  # a process of this machine, through another interface
+        ("192.0.2.8", "192.0.2.7", False),
+        ("fe80::2", "fe80::1", False),
+    ],
+)
+async def test_which_senders_are_of_this_machine(
+    peer_address: str, own_address: str, is_local: bool
+) -> None:
+    router, clock = Router(Side.BROKER, {}, tasks=Tasks()), VirtualClock()
+    peer = Peer(router, clock=clock, watchdog=Watchdog(), peers={})
+    peer.connection_made(Named({"peername": (peer_address, 1), "sockname": (own_address, 2)}))
+    assert peer.is_local is is_local
 
 
 async def test_slow_requests_of_one_connection_are_bounded() -> None:

@@ -175,7 +175,9 @@ class Peer(asyncio.Protocol):
         self.running_tasks = 0
         self.address = "?"
         self.host_bytes = b"\0" * 8
-        self.is_loopback = False
+        #: True if the other side is a process of this machine: it comes from a loopback address, or
+        #: from the address to which it connected.
+        self.is_local = False
         self.last_read_ms = clock.monotonic_ms()
         self.on_close: list[Callable[[Peer], None]] = []
 
@@ -205,7 +207,9 @@ class Peer(asyncio.Protocol):
             return
         name = transport.get_extra_info("peername")
         if name:
-            self.address, self.host_bytes, self.is_loopback = describe_host(name[0], name[1])
+            self.address, self.host_bytes, is_loopback = describe_host(name[0], name[1])
+            own = transport.get_extra_info("sockname")
+            self.is_local = is_loopback or (bool(own) and own[0] == name[0])
         self._peers[self] = None
         handle = direct_handle(transport)
         if handle >= 0:

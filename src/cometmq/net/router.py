@@ -191,7 +191,7 @@ class Router:
     def _admit(self, peer: Peer, request: Request[Any]) -> None:
         for hook in self.hooks:
             hook.before(peer, request)
-        if request.code in self._guarded and not peer.is_loopback:
+        if request.code in self._guarded and not peer.is_local:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"{REGISTRY[request.code].code.name} changes this server, and came from "
