@@ -78,3 +78,22 @@ async def test_a_node_serves_at_the_addresses_it_gives(tmp_path: Path) -> None:
     async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
         brokers = await Admin(client.session).brokers()
         assert [(broker.name, broker.address) for broker in brokers] == [("broker-n", node.broker)]
+
+
+def test_the_name_server_of_a_node_has_the_broker_s_certificate_and_accounts(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "tls.server.mode": "permissive",
+        "tls.server.certPath": "a.pem",
+        "tls.server.keyPath": "a.key",
+        "tls.server.need.client.auth": "optional",
+        "aclEnable": "true",
+    }
+    config = node_config(tmp_path, settings)
+    assert config.namesrv.tls == config.broker.tls
+    assert config.broker.tls.cert_path == "a.pem"
+    assert config.namesrv.acl_enable
+    assert config.namesrv.rocketmq_home == str(tmp_path)
+    with pytest.raises(SettingsError, match="use permissive, or start the two apart"):
+        node_config(tmp_path, settings | {"tls.server.mode": "enforcing"})

@@ -22,6 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
 VERSION: Final = "4.9.7"
 LATEST: Final = "5.5.0"
 HERE: Final = Path(__file__).parent
@@ -187,6 +194,12 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def as_pkcs8(pem: bytes) -> bytes:
+    """A private key in the format that Java reads."""
+    key = load_pem_private_key(pem, None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def wait_until(ready: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import trustme
 
 from cometmq.core.clock import SystemClock
 from cometmq.net.router import Handler, Router
 from cometmq.net.server import Server
 from cometmq.net.tasks import Tasks
+from cometmq.net.tls import TlsMode, TlsSettings
 from cometmq.protocol.frame import Head, decode_head, encode_head
 from cometmq.protocol.framer import Framer
 from cometmq.protocol.registry import Side
@@ -102,3 +107,15 @@ async def until_still(value: Callable[[], int]) -> None:
             await asyncio.sleep(0.002)
             now = value()
             same, last = (same + 1 if now == last else 0), now
+
+
+def tls_settings(folder: Path, authority: trustme.CA, **changes: Any) -> TlsSettings:
+    """Write a certificate for 127.0.0.1 and return settings with it: plain connections are served,
+    too, unless ``changes`` say otherwise."""
+    issued = authority.issue_cert("127.0.0.1")
+    cert, key, trust = (folder / name for name in ("server.pem", "server.key", "ca.pem"))
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    authority.cert_pem.write_to_path(trust)
+    found = TlsSettings(TlsMode.PERMISSIVE, str(cert), str(key), str(trust))
+    return replace(found, **changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import subprocess
 import sys
 import threading
@@ -28,11 +27,12 @@ from cometmq.net.resources import (
     max_connections,
 )
 from cometmq.net.router import Handler
+from cometmq.net.tls import ServerTls
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.frame import FLAG_ONEWAY, Reply, Request, encode_head
 from cometmq.protocol.framer import MAX_HEADER_BYTES
-from tests.net.serving import RawClient, Served, serving, until, until_still
+from tests.net.serving import RawClient, Served, serving, tls_settings, until, until_still
 
 BEAT = RequestCode.HEART_BEAT
 SLOW = RequestCode.UPDATE_BROKER_CONFIG
@@ -401,12 +401,11 @@ async def test_two_servers_share_the_places_of_their_process(
 
 
 async def test_with_tls_connections_that_say_nothing_have_places_too(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "max_connections", lambda: 3)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    async with serving({BEAT: beat}, tls=context) as served:
+    tls = ServerTls(tls_settings(tmp_path, trustme.CA()))
+    async with serving({BEAT: beat}, tls=tls) as served:
         client = await served.connect()
         client.send(BEAT)
         await client.frame()

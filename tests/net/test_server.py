@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from cometmq.net.resources import Connections, MemoryBudget
 from cometmq.net.router import Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
 from cometmq.net.tasks import Tasks
+from cometmq.net.tls import ServerTls
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import FLAG_RESPONSE, Reply, Request, encode_head
 from cometmq.protocol.registry import Side
-from tests.net.serving import RawClient, serving
+from tests.net.serving import RawClient, serving, tls_settings
 
 BEAT = RequestCode.HEART_BEAT
 
@@ -55,13 +57,11 @@ async def test_idle_connections_are_closed() -> None:
     await tasks.close()
 
 
-async def test_one_port_serves_tls_and_plain() -> None:
+async def test_one_port_serves_tls_and_plain(tmp_path: Path) -> None:
     authority = trustme.CA()
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(server_context)
     client_context = ssl.create_default_context()
     authority.configure_trust(client_context)
-    async with serving({BEAT: beat}, tls=server_context) as served:
+    async with serving({BEAT: beat}, tls=ServerTls(tls_settings(tmp_path, authority))) as served:
         plain = await served.connect()
         secure = RawClient(
             *await asyncio.open_connection("127.0.0.1", served.port, ssl=client_context)
@@ -73,10 +73,9 @@ async def test_one_port_serves_tls_and_plain() -> None:
         secure.writer.close()
 
 
-async def test_a_silent_socket_does_not_stop_others_from_being_accepted() -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    async with serving({BEAT: beat}, tls=context) as served:
+async def test_a_silent_socket_does_not_stop_others_from_being_accepted(tmp_path: Path) -> None:
+    tls = ServerTls(tls_settings(tmp_path, trustme.CA()))
+    async with serving({BEAT: beat}, tls=tls) as served:
         await served.connect()
         client = await served.connect()
         client.send(BEAT, opaque=1)

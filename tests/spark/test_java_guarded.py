@@ -6,12 +6,6 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,7 +13,7 @@ from cometmq.client.blocking import Client
 from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import access, offsets
-from tests.compat.anchor import JavaCluster, fetch_jars, wait_until
+from tests.compat.anchor import JavaCluster, as_pkcs8, fetch_jars, wait_until
 from tests.spark.topics import fill_all, make_topic
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
@@ -93,11 +87,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         )
         wait_until(lambda: is_guarded(found), "the broker reads its rules again")
         yield found
-
-
-def as_pkcs8(pem: bytes) -> bytes:
-    key = load_pem_private_key(pem, None)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def is_guarded(found: Guarded) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.acknowledgement import Appender
@@ -36,6 +37,7 @@ from cometmq.net.client import Remoting
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
+from cometmq.net.tls import server_tls
 from cometmq.speedups import DESCRIPTION
 from cometmq.store.recovery.opening import open_store
 
@@ -251,11 +253,13 @@ class Broker:
             master=self.replication.part.where,
         )
         self.lookout = busy_poll(context)
+        self.tls = server_tls(self.config.tls)
         self.server = Server(
             self.router,
             clock=self.clock,
             tasks=self._tasks,
             watchdog=self.watchdog,
+            tls=self.tls,
             lookout=self.lookout,
         )
 
@@ -280,6 +284,8 @@ class Broker:
         keep, clock = self._tasks.keep, self.clock
         keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
+        if self.tls is not None:
+            keep(partial(self.tls.watch, clock), name="watch tls files", clock=clock)
         if self.access is not None:
             keep(self.access.watch, name="watch acl files", clock=clock)
         self.pull.start()

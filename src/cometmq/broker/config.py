@@ -17,6 +17,7 @@ from typing import Final
 
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import build, normalise, reject_unknown
+from cometmq.net.tls import ClientAuth, TlsMode, TlsSettings
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
@@ -128,6 +129,11 @@ class BrokerConfig:
     lookout_micros: int = 150
     acl_enable: bool = False
     rocketmq_home: str = ""
+    tls_server_mode: TlsMode = TlsMode.DISABLED
+    tls_server_cert_path: str = ""
+    tls_server_key_path: str = ""
+    tls_server_trust_cert_path: str = ""
+    tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
     drop_repeated_ids_topics: str = ""
     drop_repeated_ids_window_minutes: int = 60
     drop_repeated_ids_max: int = 2_000_000
@@ -176,6 +182,17 @@ class BrokerConfig:
             host, _, port = address.rpartition(":")
             if address and not (host and port.isdecimal()):
                 raise SettingsError(key, "it must have the form host:port")
+
+    @property
+    def tls(self) -> TlsSettings:
+        """TLS settings of the server."""
+        return TlsSettings(
+            self.tls_server_mode,
+            self.tls_server_cert_path,
+            self.tls_server_key_path,
+            self.tls_server_trust_cert_path,
+            self.tls_server_need_client_auth,
+        )
 
     @property
     def name_servers(self) -> list[str]:
@@ -284,6 +301,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "useTLS": ("false",),
 }
 _REASONS: Final[Mapping[str, str]] = {
+    "useTLS": "; for clients with TLS set tls.server.mode (docs/how-to/tls.md)",
     "enableConsumeQueueExt": "; filters are evaluated on the message itself, without these files",
 }
 

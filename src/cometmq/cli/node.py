@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import config as broker_config
-from cometmq.core.settings import build, normalise, reject_unknown
+from cometmq.core.errors import SettingsError
+from cometmq.core.settings import build, normalise, reject_unknown, to_properties
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -90,10 +92,22 @@ def node_config(
         "remoteAdminEnable": str(broker.remote_admin_enable),
         "aclEnable": str(broker.acl_enable),
         "rocketmqHome": broker.rocketmq_home or str(store),
+        **_tls(broker),
     }
     own.setdefault("kvConfigPath", str(store / "config" / "kvConfig.json"))
     namesrv = namesrv_config(own)
     return NodeConfig(namesrv, broker, store_settings, tuple(notices))
+
+
+def _tls(broker: broker_config.BrokerConfig) -> dict[str, str]:
+    """Return the TLS settings of the name server, which are the broker's. Raises SettingsError."""
+    if broker.tls_server_mode is TlsMode.ENFORCING:
+        raise SettingsError(
+            "tlsServerMode",
+            "the broker of a node registers with its name server without TLS: use permissive, or "
+            "start the two apart",
+        )
+    return {key: text for key, text in to_properties(broker).items() if key.startswith("tlsServer")}
 
 
 def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:

@@ -2,8 +2,8 @@
 
 Settings arrive as ``key=value`` text: a RocketMQ property file, ``--set`` on the command line, or
 an update-config request. A key belongs to the dataclass field with the same letters, so
-``mappedFileSizeCommitLog``, ``mapped_file_size_commit_log`` and upstream's odd ``brokerIP1`` all
-find their field. An unknown key is an error that names the nearest known one.
+``mappedFileSizeCommitLog``, ``mapped_file_size_commit_log``, ``tls.server.mode`` and upstream's odd
+``brokerIP1`` all find their field. An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def normalise(key: str) -> str:
-    """Return a key without case, underscores and hyphens, so that all its spellings are equal."""
-    return key.replace("_", "").replace("-", "").lower()
+    """Return a key without case, underscores, hyphens and dots, so that all its spellings are
+    equal."""
+    return key.replace("_", "").replace("-", "").replace(".", "").lower()
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from cometmq.net.peer import Peer
 from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
+from cometmq.net.tls import server_tls
 from cometmq.protocol.registry import Side
 from cometmq.speedups import DESCRIPTION
 
@@ -51,8 +53,14 @@ class NameServer:
             remote_admin=config.remote_admin_enable,
             access=self._access,
         )
+        self._tls = server_tls(config.tls)
         self.server = Server(
-            self.router, clock=clock, tasks=self._tasks, watchdog=self.watchdog, reserve=reserve
+            self.router,
+            clock=clock,
+            tasks=self._tasks,
+            watchdog=self.watchdog,
+            tls=self._tls,
+            reserve=reserve,
         )
 
     async def start(self) -> int:
@@ -65,6 +73,9 @@ class NameServer:
         port = await self.server.listen(self.config.bind_address, self.config.listen_port)
         log.info("name server started port=%d core=%s", port, DESCRIPTION)
         self._tasks.keep(self._expire, name="expire brokers", clock=self._clock)
+        if self._tls is not None:
+            watch = partial(self._tls.watch, self._clock)
+            self._tasks.keep(watch, name="watch tls files", clock=self._clock)
         if self._access is not None:
             self._tasks.keep(self._access.watch, name="watch acl files", clock=self._clock)
         return port

@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import build, reject_unknown, to_wire_name
+from cometmq.net.tls import ClientAuth, TlsMode, TlsSettings
 
 
 @dataclass(slots=True)
@@ -31,6 +32,22 @@ class NamesrvConfig:
     rocketmq_home: str = ""
     broker_expiry_ms: int = 120_000
     expiry_scan_ms: int = 5_000
+    tls_server_mode: TlsMode = TlsMode.DISABLED
+    tls_server_cert_path: str = ""
+    tls_server_key_path: str = ""
+    tls_server_trust_cert_path: str = ""
+    tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
+
+    @property
+    def tls(self) -> TlsSettings:
+        """TLS settings of the server."""
+        return TlsSettings(
+            self.tls_server_mode,
+            self.tls_server_cert_path,
+            self.tls_server_key_path,
+            self.tls_server_trust_cert_path,
+            self.tls_server_need_client_auth,
+        )
 
 
 #: Fields that may change while the name server runs.

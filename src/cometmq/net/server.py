@@ -1,9 +1,9 @@
 """Listening sockets: accepts connections, closes idle ones, and shuts down in order.
 
-Without TLS the event loop accepts connections. With a TLS context the server first peeks at each
-accepted socket: byte 0x16 opens a TLS handshake, anything else is plain remoting, so one port
-serves both (upstream: TlsMode PERMISSIVE). The peek has a deadline, otherwise silent sockets would
-pile up.
+Without TLS the event loop accepts connections. With TLS (tls.py) the server first peeks at each
+accepted socket: byte 0x16 opens a TLS handshake, anything else is plain remoting, which is served
+too or refused, as the mode says (upstream: TlsMode). The peek has a deadline, otherwise silent
+sockets would pile up.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cometmq.net.peer import IDLE_LIMIT_MS, Peer, WriteCoalescer
 from cometmq.net.resources import PROCESS, backlog, max_connections, process_budget
 
 if TYPE_CHECKING:
-    import ssl
-
     from cometmq.core.clock import Clock
     from cometmq.net.eventloop import BusyPoll
     from cometmq.net.resources import MemoryBudget
     from cometmq.net.router import Router
     from cometmq.net.tasks import Tasks
+    from cometmq.net.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
 FIRST_BYTE_TIMEOUT_S: Final = 10.0
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
 SHED_SCAN_MS: Final = 1_000
 _TLS_HANDSHAKE: Final = 0x16
@@ -54,7 +54,7 @@ class Server:
         clock: Clock,
         tasks: Tasks,
         watchdog: Watchdog | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         lookout: BusyPoll | None = None,
         reserve: Reserve | None = None,
         budget: MemoryBudget | None = None,
@@ -176,8 +176,19 @@ class Server:
         try:
             async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
                 first = await _peek(loop, accepted)
-            context = self._tls if first[:1] == bytes([_TLS_HANDSHAKE]) else None
-            await loop.connect_accepted_socket(self._new_peer, accepted, ssl=context)
+            assert self._tls is not None
+            if first[:1] == bytes([_TLS_HANDSHAKE]):
+                await loop.connect_accepted_socket(
+                    self._new_peer,
+                    accepted,
+                    ssl=self._tls.context,
+                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                )
+            elif self._tls.is_enforced:
+                log.info("connection dropped before its first request reason=not with TLS")
+                accepted.close()
+            else:
+                await loop.connect_accepted_socket(self._new_peer, accepted)
         except (OSError, TimeoutError) as error:
             log.info("connection dropped before its first byte error=%r", error)
             accepted.close()

@@ -1,0 +1,150 @@
+"""TLS of a server: its certificate, whose files are read again when they change, and whether plain
+connections are served too (upstream: TlsSystemConfig.java, TlsMode.java, TlsHelper.java).
+
+One port serves both kinds (server.py). A client certificate is asked for only with ``client_auth``,
+and then it must be signed by an authority in ``trust_path``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from cometmq.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: Time between two looks at the files.
+POLL_MS: Final = 1_000
+
+
+class TlsMode(Enum):
+    """Which connections a server serves: plain ones, both kinds, or only those with TLS."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class ClientAuth(Enum):
+    """Whether clients show a certificate."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS settings of a server. The paths are files in PEM format; the key has no password."""
+
+    mode: TlsMode = TlsMode.DISABLED
+    cert_path: str = ""
+    key_path: str = ""
+    trust_path: str = ""
+    client_auth: ClientAuth = ClientAuth.NONE
+
+
+class ServerTls:
+    """TLS of one server. Raises SettingsError, which names the setting, if a file cannot be used.
+
+    Connections that are open keep the certificate with which they began.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        _check(settings)
+        self._seen = self._times()
+        self.context: ssl.SSLContext = _context(settings)
+
+    @property
+    def is_enforced(self) -> bool:
+        """True if plain connections are refused."""
+        return self._settings.mode is TlsMode.ENFORCING
+
+    async def watch(self, clock: Clock) -> None:
+        """Take changed files into use for new connections; runs until it is cancelled."""
+        while True:
+            await clock.sleep_ms(POLL_MS)
+            self.look()
+
+    def look(self) -> None:
+        """Read the files if one has changed. If they cannot be used, those before stay in use."""
+        times = self._times()
+        if times == self._seen:
+            return
+        self._seen = times
+        try:
+            self.context = _context(self._settings)
+        except SettingsError as error:
+            log.error("tls files not in use reason=%s", error)
+        else:
+            log.info("tls files in use cert=%s", self._settings.cert_path)
+
+    def _times(self) -> list[int]:
+        found = []
+        for path in (
+            self._settings.cert_path,
+            self._settings.key_path,
+            self._settings.trust_path,
+        ):
+            try:
+                found.append(os.stat(path).st_mtime_ns if path else 0)
+            except OSError:
+                found.append(-1)
+        return found
+
+
+def server_tls(settings: TlsSettings) -> ServerTls | None:
+    """Return the TLS of a server; None if it is disabled. Raises SettingsError."""
+    return None if settings.mode is TlsMode.DISABLED else ServerTls(settings)
+
+
+def _check(settings: TlsSettings) -> None:
+    for key, path in (
+        ("tlsServerCertPath", settings.cert_path),
+        ("tlsServerKeyPath", settings.key_path),
+    ):
+        if not path:
+            raise SettingsError(key, f"tlsServerMode={settings.mode.value} needs this file")
+    if settings.client_auth is not ClientAuth.NONE and not settings.trust_path:
+        raise SettingsError(
+            "tlsServerTrustCertPath",
+            f"tlsServerNeedClientAuth={settings.client_auth.value} needs the authority that signs "
+            "client certificates",
+        )
+
+
+def _context(settings: TlsSettings) -> ssl.SSLContext:
+    # Imported late: a server without TLS does not need it.
+    import ssl
+
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # An empty password: OpenSSL would ask for one at the terminal.
+        made.load_cert_chain(settings.cert_path, settings.key_path, password="")
+    except OSError as error:  # SSLError is one
+        raise SettingsError(
+            "tlsServerCertPath",
+            f"{settings.cert_path} with the key {settings.key_path} cannot be used: {error}; the "
+            "key must fit the certificate and have no password",
+        ) from None
+    if settings.client_auth is not ClientAuth.NONE:
+        try:
+            made.load_verify_locations(settings.trust_path)
+        except OSError as error:
+            raise SettingsError(
+                "tlsServerTrustCertPath", f"{settings.trust_path} cannot be used: {error}"
+            ) from None
+        is_required = settings.client_auth is ClientAuth.REQUIRE
+        made.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    return made
