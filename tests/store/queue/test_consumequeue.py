@@ -226,3 +226,38 @@ def test_a_queue_none_of_whose_records_is_left_holds_nothing(tmp_path: Path) -> 
     queue.load(0, 0)
     assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, 0, 0)
     assert all_of(queue) == b""
+
+
+def test_a_queue_that_goes_on_within_a_file_is_found_again(tmp_path: Path) -> None:
+    """Its files were lost, with 13 offsets: the file of the next entry begins with holes, because
+    a file ends at its first entry of zeros."""
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    queue.expect(13)
+    queue.finish_recovery()
+    assert (queue.min_offset, queue.max_offset) == (13, 13)
+    add(queue, 1)
+    queue.write()
+    again = ConsumeQueue(pool_at(tmp_path), "t", 0)
+    again.load(1 << 40, 0)
+    again.finish_recovery()
+    assert (again.min_offset, again.max_offset) == (13, 14)
+    assert all_of(again) == entry(13)
+    pool.close()
+
+
+def test_expired_entries_stay_in_their_file(tmp_path: Path) -> None:
+    """All records of a queue are gone; its next entry follows the old ones."""
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 3)
+    queue.write()
+    again = ConsumeQueue(pool_at(tmp_path), "t", 0)
+    again.load(1 << 40, 1_000)
+    again.finish_recovery()
+    assert (again.min_offset, again.max_offset) == (3, 3)
+    add(again, 1)
+    again.write()
+    (path,) = (tmp_path / "consumequeue" / "t" / "0").iterdir()
+    assert path.read_bytes()[:80] == b"".join(map(entry, range(4)))
+    pool.close()

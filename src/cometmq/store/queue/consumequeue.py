@@ -375,12 +375,25 @@ class ConsumeQueue(QueueState):
         if at < len(tail):
             data = bytes(memoryview(tail)[at:])
             begins = self._written <= self.min_offset
+            if begins:
+                self._fill_file()
             pool.write(self.directory, self._written * QUEUE_ENTRY_BYTES, data, begins=begins)
             self._written = self.max_offset
         kept_bytes = pool.kept_bytes
         if len(tail) > 3 * kept_bytes:
             del tail[: len(tail) - kept_bytes]
             self.tail_offset = self.max_offset - kept_bytes // QUEUE_ENTRY_BYTES
+
+    def _fill_file(self) -> None:
+        """Write holes from the start of the file up to the first entry of the queue.
+
+        A file is read from its start, and ends at the first entry of zeros. An expired entry before
+        the first one has the same effect as a hole.
+        """
+        before = self._written % (self._pool.file_bytes // QUEUE_ENTRY_BYTES)
+        if before and not _place(self._entry(self._written - 1).ljust(QUEUE_ENTRY_BYTES, b"\0"))[1]:
+            position = (self._written - before) * QUEUE_ENTRY_BYTES
+            self._pool.write(self.directory, position, HOLE * before, begins=True)
 
 
 def _counts(entry: bytes, below: int) -> bool:
