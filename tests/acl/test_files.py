@@ -122,7 +122,8 @@ def test_the_white_list_of_a_file(files: AclFiles, tmp_path: Path) -> None:
         ("accounts: 1", "accounts must be a list"),
         ("accounts: [1]", "an entry of accounts is not a set of fields"),
         ("a: " + "[" * 10_000, "plain_acl.yml"),
-        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("accounts: !!python/object/apply:os.system [ls]", "is not a set of fields"),
+        ("accounts: *hidden-secret", "is not YAML: line 1, column 11"),
     ],
 )
 def test_an_invalid_file_names_its_place(
@@ -133,6 +134,43 @@ def test_an_invalid_file_names_its_place(
     with pytest.raises(AclDenied, match=r"plain_acl\.yml") as caught:
         files.read()
     assert problem in str(caught.value)
+
+
+def test_all_values_are_texts(files: AclFiles, tmp_path: Path) -> None:
+    """A secret of digits is the one that is written, whatever YAML would make of it."""
+    digits = "accounts:\n- accessKey: 01234567012345\n  secretKey: 2024-13-45\n  admin: true\n"
+    path = write(tmp_path, "conf/plain_acl.yml", digits)
+    account = files.read().rules.accounts["01234567012345"]
+    assert (account.secret_key, account.is_admin) == ("2024-13-45", True)
+    files.put_account(AccountChange("bobby-key", "12345678"))
+    assert files.read().rules.accounts["01234567012345"] == account
+    assert "admin: true\n" in path.read_text()
+    assert "counter: 1\n" in path.read_text()
+
+
+def test_a_repeated_account_is_changed_and_deleted_whole(files: AclFiles, tmp_path: Path) -> None:
+    """No older secret comes into force instead."""
+    twice = ALICE + ALICE.partition("accounts:\n")[2].replace("alice-secret", "older-secret")
+    write(tmp_path, "conf/plain_acl.yml", twice)
+    write(tmp_path, "conf/acl/b.yml", ALICE.replace("alice-secret", "other-secret"))
+    files.put_account(AccountChange("alice-key", "newer-secret"))
+    assert files.read().rules.accounts["alice-key"].secret_key == "newer-secret"
+    assert files.delete_account("alice-key")
+    assert files.read().rules.accounts == {}
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(
+    files: AclFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its accounts must not vanish."""
+    write(tmp_path, "conf/acl/a.yml", ALICE)
+
+    def scandir(path: str) -> object:
+        raise OSError(24, "Too many open files", path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(OSError, match="Too many open files"):
+        files.fingerprint()
 
 
 def test_a_change_of_any_file_shows(files: AclFiles, tmp_path: Path) -> None:

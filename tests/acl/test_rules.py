@@ -72,7 +72,11 @@ def test_texts_of_permissions(text: str | None, permission: Permission) -> None:
         (Code.SEND_MESSAGE, {"topic": "orders", "producerGroup": "p"}, b"", "orders=PUB"),
         (Code.SEND_MESSAGE_V2, {"a": "p", "b": "orders"}, b"", "orders=PUB"),
         (Code.SEND_BATCH_MESSAGE, {"a": "p", "b": "orders"}, b"", "orders=PUB"),
-        (Code.SEND_MESSAGE_V2, {"a": "g", "b": "%RETRY%g"}, b"", "%RETRY%g=SUB"),
+        (Code.SEND_MESSAGE_V2, {"a": "other", "b": "%RETRY%g"}, b"", "%RETRY%g=SUB"),
+        (Code.SEND_REPLY_MESSAGE, {"topic": "orders"}, b"", "orders=PUB"),
+        (Code.SEND_REPLY_MESSAGE_V2, {"b": "orders"}, b"", "orders=PUB"),
+        (Code.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"}, b"", "%RETRY%g=SUB"),
+        (Code.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "g"}, b"", "%RETRY%g=SUB"),
         (Code.PULL_MESSAGE, {"topic": "orders", "consumerGroup": "g"}, b"", "orders=SUB"),
         (Code.LITE_PULL_MESSAGE, {"topic": "orders", "consumerGroup": "g"}, b"", "%RETRY%g=SUB"),
         (Code.QUERY_MESSAGE, {"topic": "orders"}, b"", "orders=SUB"),
@@ -192,7 +196,11 @@ def test_white_lists() -> None:
         }
     )
     assert found.authenticate("10.0.1.7", {}, b"") is None
-    assert found.authenticate("10.0.2.7", {"AccessKey": "alice-key"}, b"") is None
+    listed = found.authenticate("10.0.2.7", {"AccessKey": "alice-key"}, b"")
+    assert listed is not None
+    listed.check(Code.SEND_MESSAGE, [("orders", Permission.PUB)], needs_admin=False)
+    with pytest.raises(AclDenied, match="Need admin permission"):
+        listed.check(Code.UPDATE_AND_CREATE_ACL_CONFIG, [], needs_admin=True)
     with pytest.raises(AclDenied, match="No accessKey"):
         found.authenticate("10.0.2.7", {}, b"")
     with pytest.raises(AclDenied, match="Check signature failed"):
@@ -217,6 +225,22 @@ def test_an_invalid_account_says_what_is_wrong(values: dict[str, Any], problem: 
     assert "hidden" not in str(caught.value)
     good = parse_account({"accessKey": "alice-key", "secretKey": "secret-of-alice"})
     assert "secret-of-alice" not in repr(good)
+
+
+def test_an_answer_repeats_only_the_start_of_a_name() -> None:
+    """Names come from clients, of any length."""
+    with pytest.raises(AclDenied) as caught:
+        check(rules(), Code.SEND_MESSAGE, {"topic": "x" * 1_000_000})
+    assert len(str(caught.value)) < 200
+
+
+def test_keys_that_cannot_be_encoded_are_refused() -> None:
+    """The error has neither of them."""
+    for values in ({"secretKey": "\ud800-secret"}, {"accessKey": "\ud800-access"}):
+        entry = {"accessKey": "alice-key", "secretKey": "alice-secret", **values}
+        with pytest.raises(AclDenied, match="characters that UTF-8 cannot encode") as caught:
+            parse_account(entry)
+        assert "\ud800" not in str(caught.value)
 
 
 def test_an_account_counts_in_the_first_file_that_has_it() -> None:
@@ -262,10 +286,6 @@ ANY_ACCOUNT = {
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     Code.QUERY_TOPIC_CONSUME_BY_WHO,
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-    Code.SEND_REPLY_MESSAGE,
-    Code.SEND_REPLY_MESSAGE_V2,
-    Code.GET_CONSUMER_RUNNING_INFO,
-    Code.CONSUME_MESSAGE_DIRECTLY,
 }
 
 

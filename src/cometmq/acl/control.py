@@ -60,7 +60,9 @@ class AccessControl:
         try:
             account = self.content.rules.authenticate(peer.host, fields, request.body)
             if account is not None:
-                needs = needs_of(code, fields, request.body)
+                # The body of an administrator without own topics need not be read.
+                is_free = account.is_admin and not account.resources
+                needs = () if is_free else needs_of(code, fields, request.body)
                 account.check(code, needs, needs_admin=changes)
         except AclDenied as error:
             log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)
@@ -86,13 +88,13 @@ class AccessControl:
         return result
 
     async def _look(self) -> None:
-        fingerprint = await asyncio.to_thread(self._files.fingerprint)
-        if fingerprint == self._fingerprint:
-            return
-        self._fingerprint = fingerprint
         try:
+            fingerprint = await asyncio.to_thread(self._files.fingerprint)
+            if fingerprint == self._fingerprint:
+                return
+            self._fingerprint = fingerprint
             self.content = await asyncio.to_thread(self._files.read)
-        except AclDenied as error:
+        except (AclDenied, OSError) as error:
             log.error("acl files not in force reason=%s", error)
             return
         self._report()

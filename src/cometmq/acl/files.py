@@ -28,11 +28,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from cometmq.acl.rules import AclRules, parse_account, parse_rules
 from cometmq.core.errors import AclDenied
-from cometmq.store.files import PosixFiles, read_file, write_file_atomically
+from cometmq.store.files import PosixFiles, write_file_atomically
 
 #: A file over this size is refused, so that reading it takes a bounded time.
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -133,19 +134,22 @@ class AclFiles:
         entry = change.apply(accounts[place] if place >= 0 else {})
         parse_account(entry)
         if place >= 0:
-            del accounts[place]
-        accounts.append(entry)
+            accounts[place] = entry
+        else:
+            accounts.append(entry)
         self._write(path, document | {"accounts": accounts})
 
     def delete_account(self, access_key: str) -> bool:
-        """Remove an account; return False if no file has it."""
-        path, document, place = self._find(self.read().documents, access_key)
-        if place < 0:
-            return False
-        accounts = list(document["accounts"])
-        del accounts[place]
-        self._write(path, document | {"accounts": accounts})
-        return True
+        """Remove an account from all files; return False if none has it."""
+        found = False
+        # A repeated entry would come into force instead.
+        for path, document in self.read().documents.items():
+            accounts = document.get("accounts") or []
+            left = [entry for entry in accounts if str(entry.get("accessKey")) != access_key]
+            if len(left) < len(accounts):
+                found = True
+                self._write(path, document | {"accounts": left})
+        return found
 
     def set_white_list(self, patterns: Iterable[str], path: str | None = None) -> None:
         """Replace the global white list of a file, by default of the default file.
@@ -163,7 +167,8 @@ class AclFiles:
     def _paths(self) -> list[str]:
         """Return the paths in the order in which accounts are looked up, as upstream."""
         found = []
-        for directory, below, names in os.walk(os.path.join(self._home, DIRECTORY)):
+        top = os.path.join(self._home, DIRECTORY)
+        for directory, below, names in os.walk(top, onerror=_unless_missing):
             below.sort()
             found += [
                 os.path.join(directory, name) for name in sorted(names) if name.endswith(_SUFFIXES)
@@ -186,9 +191,13 @@ class AclFiles:
     def _write(self, path: str, document: Document) -> None:
         counter = _version(document).counter + 1
         version = {"counter": counter, "timestamp": self._wall_ms()}
-        text = _yaml().safe_dump(
-            document | {"dataVersion": [version]}, sort_keys=False, allow_unicode=True
-        )
+        # All values are read as text; Java expects the boolean as one.
+        accounts = [
+            entry | {"admin": str(entry["admin"]).lower() == "true"} if "admin" in entry else entry
+            for entry in document.get("accounts") or ()
+        ]
+        whole = document | {"accounts": accounts, "dataVersion": [version]}
+        text = _yaml().safe_dump(whole, sort_keys=False, allow_unicode=True)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         mode = 0o600  # secrets are in it
         with contextlib.suppress(FileNotFoundError):
@@ -201,14 +210,13 @@ def _read_document(path: str) -> Document:
     try:
         if os.stat(path).st_size > MAX_FILE_BYTES:
             raise AclDenied(f"{path}: the file has more than {MAX_FILE_BYTES} bytes")
-        content = read_file(PosixFiles(), path)
-        document = None if content is None else yaml.safe_load(content.decode())
+        document = yaml.load(Path(path).read_bytes().decode(), yaml.BaseLoader)
     except FileNotFoundError:
         raise
     except (OSError, UnicodeDecodeError) as error:
         raise AclDenied(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise AclDenied(f"{path}: is not YAML: {_place(error)}") from None
+        raise AclDenied(f"{path}: is not YAML{_place(error)}") from None
     except RecursionError:
         raise AclDenied(f"{path}: is nested too deeply") from None
     if document is None:
@@ -219,10 +227,14 @@ def _read_document(path: str) -> Document:
 
 
 def _place(error: Exception) -> str:
-    """Return where YAML is invalid, without the text, which may be a secret."""
+    """Return where YAML is invalid, without the parser's text, which may have a secret in it."""
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or "invalid"
-    return problem if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    return "" if mark is None else f": line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _version(document: Document) -> FileVersion:
@@ -230,10 +242,13 @@ def _version(document: Document) -> FileVersion:
     first = found[0] if isinstance(found, list) and found else None
     if not isinstance(first, dict):
         return FileVersion()
-    counter, timestamp = first.get("counter"), first.get("timestamp")
-    return FileVersion(
-        counter if isinstance(counter, int) else 0, timestamp if isinstance(timestamp, int) else 0
-    )
+    return FileVersion(_number(first.get("counter")), _number(first.get("timestamp")))
+
+
+def _number(value: object) -> int:
+    """Return a number of the version; 0 for any other text."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _yaml() -> Any:

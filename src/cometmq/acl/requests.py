@@ -2,8 +2,8 @@
 administrator may send it.
 
 Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) leaves codes out that reach the same
-messages or settings: batches, lite pulls, queue locks, recalls, and most changes of settings. Here
-they need what the codes beside them need.
+messages or settings: batches, replies, lite pulls, queue locks, recalls, what is relayed to
+consumers, and most changes of settings. Here they need what the codes beside them need.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def _group(name: str | None) -> tuple[str, Permission]:
     return RETRY_PREFIX + (name or ""), Permission.SUB
 
 
-def _send(topic: str | None, group: str | None) -> Needs:
-    if topic is not None and topic.startswith(RETRY_PREFIX):
-        return [_group(group)]
-    return [(topic or "", Permission.PUB)]
+def _send(topic_field: str) -> _Reader:
+    def read(fields: Mapping[str, str], _body: bytes) -> Needs:
+        topic = fields.get(topic_field, "")
+        if topic.startswith(RETRY_PREFIX):
+            # The group in the name gets the message, whatever group the sender says that it is.
+            return [_group(topic.removeprefix(RETRY_PREFIX))]
+        return [(topic, Permission.PUB)]
 
-
-def _named(topic_field: str, group_field: str) -> _Reader:
-    return lambda fields, _body: _send(fields.get(topic_field), fields.get(group_field))
+    return read
 
 
 def _consume(fields: Mapping[str, str], _body: bytes) -> Needs:
@@ -101,9 +102,13 @@ def _recall(fields: Mapping[str, str], _body: bytes) -> Needs:
 
 
 _READERS: Final[Mapping[int, _Reader]] = {
-    Code.SEND_MESSAGE: _named("topic", "group"),
-    Code.SEND_MESSAGE_V2: _named("b", "a"),
-    Code.SEND_BATCH_MESSAGE: _named("b", "a"),
+    Code.SEND_MESSAGE: _send("topic"),
+    Code.SEND_MESSAGE_V2: _send("b"),
+    Code.SEND_BATCH_MESSAGE: _send("b"),
+    Code.SEND_REPLY_MESSAGE: _send("topic"),
+    Code.SEND_REPLY_MESSAGE_V2: _send("b"),
+    Code.GET_CONSUMER_RUNNING_INFO: _read_group,
+    Code.CONSUME_MESSAGE_DIRECTLY: _read_group,
     Code.CONSUMER_SEND_MSG_BACK: _send_back,
     Code.PULL_MESSAGE: _consume,
     Code.LITE_PULL_MESSAGE: _consume,

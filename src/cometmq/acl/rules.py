@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from typing import Any, Final
 
 from cometmq.acl.addresses import AddressPattern, address_parts, parse_pattern
 from cometmq.core.errors import AclDenied
-from cometmq.message.names import RETRY_PREFIX
+from cometmq.message.names import MAX_NAME_CHARACTERS, RETRY_PREFIX
 from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, signature
 
 #: An access key and a secret key have at least this many characters.
@@ -93,8 +93,8 @@ class AclAccount:
 
 def describe_resource(name: str) -> str:
     """Return how an answer names a topic, or a group given as its retry topic."""
-    group = name.removeprefix(RETRY_PREFIX)
-    return f"topic:{name}" if group == name else f"group:{group}"
+    kind = "group" if name.startswith(RETRY_PREFIX) else "topic"
+    return f"{kind}:{name.removeprefix(RETRY_PREFIX)[:MAX_NAME_CHARACTERS]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,12 @@ class AclRules:
         return any(pattern.matches(parts) for pattern in self.white_list)
 
     def authenticate(self, host: str, fields: Mapping[str, str], body: bytes) -> AclAccount | None:
-        """Return the account that signed a request; None if its address alone allows it.
+        """Return the account that a request may use; None if its address is on the global white
+        list, which allows everything.
 
-        ``fields`` are the header fields as text, as received. Raises AclDenied if neither is so.
+        An address on the white list of an account needs no signature, and may use all topics and
+        groups; only an administrator's may change the server. ``fields`` are the header fields as
+        text, as received. Raises AclDenied.
         """
         if self.is_white_listed(host):
             return None
@@ -125,7 +128,13 @@ class AclRules:
         if account is None:
             raise AclDenied(f"No acl config for {access_key[:64]}")
         if account.white_list.matches(address_parts(host)):
-            return None
+            every = Permission.PUB | Permission.SUB
+            return replace(
+                account,
+                resources={},
+                default_topic_permission=every,
+                default_group_permission=every,
+            )
         if not _is_signed(account.secret_key, fields, body):
             raise AclDenied(f"Check signature failed for accessKey={access_key[:64]}")
         return account
@@ -148,6 +157,8 @@ def parse_account(values: Mapping[str, Any]) -> AclAccount:
     """
     access_key = _text(values, "accessKey")
     secret_key = _text(values, "secretKey")
+    if not _is_utf8(access_key + secret_key):
+        raise AclDenied("an accessKey or a secretKey has characters that UTF-8 cannot encode")
     if len(access_key) < MIN_KEY_LENGTH:
         raise AclDenied(
             f"The accessKey={access_key} cannot be null and length should longer than 6"
@@ -196,6 +207,14 @@ def parse_rules(documents: Mapping[str, Mapping[str, Any]]) -> tuple[AclRules, l
         except AclDenied as error:
             raise AclDenied(f"{path}: {error}") from None
     return AclRules(tuple(patterns), accounts), warnings
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

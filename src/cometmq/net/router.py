@@ -150,8 +150,9 @@ class Router:
         try:
             for hook in self.hooks:
                 hook.before(peer, event.request)
-        except CometError as refused:
-            error = refused
+        except Exception as refused:
+            self.finish(peer, event.request, _failure(peer, event.request, refused))
+            return
         self.finish(peer, event.request, Reply(error.code, remark=error.remark))
 
     def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:

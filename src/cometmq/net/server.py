@@ -171,9 +171,9 @@ class Server:
 
     async def _adopt(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
                 first = await _peek(loop, accepted)
             assert self._tls is not None
@@ -192,7 +192,7 @@ class Server:
         except (OSError, TimeoutError) as error:
             log.info("connection dropped before its first byte error=%r", error)
             accepted.close()
-        except asyncio.CancelledError:
+        except BaseException:
             accepted.close()
             raise
         finally:

@@ -89,7 +89,7 @@ class ServerTls:
         else:
             log.info("tls files in use cert=%s", self._settings.cert_path)
 
-    def _times(self) -> list[int]:
+    def _times(self) -> list[tuple[int, int, int]]:
         found = []
         for path in (
             self._settings.cert_path,
@@ -97,9 +97,10 @@ class ServerTls:
             self._settings.trust_path,
         ):
             try:
-                found.append(os.stat(path).st_mtime_ns if path else 0)
+                status = os.stat(path)
+                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
             except OSError:
-                found.append(-1)
+                found.append((0, 0, 0))
         return found
 
 

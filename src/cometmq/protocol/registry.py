@@ -62,6 +62,8 @@ class CodeSpec:
 
 #: Limited only by the frame; the handler of the code applies its own limit.
 _ANY: Final = MAX_FRAME_BYTES
+#: Of heartbeats and queue locks, which are read before a client is known to be allowed anything.
+CLIENT_BODY_MAX_BYTES: Final = 512 * 1024
 
 _BROKER: Final = (
     CodeSpec(Code.SEND_MESSAGE, h.SendMessage, h.SendMessageResponse, max_body_bytes=_ANY),
@@ -90,14 +92,14 @@ _BROKER: Final = (
         Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, h.EarliestStoreTimeResponse, lane=Lane.TASK
     ),
     CodeSpec(Code.VIEW_MESSAGE_BY_ID, h.ViewMessage, lane=Lane.TASK),
-    CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True, max_body_bytes=_ANY),
+    CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True, max_body_bytes=CLIENT_BODY_MAX_BYTES),
     CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
     CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields, max_body_bytes=_ANY),
     CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
     CodeSpec(Code.END_TRANSACTION, h.EndTransaction, urgent=True),
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
-    CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
-    CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
+    CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=CLIENT_BODY_MAX_BYTES),
+    CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=CLIENT_BODY_MAX_BYTES),
     CodeSpec(Code.UPDATE_AND_CREATE_ACL_CONFIG, h.ChangeAccount, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.DELETE_ACL_CONFIG, h.AccountKey, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.GET_BROKER_CLUSTER_ACL_INFO, h.NoFields, h.AclVersionResponse),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from cometmq.protocol.headers import AccountKey, ChangeAccount, ChangeWhiteList
 
 log = logging.getLogger(__name__)
+
+#: What an answer has in place of a secret: whoever saw one request signed could ask for all.
+MASKED: Final = "******"
 
 
 class AclAdmin:
@@ -106,14 +109,14 @@ class AclAdmin:
         return Reply(header=header)
 
     def show(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Return all accounts and the global white list."""
+        """Return all accounts, without their secrets, and the global white list."""
         access = self._on(ResponseCode.SYSTEM_ERROR)
         patterns: list[str] = []
         entries: list[AccountEntry] = []
         for document in access.content.documents.values():
             patterns += [str(text) for text in document.get("globalWhiteRemoteAddresses") or ()]
             entries += [
-                msgspec.convert(values, AccountEntry, strict=False)
+                msgspec.convert(values | {"secretKey": MASKED}, AccountEntry, strict=False)
                 for values in document.get("accounts") or ()
             ]
         return Reply(body=encode_json(AclConfig(patterns, entries)))
