@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What an answer has in place of a secret: whoever saw one request signed could ask for all.
+#: Stands for a secret in answers: with one signed request, a listener could ask for all of them.
 MASKED: Final = "******"
 
 
