@@ -35,6 +35,8 @@ from cometmq.protocol.framer import MAX_HEADER_BYTES
 from tests.net.serving import RawClient, Served, serving, tls_settings, until, until_still
 
 BEAT = RequestCode.HEART_BEAT
+#: Its body may have any size.
+CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SLOW = RequestCode.UPDATE_BROKER_CONFIG
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 MAX = RequestCode.GET_MAX_OFFSET
@@ -55,7 +57,7 @@ class Waiting:
         self.held: list[tuple[Peer, Request[Any]]] = []
 
     def handlers(self) -> dict[int, Handler]:
-        return {SLOW: self.slow, BEAT: self.hold, MAX: self.hold}
+        return {SLOW: self.slow, BEAT: self.hold, CHECK: self.hold, MAX: self.hold}
 
     async def slow(self, peer: Peer, request: Request[Any]) -> Reply | None:
         await self.go.wait()
@@ -87,7 +89,7 @@ async def bounded(
     await until(lambda: budget.held_bytes == 0)
 
 
-@pytest.mark.parametrize("code", [SLOW, BEAT], ids=["task", "held by its handler"])
+@pytest.mark.parametrize("code", [SLOW, CHECK], ids=["task", "held by its handler"])
 async def test_one_connection_is_not_read_while_its_requests_wait(
     code: int,
 ) -> None:
