@@ -1,6 +1,6 @@
 """Access control of one server: checks each request before it is served, and follows its files.
 
-The rules are read at the start, in a thread, and again within :data:`POLL_MS` of a change of the
+The rules are read at the start, and again, in a thread, within :data:`POLL_MS` of a change of the
 files. A file that cannot be used is logged, and the rules before it stay in force.
 """
 
@@ -30,8 +30,8 @@ POLL_MS: Final = 1_000
 class AccessControl:
     """Hook of a router that refuses what the rules do not allow.
 
-    ``only_changes`` limits it to requests that change the server, for a name server. ``read`` must
-    end before the server accepts connections.
+    ``only_changes`` limits it to requests that change the server, for a name server. Raises
+    AclDenied, which names the file, if one cannot be used.
     """
 
     def __init__(self, files: AclFiles, clock: Clock, *, only_changes: bool = False) -> None:
@@ -60,9 +60,8 @@ class AccessControl:
         try:
             account = self.content.rules.authenticate(peer.host, fields, request.body)
             if account is not None:
-                # The body of an administrator without own topics need not be read.
-                is_free = account.is_admin and not account.resources
-                needs = () if is_free else needs_of(code, fields, request.body)
+                # The body of an unrestricted account's request need not be read.
+                needs = () if account.is_unrestricted else needs_of(code, fields, request.body)
                 account.check(code, needs, needs_admin=changes)
         except AclDenied as error:
             log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)

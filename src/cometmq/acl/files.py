@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from cometmq.acl.rules import AclRules, parse_account, parse_rules
 from cometmq.core.errors import AclDenied
+from cometmq.protocol.bodies import DataVersion
 from cometmq.store.files import PosixFiles, write_file_atomically
 
 #: A file over this size is refused, so that reading it takes a bounded time.
@@ -47,20 +48,12 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FileVersion:
-    """Version of one file (upstream: DataVersion)."""
-
-    counter: int = 0
-    timestamp: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class AclContent:
-    """What the files of one moment say; ``documents`` are their parsed content by path."""
+    """Content of all files at one moment; ``documents`` and ``versions`` are by path."""
 
     rules: AclRules
     documents: Mapping[str, Document]
-    versions: Mapping[str, FileVersion]
+    versions: Mapping[str, DataVersion]
     warnings: Sequence[str] = ()
 
 
@@ -237,12 +230,12 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-def _version(document: Document) -> FileVersion:
+def _version(document: Document) -> DataVersion:
     found = document.get("dataVersion")
     first = found[0] if isinstance(found, list) and found else None
     if not isinstance(first, dict):
-        return FileVersion()
-    return FileVersion(_number(first.get("counter")), _number(first.get("timestamp")))
+        return DataVersion()
+    return DataVersion(_number(first.get("counter")), _number(first.get("timestamp")))
 
 
 def _number(value: object) -> int:

@@ -1,5 +1,5 @@
-"""What each request needs: the topics and groups that it touches, and whether only an
-administrator may send it.
+"""Requirements of each request: permissions for the topics and groups that it touches, and whether
+only an administrator may send it.
 
 Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) leaves codes out that reach the same
 messages or settings: batches, replies, lite pulls, queue locks, recalls, what is relayed to

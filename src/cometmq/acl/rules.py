@@ -67,6 +67,11 @@ class AclAccount:
     default_group_permission: Permission
     resources: Mapping[str, Permission]
 
+    @property
+    def is_unrestricted(self) -> bool:
+        """True for an administrator without topics and groups of its own."""
+        return self.is_admin and not self.resources
+
     def check(
         self, code: int, needs: Iterable[tuple[str, Permission]], *, needs_admin: bool
     ) -> None:
@@ -79,7 +84,7 @@ class AclAccount:
                 f"Need admin permission for request code={code}, but "
                 f"accessKey={self.access_key[:64]} is not"
             )
-        if self.is_admin and not self.resources:
+        if self.is_unrestricted:
             return
         for name, needed in needs:
             held = self.resources.get(name)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.acl.files import AccountChange, FileVersion
+from cometmq.acl.files import AccountChange
 from cometmq.core.errors import AclDenied, BadRequest
-from cometmq.protocol.bodies import AccountEntry, AclConfig
+from cometmq.protocol.bodies import AccountEntry, AclConfig, DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.fields import truth
@@ -100,7 +100,7 @@ class AclAdmin:
         access = self._on(ResponseCode.SYSTEM_ERROR)
         versions = access.content.versions
         header = AclVersionResponse(
-            _json(versions.get(access.default_path, FileVersion())),
+            _json(versions.get(access.default_path, DataVersion())),
             self._config.broker_name,
             self._address,
             self._config.broker_cluster_name,
