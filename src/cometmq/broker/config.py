@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, normalise, reject_unknown
-from cometmq.net.tls import ClientAuth, TlsMode, TlsSettings
+from cometmq.core.settings import build, changed_fields, normalise, reject_unknown
+from cometmq.net.tls import ClientAuth, TlsFields, TlsMode
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
@@ -47,7 +47,7 @@ class HaRejoin(Enum):
 
 
 @dataclass(slots=True)
-class BrokerConfig:
+class BrokerConfig(TlsFields):
     """Settings of one broker, built from text by core/settings.py.
 
     ``bind_address`` is the address to listen on, ``broker_ip1`` the one that clients connect to.
@@ -182,17 +182,6 @@ class BrokerConfig:
             host, _, port = address.rpartition(":")
             if address and not (host and port.isdecimal()):
                 raise SettingsError(key, "it must have the form host:port")
-
-    @property
-    def tls(self) -> TlsSettings:
-        """TLS settings of the server."""
-        return TlsSettings(
-            self.tls_server_mode,
-            self.tls_server_cert_path,
-            self.tls_server_key_path,
-            self.tls_server_trust_cert_path,
-            self.tls_server_need_client_auth,
-        )
 
     @property
     def name_servers(self) -> list[str]:
@@ -366,11 +355,7 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
         wanted, used = build(BrokerConfig, {key: value}, config)
         wanted_store, used_by_store = build(StoreConfig, {key: value}, store)
         reject_unknown({key: value}, used | used_by_store, (BrokerConfig, StoreConfig))
-        differing = [
-            name
-            for name in BrokerConfig.__slots__
-            if getattr(wanted, name) != getattr(config, name)
-        ]
+        differing = changed_fields(wanted, config)
         is_live = LIVE.issuperset(differing) if used else wanted_store == store
         if not is_live:
             raise SettingsError(

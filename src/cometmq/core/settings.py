@@ -85,6 +85,12 @@ def build(
     return cls(**taken), used
 
 
+def changed_fields(wanted: Settings, current: Settings) -> list[str]:
+    """Return the names of the fields in which two configurations differ."""
+    names = [field.name for field in dataclasses.fields(current)]
+    return [name for name in names if getattr(wanted, name) != getattr(current, name)]
+
+
 def reject_unknown(
     values: Mapping[str, str], used: Iterable[str], classes: Iterable[type[DataclassInstance]]
 ) -> None:

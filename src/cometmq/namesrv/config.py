@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, reject_unknown, to_wire_name
-from cometmq.net.tls import ClientAuth, TlsMode, TlsSettings
+from cometmq.core.settings import build, changed_fields, reject_unknown, to_wire_name
+from cometmq.net.tls import ClientAuth, TlsFields, TlsMode
 
 
 @dataclass(slots=True)
-class NamesrvConfig:
+class NamesrvConfig(TlsFields):
     """Settings of one name server, built from text by core/settings.py.
 
     ``kv_config_path`` is the file of the key-value tables ("~" is the home folder).
@@ -38,17 +38,6 @@ class NamesrvConfig:
     tls_server_trust_cert_path: str = ""
     tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
 
-    @property
-    def tls(self) -> TlsSettings:
-        """TLS settings of the server."""
-        return TlsSettings(
-            self.tls_server_mode,
-            self.tls_server_cert_path,
-            self.tls_server_key_path,
-            self.tls_server_trust_cert_path,
-            self.tls_server_need_client_auth,
-        )
-
 
 #: Fields that may change while the name server runs.
 LIVE: Final = frozenset({"order_message_enable", "expiry_scan_ms"})
@@ -62,9 +51,7 @@ def change(config: NamesrvConfig, values: Mapping[str, str]) -> list[str]:
     """
     wanted, used = build(NamesrvConfig, values, config)
     reject_unknown(values, used, (NamesrvConfig,))
-    changed = [
-        name for name in NamesrvConfig.__slots__ if getattr(wanted, name) != getattr(config, name)
-    ]
+    changed = changed_fields(wanted, config)
     for name in changed:
         if name not in LIVE:
             raise SettingsError(

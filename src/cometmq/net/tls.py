@@ -7,6 +7,7 @@ and then it must be signed by an authority in ``trust_path``.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class TlsMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether clients show a certificate."""
+    """Whether a server asks its clients for a certificate."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -51,6 +52,29 @@ class TlsSettings:
     key_path: str = ""
     trust_path: str = ""
     client_auth: ClientAuth = ClientAuth.NONE
+
+
+class TlsFields:
+    """Fields of a server's configuration that are its TLS settings."""
+
+    __slots__ = ()
+
+    tls_server_mode: TlsMode
+    tls_server_cert_path: str
+    tls_server_key_path: str
+    tls_server_trust_cert_path: str
+    tls_server_need_client_auth: ClientAuth
+
+    @property
+    def tls(self) -> TlsSettings:
+        """TLS settings of the server."""
+        return TlsSettings(
+            self.tls_server_mode,
+            self.tls_server_cert_path,
+            self.tls_server_key_path,
+            self.tls_server_trust_cert_path,
+            self.tls_server_need_client_auth,
+        )
 
 
 class ServerTls:
@@ -74,16 +98,16 @@ class ServerTls:
         """Take changed files into use for new connections; runs until it is cancelled."""
         while True:
             await clock.sleep_ms(POLL_MS)
-            self.look()
+            await self._look()
 
-    def look(self) -> None:
+    async def _look(self) -> None:
         """Read the files if one has changed. If they cannot be used, those before stay in use."""
-        times = self._times()
+        times = await asyncio.to_thread(self._times)
         if times == self._seen:
             return
         self._seen = times
         try:
-            self.context = _context(self._settings)
+            self.context = await asyncio.to_thread(_context, self._settings)
         except SettingsError as error:
             log.error("tls files not in use reason=%s", error)
         else:
