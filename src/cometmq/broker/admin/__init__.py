@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AdminService:
-    """What serves operators and their tools. ``access`` is None without access control.
+    """Service for operators and their tools. ``access`` is None without access control.
     The ``described`` parts that there are add to the runtime information."""
 
     def __init__(

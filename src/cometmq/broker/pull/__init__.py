@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PullService:
-    """What serves pulls, and the filters of consumer groups."""
+    """Service for pulls and for the filters of consumer groups."""
 
     def __init__(
         self,

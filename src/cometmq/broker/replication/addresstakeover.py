@@ -142,7 +142,7 @@ class Addresses:
         return found
 
     def place(self) -> BrokerPlace:
-        """Return what name servers are told of this broker."""
+        """Return the names and addresses under which this broker registers."""
         config = self._config
         return BrokerPlace(
             cluster_name=config.broker_cluster_name,

@@ -24,7 +24,7 @@ __all__ = ["SendAnswers", "SendService"]
 
 
 class SendService:
-    """What serves sends, replies to request messages, and messages that consumers send back."""
+    """Service for sends, replies to request messages, and messages that consumers send back."""
 
     def __init__(
         self,
