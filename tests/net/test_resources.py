@@ -256,6 +256,28 @@ async def test_slow_requests_of_all_connections_are_bounded_in_number() -> None:
         assert (await second.frame())[0].opaque == 99
 
 
+async def test_urgent_slow_requests_have_places_that_others_cannot_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.net.router.MAX_TASKS_PER_PEER", 8)
+    monkeypatch.setattr("cometmq.net.router.MAX_URGENT_TASKS_PER_PEER", 10)
+    waiting = Waiting()
+    back = RequestCode.CONSUMER_SEND_MSG_BACK
+    fields = {"offset": "1", "group": "g", "delayLevel": "3"}
+    async with bounded({SLOW: waiting.slow, back: waiting.slow}, MIB) as (served, budget):
+        client = await served.connect()
+        for opaque in range(9):
+            post(client, SLOW, b"", opaque)
+        assert (await client.frame())[0].code == ResponseCode.SYSTEM_BUSY
+        for opaque in range(10, 13):
+            post(client, back, b"", opaque, **fields)
+        head, _ = await client.frame()
+        assert (head.opaque, head.code, budget.tasks) == (12, ResponseCode.SYSTEM_BUSY, 10)
+        waiting.answer_all()
+        assert {(await client.frame())[0].code for _ in range(10)} == {0}
+        await until(lambda: budget.tasks == 0)
+
+
 async def test_requests_that_die_in_another_thread_are_given_back() -> None:
     loop = asyncio.get_running_loop()
     budget = MemoryBudget(MIB)

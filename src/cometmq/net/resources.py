@@ -155,6 +155,11 @@ class MemoryBudget:
         """Maximum number of running slow requests of all connections."""
         return self.bound_bytes // TASK_BYTES
 
+    @property
+    def max_urgent_tasks(self) -> int:
+        """The same maximum for an urgent request: a quarter more."""
+        return self.max_tasks + self.max_tasks // 4
+
 
 def _size(pair: tuple[int, Closable]) -> int:
     return pair[0]

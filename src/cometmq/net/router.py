@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Maximum number of slow requests of one connection that run at once; more are refused as busy.
 MAX_TASKS_PER_PEER: Final = 256
+#: The same for urgent requests, which count with the others.
+MAX_URGENT_TASKS_PER_PEER: Final = 320
 
 
 LoopHandler = Callable[["Peer", "Request[Any]"], Reply | None]
@@ -80,6 +82,10 @@ class Router:
     rule. ``takers`` are by request code, too: a taker gets the
     undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not take
     to the handlers.
+
+    Urgent requests (protocol/registry.py) are served while others are refused for load. They have
+    bounds of their own: bodies of 512 KiB at most, and for slow ones the further places of
+    :func:`begin_task`.
     """
 
     def __init__(
@@ -227,7 +233,7 @@ class Router:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {request.code} not supported",
             )
-        begin_task(peer)
+        begin_task(peer, urgent=request.code in self._urgent)
         name = REGISTRY[request.code].code.name
         self._tasks.spawn(self._run(peer, request, handler), name=name)
 
@@ -242,19 +248,21 @@ class Router:
             self.finish(peer, request, reply)
 
 
-def begin_task(peer: Peer) -> None:
+def begin_task(peer: Peer, *, urgent: bool = False) -> None:
     """Count one more running slow request of ``peer``; call :func:`end_task` when it ends.
 
-    Raises BadRequest (SYSTEM_BUSY) at the limit of the connection or of the process.
+    Raises BadRequest (SYSTEM_BUSY) at the limit of the connection or of the process. The limits of
+    urgent requests are a quarter higher, and only they may use that quarter.
     """
     budget = peer.memory.budget
-    if budget.tasks >= budget.max_tasks:
+    most = budget.max_urgent_tasks if urgent else budget.max_tasks
+    if budget.tasks >= most:
         raise BadRequest(
             ResponseCode.SYSTEM_BUSY,
             f"[OVERLOAD]{budget.tasks} slow requests of all connections are running: try again "
             "later",
         )
-    if peer.running_tasks >= MAX_TASKS_PER_PEER:
+    if peer.running_tasks >= (MAX_URGENT_TASKS_PER_PEER if urgent else MAX_TASKS_PER_PEER):
         raise BadRequest(
             ResponseCode.SYSTEM_BUSY,
             f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "

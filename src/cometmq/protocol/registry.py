@@ -46,8 +46,8 @@ class CodeSpec:
 
     ``mutates`` marks codes that change a broker's or name server's configuration: they are refused
     from other machines unless a setting allows it. ``urgent`` codes are served even when sends are
-    refused for load. ``max_body_bytes`` is the largest request body that a server accepts; 0 for
-    codes without a body.
+    refused for load, within bounds of their own (net/router.py). ``max_body_bytes`` is the largest
+    request body that a server accepts; 0 for codes without a body.
     """
 
     code: Code
