@@ -19,6 +19,7 @@ EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.NotConnected("h:1", "refused"), 1, "h:1: refused"),
     (e.RequestTimedOut("h:1", 10, 3000), 1, "h:1: no answer to request 10 within 3000 ms"),
     (e.RouteNotFound("t", "create it"), 17, "topic 't': create it"),
+    (e.NotFound("group", "g", "check its name"), 1, "group 'g': check its name"),
     (e.BrokerRefused("h:1", 10, 2, "busy"), 2, "h:1 refused request 10 with code 2: busy"),
 ]
 
@@ -55,6 +56,8 @@ def test_fields_are_kept() -> None:
     assert e.StoreCorrupt("p", -1, "x").offset == -1
     assert e.RequestTimedOut("h:1", 10, 3).timeout_ms == 3
     assert e.RouteNotFound("t", "x").topic == "t"
+    found = e.NotFound("group", "g", "x")
+    assert (found.kind, found.name) == ("group", "g")
     assert e.StoreLocked("p").path == "p"
     assert e.NotConnected("a", "b").problem == "b"
     assert e.SettingsError("k", "p").key == "k"

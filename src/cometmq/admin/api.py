@@ -18,6 +18,7 @@ from cometmq.core.errors import (
     BrokerRefused,
     ClientError,
     NotConnected,
+    NotFound,
     RequestTimedOut,
     RouteNotFound,
 )
@@ -243,17 +244,17 @@ class Admin:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._timeout_ms = max(session.config.request_timeout_ms, 5_000)
+        self.session = session
+        self.timeout_ms = max(session.config.request_timeout_ms, 5_000)
         self.puller = Puller(session)
         #: Operations on running consumers.
-        self.consumers = ConsumerAdmin(self, session, self._timeout_ms)
+        self.consumers = ConsumerAdmin(self, session, self.timeout_ms)
 
     # ------------------------------------------------------------------ cluster
 
     async def cluster_info(self) -> ClusterInfo:
         """Return brokers by name and broker names by cluster, as known to the name server."""
-        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        response = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None)
         return parse_json(response.body, ClusterInfo)
 
     async def brokers(self, cluster: str = "", *, masters_only: bool = False) -> list[Broker]:
@@ -270,20 +271,43 @@ class Admin:
             key=lambda broker: (broker.cluster, broker.name, broker.broker_id),
         )
 
+    async def find_brokers(
+        self, name: str = "", cluster: str = "", *, masters_only: bool = False
+    ) -> list[Broker]:
+        """Return the broker processes of a broker name, an address or a cluster; of all without.
+
+        Raises NotFound when the name servers know none of that name or cluster.
+        """
+        every = await self.brokers(masters_only=masters_only)
+        if cluster and not any(each.cluster == cluster for each in every):
+            known = ", ".join(sorted({each.cluster for each in every})) or "none"
+            raise NotFound("cluster", cluster, f"no broker is registered in it (known: {known})")
+        found = [
+            each
+            for each in every
+            if name in ("", each.name, each.address) and cluster in ("", each.cluster)
+        ]
+        if name and not found:
+            known = ", ".join(sorted({each.name for each in every})) or "none"
+            which = "master" if masters_only else "broker"
+            problem = f"no {which} with this name or address is registered (known: {known})"
+            raise NotFound("broker", name, problem)
+        return found
+
     async def broker_runtime(self, address: str) -> dict[str, str]:
         """Return a broker's runtime information: version, rates, offsets, disk."""
-        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
+        response = await self.call(address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
         return parse_json(response.body, KvTable).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return all settings of a broker. Raises SettingsError when the response is malformed."""
-        response = await self._call(address, RequestCode.GET_BROKER_CONFIG, None)
+        response = await self.call(address, RequestCode.GET_BROKER_CONFIG, None)
         return parse_properties(response.body.decode())
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
         """Change settings of a running broker."""
         body = format_properties(values).encode()
-        await self._call(address, RequestCode.UPDATE_BROKER_CONFIG, None, body)
+        await self.call(address, RequestCode.UPDATE_BROKER_CONFIG, None, body)
 
     # ------------------------------------------------------------------ topics
 
@@ -331,7 +355,7 @@ class Admin:
             order=order,
         )
         code = RequestCode.UPDATE_AND_CREATE_TOPIC
-        await asyncio.gather(*(self._call(broker.address, code, header) for broker in masters))
+        await asyncio.gather(*(self.call(broker.address, code, header) for broker in masters))
         return await self._await_route(topic, {broker.name for broker in masters}, header)
 
     async def delete_topic(self, topic: str, cluster: str = "") -> None:
@@ -339,15 +363,15 @@ class Admin:
         header = h.Topic(topic=topic)
         code = RequestCode.DELETE_TOPIC_IN_BROKER
         for broker in await self.brokers(cluster):
-            await self._call(broker.address, code, header)
+            await self.call(broker.address, code, header)
         gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
-        for address in self._session.config.name_servers:
-            await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
+        for address in self.session.config.name_servers:
+            await self.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
 
     async def list_topics(self) -> list[str]:
         """Return all topics that the name server knows, system topics included, sorted."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        response = await self._ask_name_server(code, None)
+        response = await self.ask_name_server(code, None)
         return sorted(parse_json(response.body, TopicList).topic_list)
 
     async def system_topics(self) -> set[str]:
@@ -355,28 +379,28 @@ class Admin:
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
         found: set[str] = set()
         for broker in await self.brokers(masters_only=True):
-            response = await self._call(broker.address, code, None)
+            response = await self.call(broker.address, code, None)
             found.update(parse_json(response.body, TopicList).topic_list)
-        response = await self._ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
+        response = await self.ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
         return found.union(parse_json(response.body, TopicList).topic_list)
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic on one broker; None when the broker lacks the
         topic.
         """
-        response = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None)
+        response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None)
         return parse_json(response.body, TopicConfigTable).topic_config_table.get(topic)
 
     async def topic_route(self, topic: str) -> TopicRoute:
         """Return the route of a topic. Raises RouteNotFound."""
-        return await self._session.route(topic)
+        return await self.session.route(topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset of each queue of a topic. Raises RouteNotFound."""
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: dict[MessageQueue, TopicOffset] = {}
-        for address in await self._masters(topic):
-            response = await self._call(address, code, h.Topic(topic=topic))
+        for address in await self.masters_of(topic):
+            response = await self.call(address, code, h.Topic(topic=topic))
             found.update(by_queue(parse_json(response.body, TopicStatsRead).offset_table))
         return dict(sorted(found.items()))
 
@@ -386,13 +410,13 @@ class Admin:
         """Create or change a consumer group on all masters."""
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         for broker in await self.brokers(cluster, masters_only=True):
-            await self._call(broker.address, code, None, encode_json(group))
+            await self.call(broker.address, code, None, encode_json(group))
 
     async def delete_group(self, group: str, cluster: str = "") -> None:
         """Delete a consumer group, including its offsets, on all masters."""
         header = h.GroupName(group_name=group, remove_offset=True)
         for broker in await self.brokers(cluster, masters_only=True):
-            await self._call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            await self.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def knows_group(self, group: str) -> bool:
         """Return whether any broker knows a group: from its settings, its offsets or its
@@ -400,7 +424,7 @@ class Admin:
         """
         for broker in await self.brokers(masters_only=True):
             code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            response = await self._call(broker.address, code, None)
+            response = await self.call(broker.address, code, None)
             table = parse_json(response.body, SubscriptionGroupTable).subscription_group_table
             if group in table:
                 return True
@@ -408,12 +432,17 @@ class Admin:
             return True
         return await self.consumer_connections(group) is not None
 
+    async def require_group(self, group: str) -> None:
+        """Raise NotFound for a group that no broker knows."""
+        if not await self.knows_group(group):
+            raise NotFound("group", group, "no broker knows it: check its name")
+
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume or consumed a topic, sorted. Raises RouteNotFound."""
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         found: set[str] = set()
-        for address in await self._masters(topic):
-            response = await self._call(address, code, h.Topic(topic=topic))
+        for address in await self.masters_of(topic):
+            response = await self.call(address, code, h.Topic(topic=topic))
             found.update(parse_json(response.body, GroupList).group_list)
         return sorted(found)
 
@@ -423,7 +452,7 @@ class Admin:
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         for broker in await self.brokers(masters_only=True):
             try:
-                response = await self._call(broker.address, code, header)
+                response = await self.call(broker.address, code, header)
             except BrokerRefused as refusal:
                 if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
                     continue
@@ -443,7 +472,7 @@ class Admin:
         header = h.GetConsumeStats(consumer_group=group, topic=topic)
         found: dict[MessageQueue, ConsumeOffset] = {}
         for broker in await self.brokers(masters_only=True):
-            response = await self._call(broker.address, code, header)
+            response = await self.call(broker.address, code, header)
             found.update(by_queue(parse_json(response.body, ConsumeStatsRead).offset_table))
         return dict(sorted(found.items()))
 
@@ -453,7 +482,7 @@ class Admin:
 
         Raises RouteNotFound.
         """
-        queues = await self._session.subscribe_queues(topic)
+        queues = await self.session.subscribe_queues(topic)
         offsets = await asyncio.gather(*(self.group_offset(group, queue) for queue in queues))
         return dict(zip(queues, offsets, strict=True))
 
@@ -468,9 +497,9 @@ class Admin:
             queue_id=queue.queue_id,
             set_zero_if_not_found=False,
         )
-        address = await self._session.master_of(queue)
+        address = await self.session.master_of(queue)
         try:
-            response = await self._call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            response = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except BrokerRefused as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -497,7 +526,7 @@ class Admin:
             host = f"[{place.host}]" if ":" in place.host else place.host
             header = h.ViewMessage(offset=place.physical_offset)
             try:
-                response = await self._call(
+                response = await self.call(
                     f"{host}:{place.port}", RequestCode.VIEW_MESSAGE_BY_ID, header
                 )
                 return next(map(from_record, iter_decode(response.body)), None)
@@ -527,6 +556,15 @@ class Admin:
         """
         return await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
 
+    async def messages_by_unique_key(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = _MAX_TIME_MS
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic with a unique key, oldest first. Raises RouteNotFound.
+
+        Copies of one message have the same unique key; brokers return at most 32.
+        """
+        return await self._query(topic, key, 32, begin_ms, end_ms, unique=True)
+
     async def _query(
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int, *, unique: bool
     ) -> list[StoredMessage]:
@@ -545,7 +583,7 @@ class Admin:
             if address is None:
                 continue
             try:
-                response = await self._call(address, RequestCode.QUERY_MESSAGE, header)
+                response = await self.call(address, RequestCode.QUERY_MESSAGE, header)
             except BrokerRefused as refusal:
                 if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                     continue
@@ -567,15 +605,16 @@ class Admin:
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        address = await self._session.master_of(queue)
-        await self._call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        address = await self.session.master_of(queue)
+        await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
-    async def _masters(self, topic: str) -> list[str]:
+    async def masters_of(self, topic: str) -> list[str]:
+        """Return the addresses of the masters that have a topic. Raises RouteNotFound."""
         route = await self.topic_route(topic)
         return [address for each in route.broker_datas if (address := each.master())]
 
     async def _await_route(self, topic: str, names: set[str], header: h.CreateTopic) -> TopicRoute:
-        deadline_ms = self._session.clock.monotonic_ms() + _ROUTE_VISIBLE_MS
+        deadline_ms = self.session.clock.monotonic_ms() + _ROUTE_VISIBLE_MS
         problem: ClientError | None = None
         while True:
             try:
@@ -591,19 +630,27 @@ class Admin:
                     return route
             except RouteNotFound as error:
                 problem = error
-            if self._session.clock.monotonic_ms() >= deadline_ms:
+            if self.session.clock.monotonic_ms() >= deadline_ms:
                 raise problem or RouteNotFound(topic, "the name server has an older route")
-            await self._session.clock.sleep_ms(_ROUTE_STEP_MS)
+            await self.session.clock.sleep_ms(_ROUTE_STEP_MS)
 
-    async def _ask_name_server(self, code: RequestCode, header: h.Header | None) -> Response:
-        response = await self._session.name_servers.ask(code, header, timeout_ms=self._timeout_ms)
+    async def ask_name_server(self, code: RequestCode, header: h.Header | None) -> Response:
+        """Send a request to any one name server that responds."""
+        response = await self.session.name_servers.ask(code, header, timeout_ms=self.timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused("name server", code, response.code, response.remark or "")
         return response
 
-    async def _call(
-        self, address: str, code: RequestCode, header: h.Header | None, body: bytes = b""
+    async def call(
+        self,
+        address: str,
+        code: RequestCode,
+        header: h.Header | None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int = 0,
     ) -> Response:
-        return await self._session.remoting.call(
-            address, code, header, body, timeout_ms=self._timeout_ms
+        """Send a request to one server; ``timeout_ms`` 0 is the usual timeout."""
+        return await self.session.remoting.call(
+            address, code, header, body, timeout_ms=timeout_ms or self.timeout_ms
         )

@@ -18,6 +18,7 @@
         ├── NotConnected              no connection could be made, or it broke
         ├── RequestTimedOut           no answer before the deadline
         ├── RouteNotFound             no name server knows the topic
+        ├── NotFound                  a group, broker, message, ... does not exist
         └── BrokerRefused             the remote side answered with an error code
 
 Errors carry fields; ``str(error)`` is a readable sentence. If an error is sent to a peer, the
@@ -191,6 +192,15 @@ class RouteNotFound(ClientError):
     def __init__(self, topic: str, problem: str) -> None:
         self.topic = topic
         super().__init__(f"topic {topic!r}: {problem}")
+
+
+class NotFound(ClientError):
+    """There is no ``kind`` (group, broker, cluster, message, account, ...) called ``name``."""
+
+    def __init__(self, kind: str, name: str, problem: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"{kind} {name!r}: {problem}")
 
 
 class BrokerRefused(ClientError):

@@ -1,0 +1,568 @@
+"""Looks at stored messages without joining a group, and stores copies of them elsewhere.
+
+Browsing reads the queues of a topic between two positions and merges them by the time of storing.
+It holds one response of each queue at most; with many queues these are small. Tailing first browses
+what is stored and then follows the ends of the queues, those of brokers that come later included.
+
+Lookups are by offset id, unique key, key and place (queue and offset). A copy keeps the message's
+body, flag and own properties; properties that describe the place and the deliveries of the original
+are not copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.pull import PullStatus
+from cometmq.client.sendrequests import SendStatus
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    CometError,
+    NotConnected,
+    NotFound,
+    RequestTimedOut,
+    RouteNotFound,
+)
+from cometmq.filter import tags
+from cometmq.message import properties as props
+from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.message.names import AUTO_CREATE_TOPIC, HALF_TOPIC
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fields import from_ext
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Admin
+    from cometmq.client.pull import PullResult
+    from cometmq.client.session import Session
+    from cometmq.protocol.bodies import DirectResult
+
+log = logging.getLogger(__name__)
+
+#: Messages that browsing holds of all queues together, at least one of each queue.
+HELD_MESSAGES_MAX: Final = 4_096
+#: Above this size of held bodies, each request asks for one message only.
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+PULL_MESSAGES_MAX: Final = 32
+#: Pulls at one time.
+_CONCURRENT: Final = 16
+_LONG_POLL_MS: Final = 10_000
+#: A tail looks for new queues this often, and waits so long after a broker failed.
+_ROUTE_AGAIN_MS: Final = 10_000
+_PULL_AGAIN_MS: Final = 1_000
+#: Responses that a tail holds before the caller takes them.
+_READY_MAX: Final = 64
+_PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
+
+
+class PositionKind(Enum):
+    """Ways to name a place in every queue of a topic."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Place in every queue: ``value`` is an offset, or ms since the epoch of storing."""
+
+    kind: PositionKind
+    value: int = 0
+
+
+#: The oldest stored message of each queue, and the end of each queue.
+EARLIEST: Final = Position(PositionKind.EARLIEST)
+LATEST: Final = Position(PositionKind.LATEST)
+
+
+def at_offset(offset: int) -> Position:
+    """Return the position of an offset, the same in each queue."""
+    return Position(PositionKind.OFFSET, offset)
+
+
+def at_time(moment_ms: int) -> Position:
+    """Return the position of the first message stored at a time (ms since the epoch) or later."""
+    return Position(PositionKind.TIME, moment_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Part of a topic: a broker name and queue ids (none: all), and a filter.
+
+    ``filter`` is a tag expression, or a SQL92 expression if ``sql`` is set. Only brokers with
+    ``enablePropertyFilter`` accept SQL92.
+    """
+
+    broker: str = ""
+    queues: frozenset[int] = frozenset()
+    filter: str = "*"
+    sql: bool = False
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether a queue belongs to it."""
+        in_broker = self.broker in ("", queue.broker_name)
+        return in_broker and (not self.queues or queue.queue_id in self.queues)
+
+
+EVERYTHING: Final = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Place of a copy: the topic's queue and offset, the broker's id, and how safely it is
+    stored."""
+
+    message_id: str
+    offset_id: str
+    queue: MessageQueue
+    queue_offset: int
+    status: SendStatus
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reading position in one queue, and the messages that were pulled but not taken yet."""
+
+    queue: MessageQueue
+    offset: int
+    end: int
+    waiting: list[StoredMessage] = field(default_factory=list)
+
+    @property
+    def is_done(self) -> bool:
+        return self.offset >= self.end
+
+
+class Messages:
+    """Operations on stored messages: ``Messages(admin)``.
+
+    All methods raise NotConnected or RequestTimedOut when a server cannot be reached, BrokerRefused
+    when it refuses, and RouteNotFound for an unknown topic.
+    """
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._session: Session = admin.session
+
+    # ------------------------------------------------------------------ reading in order
+
+    async def queues(self, topic: str, selection: Selection = EVERYTHING) -> list[MessageQueue]:
+        """Return the selected queues of a topic, sorted.
+
+        Raises RouteNotFound, also if its brokers do not allow to read any queue, and NotFound for a
+        broker or a queue that the topic does not have.
+        """
+        every = await self._session.subscribe_queues(topic)
+        if not every:
+            raise RouteNotFound(topic, "its brokers do not allow to read it: give it permission 6")
+        found = [queue for queue in every if selection.has(queue)]
+        if selection.broker and not any(each.broker_name == selection.broker for each in every):
+            known = ", ".join(sorted({each.broker_name for each in every}))
+            problem = f"topic {topic!r} has no queue there (it is on {known})"
+            raise NotFound("broker", selection.broker, problem)
+        missing = selection.queues.difference(queue.queue_id for queue in found)
+        if missing:
+            ids = ", ".join(map(str, sorted(missing)))
+            raise NotFound("queue", ids, f"topic {topic!r} has no such queue")
+        return sorted(found)
+
+    async def offsets(
+        self, queues: Collection[MessageQueue], position: Position
+    ) -> dict[MessageQueue, int]:
+        """Return the offset in each queue at a position; it is within the queue."""
+        gate = asyncio.Semaphore(_CONCURRENT)
+
+        async def find(queue: MessageQueue) -> int:
+            async with gate:
+                return await self.offset_at(queue, position)
+
+        found = await asyncio.gather(*map(find, queues))
+        return dict(zip(queues, found, strict=True))
+
+    async def offset_at(self, queue: MessageQueue, position: Position) -> int:
+        """Return the offset of one queue at a position; it is within the queue."""
+        puller = self._admin.puller
+        match position.kind:
+            case PositionKind.EARLIEST:
+                return await puller.min_offset(queue)
+            case PositionKind.LATEST:
+                return await puller.max_offset(queue)
+            case PositionKind.TIME:
+                return await puller.offset_at(queue, position.value)
+            case PositionKind.OFFSET:
+                low, high = await puller.min_offset(queue), await puller.max_offset(queue)
+                return min(max(position.value, low), high)
+
+    async def browse(
+        self,
+        topic: str,
+        start: Position = EARLIEST,
+        end: Position = LATEST,
+        selection: Selection = EVERYTHING,
+    ) -> AsyncIterator[StoredMessage]:
+        """Yield the messages of a topic from ``start`` to before ``end``, by the time of storing.
+
+        The order within a queue is that of its offsets. Both positions are looked up first, so
+        messages that arrive later are not included. Messages that are deleted meanwhile are
+        skipped.
+        """
+        queues = await self.queues(topic, selection)
+        begins = await self.offsets(queues, start)
+        ends = await self.offsets(queues, end)
+        readers = [_Reader(queue, begins[queue], ends[queue]) for queue in queues]
+        async for message in self._merged(readers, selection):
+            yield message
+
+    async def tail(
+        self,
+        topic: str,
+        start: Position = LATEST,
+        selection: Selection = EVERYTHING,
+    ) -> AsyncIterator[StoredMessage]:
+        """Yield the messages of a topic from ``start`` on, without an end.
+
+        What is stored already comes by the time of storing; later messages come as they arrive. A
+        broker that cannot be reached is tried again every second. Queues that are added later are
+        read from their beginning.
+        """
+        queues = await self.queues(topic, selection)
+        begins = await self.offsets(queues, start)
+        ends = await self.offsets(queues, LATEST)
+        readers = [_Reader(queue, begins[queue], ends[queue]) for queue in queues]
+        async for message in self._merged(readers, selection):
+            yield message
+        follower = _Follower(self, topic, selection)
+        try:
+            # A reader ends after its last message, even if the filter left that one out.
+            follower.begin({each.queue: max(each.offset, begins[each.queue]) for each in readers})
+            while True:
+                for message in await follower.take():
+                    yield message
+        finally:
+            follower.close()
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, count: int, selection: Selection, suspend_ms: int
+    ) -> tuple[PullResult, list[StoredMessage]]:
+        """Pull once; return the response and those of its messages that the selection accepts."""
+        result = await self._admin.puller.pull(
+            queue,
+            offset,
+            max_messages=count,
+            subscription=selection.filter,
+            expression_type="SQL92" if selection.sql else "TAG",
+            suspend_ms=suspend_ms,
+        )
+        found = result.messages
+        if not selection.sql and selection.filter not in ("", tags.ALL):
+            accepts = tags.parse(selection.filter).accepts
+            found = [message for message in found if accepts(message.tag)]
+        return result, found
+
+    async def _merged(
+        self, readers: list[_Reader], selection: Selection
+    ) -> AsyncIterator[StoredMessage]:
+        """Yield the messages of all readers by store time."""
+        held_bytes = 0
+        count = min(PULL_MESSAGES_MAX, max(1, HELD_MESSAGES_MAX // max(1, len(readers))))
+        gate = asyncio.Semaphore(_CONCURRENT)
+
+        async def fill(reader: _Reader) -> None:
+            nonlocal held_bytes
+            async with gate:
+                few = 1 if held_bytes > HELD_BYTES_MAX else count
+                await self._fill(reader, few, selection)
+            held_bytes += sum(message.size_bytes for message in reader.waiting)
+            reader.waiting.reverse()
+
+        await asyncio.gather(*map(fill, readers))
+        heap: list[tuple[int, int, int]] = []
+        for at, reader in enumerate(readers):
+            if reader.waiting:
+                heap.append((*_order(reader.waiting[-1]), at))
+        heapq.heapify(heap)
+        while heap:
+            *_, at = heap[0]
+            reader = readers[at]
+            message = reader.waiting.pop()
+            held_bytes -= message.size_bytes
+            yield message
+            if not reader.waiting:
+                await fill(reader)
+            if reader.waiting:
+                heapq.heapreplace(heap, (*_order(reader.waiting[-1]), at))
+            else:
+                heapq.heappop(heap)
+
+    async def _fill(self, reader: _Reader, count: int, selection: Selection) -> None:
+        """Pull until a reader has messages or has reached its end."""
+        while not reader.waiting and not reader.is_done:
+            offset = reader.offset
+            wanted = min(count, reader.end - offset)
+            result, found = await self.pull(reader.queue, offset, wanted, selection, 0)
+            if result.status is PullStatus.NOTHING_NEW and result.next_offset <= offset:
+                reader.offset = reader.end  # the queue was deleted, or ends earlier by now
+                return
+            if result.status is PullStatus.OFFSET_MOVED and result.next_offset < offset:
+                reader.offset = reader.end
+                return
+            if not result.leads_on_from(offset):
+                raise NotConnected(
+                    reader.queue.broker_name, f"pull at offset {offset} makes no progress"
+                )
+            reader.offset = result.next_offset
+            reader.waiting = [each for each in found if each.queue_offset < reader.end]
+
+    # ------------------------------------------------------------------ single messages
+
+    async def by_id(self, message_id: str, topic: str = "") -> StoredMessage:
+        """Return the message with an offset id or, within ``topic``, with a unique key.
+
+        Raises NotFound.
+        """
+        found = await self._admin.message_by_id(message_id, topic)
+        if found is None:
+            place = f"in topic {topic!r}" if topic else "(a unique key needs its topic)"
+            raise NotFound("message", message_id, f"no broker has it {place}")
+        return found
+
+    async def by_unique_key(
+        self, topic: str, key: str, *, since_ms: int = 0
+    ) -> list[StoredMessage]:
+        """Return the messages of a topic with a unique key, oldest first: copies have the same.
+
+        Only messages stored at ``since_ms`` or later are returned.
+        """
+        return await self._admin.messages_by_unique_key(topic, key, begin_ms=since_ms)
+
+    async def by_place(self, queue: MessageQueue, offset: int) -> StoredMessage:
+        """Return the message at an offset of a queue. Raises NotFound."""
+        result, found = await self.pull(queue, offset, 1, EVERYTHING, 0)
+        if not found or found[0].queue_offset != offset:
+            place = f"{queue.topic}/{queue.broker_name}/{queue.queue_id}@{offset}"
+            problem = f"the queue holds offsets {result.min_offset} to {result.max_offset}"
+            raise NotFound("message", place, problem)
+        return found[0]
+
+    # ------------------------------------------------------------------ copies, consumption
+
+    async def copy(
+        self,
+        message: StoredMessage,
+        topic: str = "",
+        *,
+        queue: MessageQueue | None = None,
+        message_id: str = "",
+    ) -> Stored:
+        """Store a copy of a message in ``topic`` (empty: its own); return its place.
+
+        The copy gets a unique key of its own unless ``message_id`` sets one. It is delivered at
+        once, also if the original was delayed.
+        """
+        kept = {
+            name: value
+            for name, value in message.properties.items()
+            if name in _COPIED or name not in props.RESERVED
+        }
+        now_ms = self._session.clock.wall_ms()
+        kept[props.UNIQ_KEY] = message_id or self._session.unique_keys.next(now_ms)
+        kept.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
+        return await self.store(message, kept, topic or message.topic, queue)
+
+    async def store(
+        self,
+        message: StoredMessage,
+        properties: dict[str, str],
+        topic: str,
+        queue: MessageQueue | None = None,
+    ) -> Stored:
+        """Store the body of a message with other properties in a topic; return the place.
+
+        Without ``queue`` the broker of the message is preferred and chooses the queue.
+        """
+        if queue is None:
+            queues = await self._session.publish_queues(topic)
+            near = [each for each in queues if each.broker_name == message.broker_name]
+            queue = (near or queues)[message.queue_offset % len(near or queues)]
+        header = h.SendMessageV2(
+            producer_group=_PRODUCER_GROUP,
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._session.config.default_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=message.born_ms,
+            flag=message.flag,
+            properties=props.encode_text(properties),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=queue.broker_name,
+        )
+        address = await self._session.master_of(queue)
+        code = RequestCode.SEND_MESSAGE_V2
+        response = await self._session.remoting.request(
+            address, code, header, message.body, timeout_ms=self._admin.timeout_ms
+        )
+        status = _STATUS.get(response.code)
+        if status is None:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        at = from_ext(h.SendMessageResponse, response.ext)
+        place = MessageQueue(topic, queue.broker_name, at.queue_id)
+        return Stored(properties[props.UNIQ_KEY], at.msg_id, place, at.queue_offset, status)
+
+    async def consume(
+        self, message: StoredMessage, group: str, client_id: str = ""
+    ) -> DirectResult:
+        """Have a member of a group process a message now; return the result.
+
+        Without ``client_id`` it is the first of the connected members. Raises NotFound when the
+        group has no connected member, or none of that id.
+        """
+        await self._admin.require_group(group)
+        connected = await self._admin.consumer_connections(group)
+        members = sorted(each.client_id for each in connected.connection_set) if connected else []
+        if not members:
+            raise NotFound("group", group, "it has no connected consumer: start one")
+        if client_id and client_id not in members:
+            raise NotFound("consumer", client_id, f"group {group!r} has {', '.join(members)}")
+        consumers = self._admin.consumers
+        return await consumers.consume_directly(group, client_id or members[0], message.offset_id)
+
+    # ------------------------------------------------------------------ half messages
+
+    async def half_messages(self, *, start: Position = EARLIEST) -> AsyncIterator[HalfMessage]:
+        """Yield the stored half messages of transactions, oldest first.
+
+        Whether a transaction has ended is known to its broker only; a checked half message is
+        stored again, so that its unique key can occur several times. Nothing is yielded if no
+        broker has had a transaction.
+        """
+        try:
+            async for message in self.browse(HALF_TOPIC, start):
+                yield half_message(message)
+        except RouteNotFound:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """Message of a transaction before its end; ``checks`` is the number of times that the broker
+    asked the producer."""
+
+    message: StoredMessage
+    topic: str
+    queue_id: int
+    producer_group: str
+    transaction_id: str
+    checks: int
+
+
+def half_message(message: StoredMessage) -> HalfMessage:
+    """Return a record of the half topic with its real topic and queue."""
+    found = message.properties
+    return HalfMessage(
+        message,
+        found.get(props.REAL_TOPIC, ""),
+        _number(found.get(props.REAL_QID, ""), -1),
+        found.get(props.PRODUCER_GROUP, ""),
+        found.get(props.TRANSACTION_ID, "") or found.get(props.UNIQ_KEY, ""),
+        _number(found.get(props.TRANSACTION_CHECK_TIMES, ""), 0),
+    )
+
+
+def _order(message: StoredMessage) -> tuple[int, int]:
+    """Return the sort key of a message; the second part is exact among messages of one broker."""
+    return message.store_ms, message.physical_offset
+
+
+def _number(text: str, default: int) -> int:
+    return int(text[:18]) if text.isascii() and text.isdigit() else default
+
+
+_STATUS: Final = {status.value: status for status in SendStatus}
+#: Reserved properties that belong to the message itself, not to its place or its deliveries.
+_COPIED: Final = frozenset(
+    {props.KEYS, props.TAGS, props.SHARDING_KEY, props.BUYER_ID, props.ORIGIN_MESSAGE_ID}
+)
+
+
+class _Follower:
+    """Pulls the ends of all queues of a topic and hands over the messages that arrive."""
+
+    def __init__(self, messages: Messages, topic: str, selection: Selection) -> None:
+        self._messages = messages
+        self._session: Session = messages._session
+        self._topic = topic
+        self._selection = selection
+        self._ready: asyncio.Queue[list[StoredMessage] | CometError] = asyncio.Queue(_READY_MAX)
+        self._tasks: dict[MessageQueue | None, asyncio.Task[None]] = {}
+
+    def begin(self, offsets: dict[MessageQueue, int]) -> None:
+        """Follow queues from these offsets on, and queues that the topic gets later."""
+        for queue, offset in offsets.items():
+            self._follow(queue, offset)
+        spawn = self._session.tasks.spawn
+        self._tasks[None] = spawn(self._look_for_queues(), name=f"queues of {self._topic}")
+
+    async def take(self) -> list[StoredMessage]:
+        """Return the messages that have arrived, by store time; wait for some."""
+        ready = [await self._ready.get()]
+        while not self._ready.empty():
+            ready.append(self._ready.get_nowait())
+        found: list[StoredMessage] = []
+        for each in ready:
+            if isinstance(each, CometError):
+                raise each
+            found += each
+        found.sort(key=_order)
+        return found
+
+    def close(self) -> None:
+        """Stop all pulls."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _follow(self, queue: MessageQueue, offset: int) -> None:
+        name = f"tail {queue.topic}-{queue.queue_id}"
+        self._tasks[queue] = self._session.tasks.spawn(self._pull(queue, offset), name=name)
+
+    async def _pull(self, queue: MessageQueue, offset: int) -> None:
+        while True:
+            try:
+                result, found = await self._messages.pull(
+                    queue, offset, PULL_MESSAGES_MAX, self._selection, _LONG_POLL_MS
+                )
+            except (NotConnected, RequestTimedOut) as error:
+                log.warning("tail_pull_failed queue=%s error=%s", queue, error)
+                await self._session.clock.sleep_ms(_PULL_AGAIN_MS)
+                continue
+            except CometError as error:
+                await self._ready.put(error)
+                return
+            if not result.leads_on_from(offset):
+                await self._session.clock.sleep_ms(_PULL_AGAIN_MS)
+            offset = result.next_offset
+            if found:
+                await self._ready.put(found)
+
+    async def _look_for_queues(self) -> None:
+        while True:
+            await self._session.clock.sleep_ms(_ROUTE_AGAIN_MS)
+            try:
+                await self._session.route(self._topic)
+                for queue in await self._session.subscribe_queues(self._topic):
+                    if queue not in self._tasks and self._selection.has(queue):
+                        begin = await self._messages.offset_at(queue, EARLIEST)
+                        self._follow(queue, begin)
+            except ClientError as error:
+                log.warning("tail_route_failed topic=%s error=%s", self._topic, error)

@@ -1,0 +1,118 @@
+"""Calls of our administration, on Java name servers and brokers and on ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.admin.api import Admin
+from cometmq.admin.messages import EARLIEST, HalfMessage, Messages, Selection, at_offset, at_time
+from cometmq.client.client import Client
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.core.errors import NotFound
+from cometmq.message.model import Message, StoredMessage
+from tests.client.shared_broker import fresh_name, fresh_topic
+from tests.compat.conftest import Target
+
+pytestmark = pytest.mark.runs("cometmq", "java")
+
+
+@pytest.fixture
+async def client(target: Target) -> AsyncIterator[Client]:
+    async with Client(target.namesrv, send_timeout_ms=10_000) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(client: Client) -> Admin:
+    return Admin(client.session)
+
+
+@pytest.fixture
+def messages(admin: Admin) -> Messages:
+    return Messages(admin)
+
+
+async def test_a_topic_is_browsed(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client)
+    queues = await client.queues(topic)
+    bodies = [b"%d" % at for at in range(100)]
+    for at, body in enumerate(bodies):
+        await client.send(topic, body, tag="ab"[at % 2], queue=queues[at % len(queues)])
+    found = [message async for message in messages.browse(topic)]
+    assert [message.body for message in found] == bodies
+    begin_ms = found[60].store_ms
+    since = [message.body async for message in messages.browse(topic, at_time(begin_ms))]
+    assert since == [message.body for message in found if message.store_ms >= begin_ms]
+    selection = Selection(queues=frozenset({1}), filter="b")
+    one = [each.body async for each in messages.browse(topic, at_offset(5), selection=selection)]
+    assert one == bodies[21::4]
+
+
+async def test_sql_selects_where_the_broker_allows_it(
+    client: Client, admin: Admin, messages: Messages, target: Target
+) -> None:
+    topic = await fresh_topic(client, 1)
+    await client.send_many([Message(topic, b"", "ab"[at % 2]) for at in range(10)])
+    await admin.update_broker_config(target.broker, {"enablePropertyFilter": "true"})
+    by_sql = Selection(filter="TAGS = 'a'", sql=True)
+    assert len([each async for each in messages.browse(topic, selection=by_sql)]) == 5
+
+
+async def test_a_topic_is_tailed(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 2)
+    first, second = await client.queues(topic)
+    await client.send(topic, b"stored", queue=first)
+    tail = messages.tail(topic, EARLIEST)
+    async with asyncio.timeout(60):
+        assert (await anext(tail)).body == b"stored"
+        following = asyncio.ensure_future(anext(tail))
+        await client.send(topic, b"later", queue=second)
+        assert (await following).body == b"later"
+        await client.send(topic, b"last", queue=first)
+        assert (await anext(tail)).body == b"last"
+
+
+async def test_messages_are_found_and_copied(client: Client, messages: Messages) -> None:
+    topic, other = await fresh_topic(client, 1), await fresh_topic(client, 1)
+    sent = await client.send(Message(topic, b"one", "t", ("k",), properties={"p": "v"}))
+    original = await messages.by_id(sent.offset_id)
+    assert original.body == (await messages.by_place(sent.queue, 0)).body == b"one"
+    with pytest.raises(NotFound):
+        await messages.by_place(sent.queue, 1)
+    found: list[StoredMessage] = []
+    while not found:  # until the index has it
+        found = await messages.by_unique_key(topic, sent.message_id)
+    stored = await messages.copy(original, other)
+    copy = await messages.by_id(stored.offset_id)
+    assert (copy.topic, copy.body, copy.tag, copy.keys) == (other, b"one", "t", ("k",))
+    assert copy.properties["p"] == "v"
+    with pytest.raises(NotFound):
+        await messages.by_id("0" * 32, topic)
+
+
+async def test_a_member_consumes_one_message(client: Client, messages: Messages) -> None:
+    topic, group = await fresh_topic(client, 1), fresh_name("g")
+    sent = await client.send(topic, b"again")
+    stored = await messages.by_place(sent.queue, 0)
+    with pytest.raises(NotFound, match="no broker knows it"):
+        await messages.consume(stored, group)
+
+    async def handle(message: ReceivedMessage) -> None:
+        assert message.body == b"again"
+
+    async with client.subscribe(topic, group=group, start="last") as subscription:
+        running = asyncio.ensure_future(subscription.run(handle))
+        assert (await messages.consume(stored, group)).consume_result == "CR_SUCCESS"
+        running.cancel()
+
+
+async def test_half_messages(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 1)
+    found: list[HalfMessage] = []
+    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+        while not found:  # until the name server has the topic of half messages
+            found = [each async for each in messages.half_messages() if each.topic == topic]
+    assert [(each.message.body, each.queue_id, each.checks) for each in found] == [(b"half", 0, 0)]
