@@ -92,7 +92,7 @@ deep: $(CORE)
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
 	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt
 	$(BIN)/python -m tests.cluster.long_pairs 1000000 --kills 12
-	$(BIN)/python -m tests.simulation 0:20000 --ledger build/sim.txt
+	$(BIN)/python -m tests.simulation 0:20000 --state build/sim.txt
 	$(BIN)/python -m tests.simulation.store 0:100000 --state build/lives.txt
 	$(BIN)/python -m tests.hostile.fuzz core --seconds 200 --corpus build/fuzz-core
 	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 300 --corpus build/fuzz-handlers

@@ -6,7 +6,7 @@ import pytest
 PACKAGE = "tests.simulation"
 #: From top to bottom; modules of one line are independent of each other.
 LAYERS = {
-    PACKAGE: ("cluster store", "faults"),
+    PACKAGE: ("__main__", "cluster store", "faults search"),
     f"{PACKAGE}.cluster": (
         "run",
         "adversary",

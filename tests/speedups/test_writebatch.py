@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +77,20 @@ def test_a_table_that_grows_keeps_and_releases_its_queues(core: SimpleNamespace)
     known.add(one)
     del known
     assert sys.getrefcount(one) == before
+
+
+def test_a_queue_that_refers_to_its_table_is_freed_with_it(core: SimpleNamespace) -> None:
+    class Queue(core.QueueState):  # type: ignore[misc, name-defined]
+        pass
+
+    queue = Queue()
+    queue.topic_tail, queue.queue_id = b"\x04loop", 0
+    queue.known = core.KnownQueues()
+    queue.known.add(queue)
+    freed = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert freed() is None
 
 
 def test_another_queue_of_the_same_name_replaces_one(core: SimpleNamespace) -> None:

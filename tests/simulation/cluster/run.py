@@ -4,11 +4,15 @@ fault."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
+from cometmq.net import server
+from cometmq.net.resources import Connections, process_budget
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.maintenance import checksumming
 from tests.simulation.cluster import settings
@@ -226,12 +230,26 @@ async def _no_child(module: str, words: list[str]) -> bytes:
     raise checksumming.SumsFailed(f"{module} {words}")
 
 
+@contextmanager
+def new_process() -> Iterator[None]:
+    """Replace what all servers of a process share, as far as a run could notice earlier runs."""
+    process_budget.cache_clear()
+    try:
+        with (
+            patch.object(server, "PROCESS", Connections()),
+            patch.object(checksumming, "run_child", _no_child),
+        ):
+            yield
+    finally:
+        process_budget.cache_clear()
+
+
 def run(seed: int) -> Report:
     """Run one seed.
 
     Raise Violated, with the last lines of the trace and the command to run the seed again.
     """
-    with quiet(), patch.object(checksumming, "run_child", _no_child):
+    with quiet(), new_process():
         made = Run(seed)
         try:
             return made.run()

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from cometmq.broker.app import Broker
+from cometmq.store.messagestore import MessageStore
 from tests.apart import run_apart
 from tests.simulation.cluster.invariants import Violated
+from tests.simulation.cluster.loop import SimLoop
 from tests.simulation.cluster.run import Run, run
 
 #: Minutes of simulated clusters: more than the unit tests have.
@@ -54,6 +57,13 @@ def test_a_seed_is_the_same_run_whatever_python_does_with_hashes() -> None:
             timeout=60,
         )
         assert there.stdout.split() == here
+
+
+def test_a_run_leaves_nothing_in_memory() -> None:
+    run(1000)
+    gc.collect()
+    left = [each for each in gc.get_objects() if isinstance(each, Broker | MessageStore | SimLoop)]
+    assert left == []
 
 
 def test_a_violation_stops_the_run_and_says_how_to_run_it_again(

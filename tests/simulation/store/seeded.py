@@ -220,8 +220,8 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def run(seed: int, make_files: FilesMaker = MemoryFiles) -> None:
-    """Run one seed. Raise its failure, with the last operations as a note."""
+def run(seed: int, make_files: FilesMaker = MemoryFiles) -> list[str]:
+    """Run one seed; return its trace. Raise its failure, with the last operations as a note."""
     with quiet():
         made = Run(seed, make_files)
         try:
@@ -232,3 +232,4 @@ def run(seed: int, make_files: FilesMaker = MemoryFiles) -> None:
             raise
         finally:
             made.world.close()
+        return made.world.trace

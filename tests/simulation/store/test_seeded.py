@@ -1,12 +1,9 @@
 """Seeds find planted faults, and a search continues; test_first_seeds.py and others run seeds."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.simulation.faults.disk import File
 from tests.simulation.faults.files import MemoryFiles
-from tests.simulation.store import __main__ as command
 from tests.simulation.store import seeded
 
 #: Number of seeds that is enough to find each of the planted faults.
@@ -78,26 +75,3 @@ def test_every_run_acknowledges_and_crashes() -> None:
             assert world.operations >= seeded.OPERATIONS
             assert world.crashes > 0 < world.history.acknowledged
             world.close()
-
-
-def test_a_search_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran: list[int] = []
-
-    def run(seed: int) -> None:
-        ran.append(seed)
-        if seed == 142:
-            raise AssertionError("found")
-
-    monkeypatch.setattr(command, "run", run)
-    state = tmp_path / "state"
-    assert command.main(["0:150", "--state", str(state), "--seconds", "0"]) == 3
-    assert ran == []
-    assert command.main(["0:100", "--state", str(state)]) == 0
-    assert command.main(["0:150", "--state", str(state)]) == 1
-    assert ran == list(range(150))
-    assert state.read_text().split("\n")[:-1] == ["0 100", "failed 142", "100 150"]
-    assert command.main(["0:150", "--state", str(state)]) == 1
-    assert ran == list(range(150))
-    assert "150 of 150 runs done, 1 failed" in capsys.readouterr().out

@@ -9,7 +9,6 @@ lookups of many sends can be prefetched.
 
 import os
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, malloc, realloc, free
 from libc.string cimport memcmp, memcpy
 
@@ -56,10 +55,10 @@ cdef class KnownQueues:
             raise MemoryError
         self.capacity = CAPACITY_MIN
         self.used = self.count = 0
+        self.held = set()
 
     def __dealloc__(self):
-        if self.slots != NULL:
-            _release(self.slots, self.capacity)
+        free(self.slots)
 
     def __len__(self):
         return self.count
@@ -93,11 +92,11 @@ cdef class KnownQueues:
         before = place.queue
         self.count += before == NULL
         self.used += not place.hash
-        Py_INCREF(queue)
+        if before != NULL:
+            self.held.discard(<object>before)
+        self.held.add(queue)
         place.queue = <void *>queue
         place.hash = hash
-        if before != NULL:
-            Py_DECREF(<object>before)
 
     def forget(self, QueueState queue not None):
         """Remove a queue, if it is there."""
@@ -114,15 +113,13 @@ cdef class KnownQueues:
             if slot.queue == <void *>queue:
                 slot.queue = NULL
                 self.count -= 1
-                Py_DECREF(queue)
+                self.held.discard(queue)
                 return
             if not slot.hash:
                 return
 
     def clear(self):
         """Remove all queues."""
-        cdef Slot *old = self.slots
-        cdef Py_ssize_t capacity = self.capacity
         cdef Slot *made
         if not self.used:
             return
@@ -130,10 +127,11 @@ cdef class KnownQueues:
         made = <Slot *>calloc(CAPACITY_MIN, sizeof(Slot))
         if made == NULL:
             raise MemoryError
+        free(self.slots)
         self.slots = made
         self.capacity = CAPACITY_MIN
         self.used = self.count = 0
-        _release(old, capacity)
+        self.held = set()
 
     def get(self, bytes topic not None, long long queue_id):
         """Return the queue of a topic and a queue id, or None."""
@@ -148,7 +146,6 @@ cdef class KnownQueues:
         cdef Py_ssize_t n, k, at, count = 0
         cdef Slot *old = self.slots
         cdef Slot *made = <Slot *>calloc(capacity, sizeof(Slot))
-        cdef list left = []
         cdef Slot *slot
         cdef bint has_place
         if made == NULL:
@@ -166,8 +163,7 @@ cdef class KnownQueues:
                     count += 1
                     break
             if not has_place:
-                left.append(<object>old[n].queue)
-                Py_DECREF(<object>old[n].queue)
+                self.held.discard(<object>old[n].queue)
         self.slots = made
         self.capacity = capacity
         self.used = self.count = count
@@ -209,15 +205,6 @@ cdef class KnownQueues:
             elif not slot.hash:
                 break
         return NULL
-
-
-cdef void _release(Slot *slots, Py_ssize_t capacity) noexcept:
-    """Release the queues of a table and free it."""
-    cdef Py_ssize_t n
-    for n in range(capacity):
-        if slots[n].queue != NULL:
-            Py_DECREF(<object>slots[n].queue)
-    free(slots)
 
 
 cdef bint _is_place(
