@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, Outcome
 from cometmq.admin.messages import EARLIEST, HalfMessage, Messages, Selection, at_offset, at_time
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import NotFound
 from cometmq.message.model import Message, StoredMessage
+from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.compat.conftest import Target
 
@@ -116,3 +118,33 @@ async def test_half_messages(client: Client, messages: Messages) -> None:
         while not found:  # until the name server has the topic of half messages
             found = [each async for each in messages.half_messages() if each.topic == topic]
     assert [(each.message.body, each.queue_id, each.checks) for each in found] == [(b"half", 0, 0)]
+
+
+async def test_dead_letters_are_sent_again_once(client: Client, admin: Admin) -> None:
+    topic, group = await fresh_topic(client, 1), fresh_name("g")
+    await die(client, topic, group, [b"one"])
+    dead = DeadLetters(admin)
+    (listed,) = [each for each in await dead.groups() if each.group == group]
+    assert listed.letters == 1
+    (letter,) = [each async for each in dead.browse(group)]
+    assert (letter.origin, letter.message.body) == (topic, b"one")
+    assert (await dead.resend(letter)).outcome is Outcome.SENT
+    await until_repeated(dead, letter, Destination.ORIGIN)
+    assert (await dead.resend(letter, Destination.RETRY)).outcome is Outcome.SENT
+    await until_repeated(dead, letter, Destination.RETRY)
+    bodies = [each.body async for each in Messages(admin).browse(topic)]
+    assert bodies == [b"one", b"one"]
+    async with asyncio.timeout(60):
+        async with client.subscribe(topic, group=group, start="last") as subscription:
+            message = await anext(subscription)
+            async with message.processing():
+                assert (message.topic, message.body) == (topic, b"one")
+
+
+async def until_repeated(dead: DeadLetters, letter: DeadLetter, destination: Destination) -> None:
+    """Waits until the index has the copy that was sent to a destination."""
+    async with asyncio.timeout(30):
+        while True:
+            resent = await dead.resend(letter, destination, dry_run=True)
+            if resent.outcome is Outcome.REPEATED:
+                return

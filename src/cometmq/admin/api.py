@@ -224,6 +224,7 @@ def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
+_INDEX_TIME_UNIT_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,7 +573,9 @@ class Admin:
             topic=topic,
             key=key,
             max_num=count,
-            begin_timestamp=begin_ms,
+            # An index entry has the time of its message, rounded down to a second after the first
+            # message of its file.
+            begin_timestamp=max(0, begin_ms - _INDEX_TIME_UNIT_MS),
             end_timestamp=end_ms,
             unique_key_query=True if unique else None,
         )
@@ -592,7 +595,8 @@ class Admin:
                 message = from_record(record, broker.broker_name)
                 # The index contains only hashes, so compare the text of the key.
                 mine = (message.unique_key,) if unique else message.keys
-                if key in mine and message.topic == topic:
+                in_time = begin_ms <= message.store_ms <= end_ms
+                if key in mine and message.topic == topic and in_time:
                     found.append(message)
         return sorted(found, key=lambda message: message.store_ms)[:count]
 
