@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue as MessageQueue
     from cometmq.message.model import MessageView as MessageView
     from cometmq.message.model import StoredMessage as StoredMessage
+    from cometmq.net.outgoing import TlsOptions as TlsOptions
     from cometmq.outbox.postgres import PostgresOutbox as PostgresOutbox
     from cometmq.outbox.relay import Relay as Relay
     from cometmq.outbox.relay import RelaySettings as RelaySettings
     from cometmq.outbox.row import OutboxBusy as OutboxBusy
     from cometmq.outbox.sqlite import SqliteOutbox as SqliteOutbox
+    from cometmq.protocol.acl import Credentials as Credentials
 
     # An assignment, because type checkers take an import under another name for a private one.
     BlockingClient = _blocking.Client
@@ -65,6 +67,7 @@ _HOMES = {
     "Client": "cometmq.client.client",
     "ClientConfig": "cometmq.client.config",
     "ConsumeAttempt": "cometmq.client.hooks",
+    "Credentials": "cometmq.protocol.acl",
     "Message": "cometmq.message.model",
     "MessageQueue": "cometmq.message.model",
     "MessageView": "cometmq.message.model",
@@ -80,6 +83,7 @@ _HOMES = {
     "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
+    "TlsOptions": "cometmq.net.outgoing",
     "Subscription": "cometmq.client.consumer.pushconsumer",
     "Transaction": "cometmq.client.transactions",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),

@@ -10,12 +10,12 @@ import pytest
 from cometmq.acl.requests import _READERS, needs_admin, needs_of
 from cometmq.acl.rules import AclRules, Permission, parse_account, parse_permission, parse_rules
 from cometmq.core.errors import AclDenied
-from cometmq.protocol.acl import Account, signed
+from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.registry import REGISTRY, Side
 
-ALICE = Account("alice-key", "alice-secret")
-ADMIN = Account("admin-key", "admin-secret")
+ALICE = Credentials("alice-key", "alice-secret")
+ADMIN = Credentials("admin-key", "admin-secret")
 HEARTBEAT = (
     b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
     b'"subscriptionDataSet":[{"topic":"orders","subString":"*"}]}]}'
@@ -38,7 +38,7 @@ def check(
     fields: Mapping[str, str],
     body: bytes = b"",
     *,
-    account: Account = ALICE,
+    account: Credentials = ALICE,
     host: str = "10.0.0.1",
 ) -> None:
     """Check a request that an account signed, as a server does."""
@@ -156,11 +156,11 @@ def test_changes_need_an_administrator(code: Code) -> None:
 def test_a_wrong_secret_is_refused() -> None:
     """So are an unknown account, a missing one, and a field changed after the signature."""
     found = rules(defaultTopicPerm="PUB")
-    forged = Account(ALICE.access_key, "another-secret")
+    forged = Credentials(ALICE.access_key, "another-secret")
     with pytest.raises(AclDenied, match="Check signature failed for accessKey=alice-key"):
         check(found, Code.SEND_MESSAGE, {"topic": "orders"}, account=forged)
     with pytest.raises(AclDenied, match="No acl config for nobody"):
-        check(found, Code.SEND_MESSAGE, {}, account=Account("nobody", "alice-secret"))
+        check(found, Code.SEND_MESSAGE, {}, account=Credentials("nobody", "alice-secret"))
     with pytest.raises(AclDenied, match="No accessKey is configured"):
         found.authenticate("10.0.0.1", {"topic": "orders"}, b"")
     sent = {"topic": "orders", **signed(ALICE, {"topic": "orders"}, b"body")}

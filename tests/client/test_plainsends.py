@@ -14,6 +14,7 @@ from cometmq.core.errors import BrokerRefused, RequestTimedOut
 from cometmq.message import properties
 from cometmq.message.model import Message
 from cometmq.net.client import Link
+from cometmq.net.outgoing import ConnectOptions
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.fake_broker import FakeCluster, open_session
@@ -210,7 +211,7 @@ async def test_a_namespace_takes_the_long_way(cluster: FakeCluster, posted: Coun
 
 async def test_more_than_may_be_in_flight_wait(cluster: FakeCluster) -> None:
     async with open_session(cluster) as session:
-        session.remoting.max_in_flight = 2
+        session.remoting.options = ConnectOptions(max_in_flight=2)
         producer = Producer(session)
         await connected(producer)
         sends = [producer.send(Message("t", b"")) for _ in range(50)]

@@ -11,7 +11,7 @@ from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS
 from cometmq.protocol import headers as h
-from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, Account, signed
+from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, Credentials, signed
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.speedups import DESCRIPTION
 from tests.namesrv.serving import name_server, topics, until
@@ -109,7 +109,7 @@ async def test_with_accounts_only_an_administrator_changes_something(tmp_path: P
 
         async def put(name: str, secret: str) -> str | None:
             values = {"namespace": "n", "key": "k", "value": "v"}
-            added = signed(Account(f"{name}-key", secret), values)
+            added = signed(Credentials(f"{name}-key", secret), values)
             header = SignedPut(**values, access_key=added[ACCESS_KEY], signature=added[SIGNATURE])
             return (await asker.ask(Code.PUT_KV_CONFIG, header)).remark
 

@@ -19,6 +19,7 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.client import Remoting, split_address
+from cometmq.net.outgoing import ConnectOptions
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Reply, Request
@@ -281,7 +282,7 @@ async def test_one_way_requests_arrive(peer: ScriptedPeer, remoting: Remoting) -
 
 async def test_requests_in_flight_are_bounded(peer: ScriptedPeer) -> None:
     tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks, max_in_flight=4)
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, options=ConnectOptions(max_in_flight=4))
     peer.on(CODE, None)
     asking = [
         asyncio.create_task(
@@ -338,7 +339,9 @@ async def test_close_tells_those_who_wait(peer: ScriptedPeer, remoting: Remoting
 
 async def test_an_idle_connection_is_closed(peer: ScriptedPeer) -> None:
     tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks, idle_timeout_ms=50)
+    remoting = Remoting(
+        clock=SystemClock(), tasks=tasks, options=ConnectOptions(idle_timeout_ms=50)
+    )
     peer.on(CODE, echo)
     await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
     await eventually(lambda: not remoting.is_connected(peer.address))
@@ -349,7 +352,9 @@ async def test_an_idle_connection_is_closed(peer: ScriptedPeer) -> None:
 
 async def test_a_connection_without_a_sign_of_life_is_given_up(peer: ScriptedPeer) -> None:
     tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks, silence_timeout_ms=400)
+    remoting = Remoting(
+        clock=SystemClock(), tasks=tasks, options=ConnectOptions(silence_timeout_ms=400)
+    )
     peer.on(CODE, None)
     waiting = asyncio.create_task(
         remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000)
@@ -368,7 +373,9 @@ async def test_a_connection_without_a_sign_of_life_is_given_up(peer: ScriptedPee
 
 async def test_a_connection_that_cannot_be_opened_in_time(peer: ScriptedPeer) -> None:
     tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks, connect_timeout_ms=0)
+    remoting = Remoting(
+        clock=SystemClock(), tasks=tasks, options=ConnectOptions(connect_timeout_ms=0)
+    )
     with pytest.raises(NotConnected, match="no connection within 0 ms"):
         await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
     await remoting.close()
@@ -542,7 +549,7 @@ async def test_bad_addresses_are_told(text: str, remoting: Remoting) -> None:
 async def test_a_request_that_cannot_be_encoded_lets_the_next_one_in(peer: ScriptedPeer) -> None:
     peer.on(CODE, echo)
     tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks, max_in_flight=1)
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, options=ConnectOptions(max_in_flight=1))
 
     def ask(topic: str) -> Any:
         return remoting.request(peer.address, CODE, Topic(topic=topic), timeout_ms=5000)

@@ -2,7 +2,12 @@
 
 from base64 import b64encode
 
-from cometmq.protocol.acl import Account, signature, signed
+import pytest
+
+from cometmq.core.errors import SettingsError
+from cometmq.protocol.acl import Credentials, SignedHead, signature, signed
+from cometmq.protocol.codes import Language
+from cometmq.protocol.frame import JSON, decode_head
 
 # The second case of RFC 2202.
 KEY = "Jefe"
@@ -20,7 +25,7 @@ def test_a_signature_does_not_sign_itself() -> None:
 
 
 def test_who_signs_is_signed_too() -> None:
-    account = Account("what do ", KEY)
+    account = Credentials("what do ", KEY)
     assert signed(account, {"b": "ya want for "}, b"nothing?") == {
         "AccessKey": "what do ",
         "Signature": EXPECTED,
@@ -32,4 +37,36 @@ def test_texts_are_utf_8() -> None:
 
 
 def test_the_secret_key_is_not_printed() -> None:
-    assert "Jefe" not in repr(Account("who", KEY))
+    assert "Jefe" not in repr(Credentials("who", KEY))
+
+
+def test_a_token_is_sent_and_signed() -> None:
+    found = signed(Credentials("key", KEY, "token"), {"b": "value"})
+    assert found["SecurityToken"] == "token"
+    assert found["Signature"] == signature(KEY, {"b": "value", **found})
+    assert "token" not in repr(Credentials("key", KEY, "token"))
+
+
+@pytest.mark.parametrize(("access_key", "secret_key"), [("", KEY), ("key", ""), ("key", "\ud800")])
+def test_keys_that_cannot_sign(access_key: str, secret_key: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Credentials(access_key, secret_key)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", "token"])
+def test_a_cut_head_is_signed_for_each_value(token: str) -> None:
+    """The fields that a server reads have the signature that it expects."""
+    credentials = Credentials("who", KEY, token)
+    ext = {"topic": "t", "offset": "", "A": "1", "count": "", "z": "\u00e4"}
+    head = SignedHead(credentials, 11, ext, Language.PYTHON, ("offset", "count"))
+    for offset, count, body in ((0, 32, b""), (2**40, 1, b"body"), (7, 7, b"\x00\xff")):
+        pieces = head.sign((offset, count), body)
+        assert len(pieces) == 4
+        values = b"%d" % offset, b"%d" % count, b"5", b""
+        text = b"".join(a + b for a, b in zip(pieces, values, strict=True))
+        found = decode_head(JSON, text)
+        assert found.opaque == 5
+        assert (found.ext["offset"], found.ext["count"]) == (str(offset), str(count))
+        assert found.ext.get("SecurityToken", "") == token
+        assert found.ext["Signature"] == signature(KEY, found.ext, body)

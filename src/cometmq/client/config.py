@@ -6,10 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cometmq.core.errors import SettingsError
 from cometmq.message.names import TRACE_TOPIC
+from cometmq.net.outgoing import ConnectOptions
+
+if TYPE_CHECKING:
+    from cometmq.net.outgoing import TlsOptions
+    from cometmq.protocol.acl import Credentials
 
 _SEPARATORS = re.compile(r"[;,\s]+")
 
@@ -45,6 +50,10 @@ class ClientConfig:
     namespace: str = ""
     request_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
+    #: TLS of all connections; None: plain ones.
+    tls: TlsOptions | None = None
+    #: Account that signs all requests, for brokers with access control.
+    credentials: Credentials | None = None
 
     route_poll_interval_ms: int = 30_000
     #: The route of a topic that was not used for this long is no longer polled.
@@ -103,6 +112,15 @@ class ClientConfig:
     local_retry_pause_ms: int = 5_000
     #: Directory in which broadcasting consumers store their offsets.
     offsets_dir: Path | str = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
+
+    @property
+    def connect(self) -> ConnectOptions:
+        """How connections are made."""
+        return ConnectOptions(
+            tls=self.tls,
+            credentials=self.credentials,
+            connect_timeout_ms=self.connect_timeout_ms,
+        )
 
     @classmethod
     def recommended(cls, name_servers: str | Iterable[str], **changes: Any) -> ClientConfig:

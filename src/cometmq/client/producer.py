@@ -32,8 +32,6 @@ from cometmq.message import properties as props
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Link
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fields import to_ext
-from cometmq.protocol.frame import head_pieces
 from cometmq.protocol.headers import RecallMessage, SendMessageV2
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
-    from cometmq.net.client import Outcome
+    from cometmq.net.client import CutHead, Outcome
 
 _WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
 #: Header fields that differ from send to send: the queue id, the birth time and the properties.
@@ -59,7 +57,7 @@ class _Way(NamedTuple):
     """
 
     address: str
-    pieces: tuple[bytes, ...]
+    pieces: CutHead
     place: tuple[type[SendResult], SendStatus, MessageQueue, int]
 
 
@@ -189,7 +187,7 @@ class PlainSends:
         lane = self._lanes[topic] = _Lane(queues, brokers, ways)
         return lane
 
-    def _pieces(self, queue: MessageQueue) -> tuple[bytes, ...]:
+    def _pieces(self, queue: MessageQueue) -> CutHead:
         header = SendMessageV2(
             producer_group=self._group,
             topic=queue.topic,
@@ -205,8 +203,7 @@ class PlainSends:
             batch=False,
             broker_name=queue.broker_name,
         )
-        language = self._remoting.language
-        return head_pieces(RequestCode.SEND_MESSAGE_V2, to_ext(header), language, _VALUES)
+        return self._remoting.cut_head(RequestCode.SEND_MESSAGE_V2, header, _VALUES)
 
 
 class Producer:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cometmq.client.session import Session
     from cometmq.message.model import MessageList
+    from cometmq.net.client import CutHead
     from cometmq.speedups import Records
 
 #: Group that every broker knows, for reading without joining a group.
@@ -115,7 +116,7 @@ class Puller:
         self._session = session
         self._config = session.config
         self._suggested: dict[MessageQueue, int] = {}
-        self._heads: dict[_Asked, tuple[bytes, ...]] = {}
+        self._heads: dict[_Asked, CutHead] = {}
 
     async def pull(
         self,
@@ -183,7 +184,7 @@ class Puller:
             self._suggested.pop(queue, None)
         return PullResult(status, read_messages(body, queue.broker_name), *offsets)
 
-    def _pieces(self, asked: _Asked) -> tuple[bytes, ...]:
+    def _pieces(self, asked: _Asked) -> CutHead:
         """Return the pieces of an encoded pull header, between which the fields of _NUMBERS go."""
         pieces = self._heads.get(asked)
         if pieces is None:

@@ -197,7 +197,7 @@ class Session:
         self.remoting = Remoting(
             clock=self.clock,
             tasks=self.tasks,
-            connect_timeout_ms=config.connect_timeout_ms,
+            options=config.connect,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
         )
         self.name_servers = NameServers(config, self.remoting)

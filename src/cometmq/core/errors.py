@@ -203,6 +203,10 @@ class NotFound(ClientError):
         super().__init__(f"{kind} {name!r}: {problem}")
 
 
+#: Words in the remarks of servers with access control (upstream: PlainPermissionManager.java).
+_OF_ACCOUNTS = ("AclException", "accessKey", "No acl config")
+
+
 class BrokerRefused(ClientError):
     """The remote side answered with an error ``code`` and the reason in ``broker_remark``."""
 
@@ -211,6 +215,9 @@ class BrokerRefused(ClientError):
         self.request_code = request_code
         self.code = code
         self.broker_remark = broker_remark
+        hint = ""
+        if any(word in broker_remark for word in _OF_ACCOUNTS):
+            hint = "; compare the credentials of this program with the accounts of the server"
         super().__init__(
-            f"{address} refused request {request_code} with code {code}: {broker_remark}"
+            f"{address} refused request {request_code} with code {code}: {broker_remark}{hint}"
         )

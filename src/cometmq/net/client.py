@@ -25,8 +25,11 @@ from cometmq.core.errors import (
     NotConnected,
     RemoteProtocolError,
     RequestTimedOut,
+    SettingsError,
 )
+from cometmq.net.outgoing import ClientTls, ConnectOptions
 from cometmq.net.tasks import ended
+from cometmq.protocol.acl import SignedHead, signed
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected
 from cometmq.protocol.fields import to_ext
@@ -61,9 +64,12 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
-_MAX_IN_FLIGHT: Final = 16_384
+#: Constant pieces of a header that is sent often; with credentials each request is signed.
+CutHead = tuple[bytes, ...] | SignedHead
+
 _MAX_INBOUND: Final = 256
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+_DEFAULTS: Final = ConnectOptions()
 #: Errors of encoding: values of wrong types, text that UTF-8 cannot encode, numbers too large.
 _ENCODE_ERRORS: Final = (
     CometError,
@@ -123,11 +129,9 @@ def _not_sent(address: str, code: int, error: Exception) -> LocalProtocolError:
 class Remoting:
     """Sends requests to any address, over one shared connection each.
 
-    ``connect_timeout_ms`` limits the opening of a connection. ``idle_timeout_ms`` closes a
-    connection that was unused for this long. ``silence_timeout_ms`` closes one on which requests
-    time out while nothing was received for this long, because its peer died without closing it.
-    ``on_request`` maps codes to handlers of requests that peers start. ``tasks`` owns the
-    background tasks; close the Remoting before it.
+    ``options`` say how connections are made and whether requests are signed. ``on_request`` maps
+    codes to handlers of requests that peers start. ``tasks`` owns the background tasks; close the
+    Remoting before it.
     """
 
     def __init__(
@@ -135,19 +139,14 @@ class Remoting:
         *,
         clock: Clock,
         tasks: Tasks,
-        connect_timeout_ms: int = 3000,
-        idle_timeout_ms: int = 120_000,
-        silence_timeout_ms: int = 10_000,
-        max_in_flight: int = _MAX_IN_FLIGHT,
+        options: ConnectOptions = _DEFAULTS,
         on_request: Mapping[int, InboundHandler] | None = None,
         language: Language = Language.PYTHON,
     ) -> None:
         self.clock = clock
         self.tasks = tasks
-        self.connect_timeout_ms = connect_timeout_ms
-        self.idle_timeout_ms = idle_timeout_ms
-        self.silence_timeout_ms = silence_timeout_ms
-        self.max_in_flight = max_in_flight
+        self.options = options
+        self.tls = None if options.tls is None else ClientTls(options.tls)
         self.on_request: dict[int, InboundHandler] = dict(on_request or {})
         self.language = language
         #: Called with the address when a connection is closed by either side.
@@ -198,19 +197,23 @@ class Remoting:
             raise outcome
         return outcome
 
-    def cut_head(self, code: int, header: Header, names: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the pieces of a header for :meth:`pull`, cut at the numbers ``names``.
+    def cut_head(self, code: int, header: Header, names: Sequence[str]) -> CutHead:
+        """Return the pieces of a header for :meth:`pull` or ``Link.post``, cut at ``names``.
 
-        Requests that differ in these numbers alone share the pieces. Raises LocalProtocolError if
+        Requests that differ in these values alone share the pieces. Raises LocalProtocolError if
         the header cannot be encoded.
         """
+        credentials = self.options.credentials
         try:
-            return head_pieces(code, to_ext(header), self.language, names)
+            ext = to_ext(header)
+            if credentials is not None:
+                return SignedHead(credentials, code, ext, self.language, names)
+            return head_pieces(code, ext, self.language, names)
         except _ENCODE_ERRORS as error:
             raise LocalProtocolError(f"request {code!r} was not sent: {error!r}") from error
 
     async def pull(
-        self, address: str, pieces: Sequence[bytes], numbers: Sequence[int], *, timeout_ms: int
+        self, address: str, pieces: CutHead, numbers: Sequence[int], *, timeout_ms: int
     ) -> Pulled | Response:
         """Send a pull with a header from :meth:`cut_head` and wait for its response.
 
@@ -322,20 +325,33 @@ class Remoting:
 
     async def _connect(self, address: str) -> Link | NotConnected:
         loop = asyncio.get_running_loop()
+        limit_ms, host = self.options.connect_timeout_ms, ""
         try:
             host, port = split_address(address)
-            async with asyncio.timeout(self.connect_timeout_ms / 1000):
-                _, link = await loop.create_connection(lambda: Link(self, address), host, port)
+            async with asyncio.timeout(limit_ms / 1000):
+                context = None if self.tls is None else await self.tls.context(host)
+                _, link = await loop.create_connection(
+                    lambda: Link(self, address), host, port, ssl=context
+                )
         except TimeoutError:
-            return NotConnected(address, f"no connection within {self.connect_timeout_ms} ms")
+            hint = "" if self.tls is None else " with TLS: it may not serve TLS (tls.server.mode)"
+            return NotConnected(address, f"no connection within {limit_ms} ms{hint}")
         except (OSError, UnicodeError) as error:  # the host name may be invalid
-            return NotConnected(address, f"cannot connect: {error}")
+            return NotConnected(address, self.explain(error, host))
+        except SettingsError as error:
+            return NotConnected(address, f"TLS: {error}")
         except NotConnected as error:
             return error
         if link.lost is not None:
             return link.lost
         self._links[address] = link
         return link
+
+    def explain(self, error: Exception, host: str) -> str:
+        """Return why no connection could be made."""
+        if self.tls is None:
+            return f"cannot connect: {error}"
+        return self.tls.explain(error, host)
 
     def _gone(self, link: Link) -> None:
         if self._links.get(link.address) is link:
@@ -355,6 +371,8 @@ class Link(asyncio.Protocol):
         #: True while no further request is accepted.
         self.blocked = False
         self._owner = owner
+        self._options = owner.options
+        self._credentials = owner.options.credentials
         self._clock = owner.clock
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -364,10 +382,11 @@ class Link(asyncio.Protocol):
         self._write_paused = False
         self._unblocked: deque[asyncio.Future[None]] = deque()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._problem = "closed by the other side"
+        self._problem = ""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._used_ms = self._heard_ms = owner.clock.monotonic_ms()
+        self._used_ms = self._opened_ms = owner.clock.monotonic_ms()
+        self._heard_ms = -1
         self._inbound = 0
 
     # ------------------------------------------------------------------ requests of this side
@@ -384,14 +403,20 @@ class Link(asyncio.Protocol):
         try:
             body = _checked(code, body)
             opaque, head = connection.encode_request(
-                code, header, waiter, deadline_ms, body_bytes=len(body), codec=codec
+                code,
+                header,
+                waiter,
+                deadline_ms,
+                body_bytes=len(body),
+                codec=codec,
+                extra=None if self._credentials is None else self._proof(header, body),
             )
             _check_size(head, body)
             self._write(head, body)
             # Deadlines mostly lie after the timer's, so the timer is rarely set again.
             if deadline_ms < self._timer_ms:
                 self._arm(deadline_ms)
-            if connection.in_flight >= self._owner.max_in_flight:
+            if connection.in_flight >= self._options.max_in_flight:
                 self.blocked = True
             return await waiter
         except _ENCODE_ERRORS as error:
@@ -405,7 +430,7 @@ class Link(asyncio.Protocol):
 
     def post(
         self,
-        pieces: tuple[bytes, ...],
+        pieces: CutHead,
         place: Place,
         born_ms: int,
         properties: str,
@@ -415,8 +440,11 @@ class Link(asyncio.Protocol):
     ) -> tuple[int, asyncio.Future[Any]]:
         """Send a plain send (speedups: requests); return its opaque and a future.
 
-        The future receives the result, made of ``key`` and ``place``, or another outcome.
+        ``pieces`` are of :meth:`Remoting.cut_head`. The future receives the result, made of ``key``
+        and ``place``, or another outcome.
         """
+        if type(pieces) is SignedHead:
+            pieces = pieces.sign((place[3], born_ms, properties), body)
         opaque = self.connection.new_opaque()
         frame = send_frame(pieces, place[3], born_ms, properties, opaque, body)
         waiter: asyncio.Future[Any] = self._loop.create_future()
@@ -424,12 +452,14 @@ class Link(asyncio.Protocol):
         return opaque, waiter
 
     def post_pull(
-        self, pieces: Sequence[bytes], numbers: Sequence[int], deadline_ms: int
+        self, pieces: CutHead, numbers: Sequence[int], deadline_ms: int
     ) -> tuple[int, asyncio.Future[Pulled | Outcome]]:
         """Send a pull; return its opaque and a future of its outcome.
 
         The header is made of ``pieces`` with ``numbers`` and the opaque between them.
         """
+        if type(pieces) is SignedHead:
+            pieces = pieces.sign(numbers)
         opaque = self.connection.new_opaque()
         values = [*numbers, opaque]
         head = b"".join([b"%b%d" % each for each in zip(pieces, values, strict=False)])
@@ -451,7 +481,7 @@ class Link(asyncio.Protocol):
             self._flush()
         if deadline_ms < self._timer_ms:
             self._arm(deadline_ms)
-        if waiting >= self._owner.max_in_flight:
+        if waiting >= self._options.max_in_flight:
             self.blocked = True
 
     def forget(self, opaque: int) -> None:
@@ -470,7 +500,10 @@ class Link(asyncio.Protocol):
             raise NotConnected(self.address, self.lost.problem)
         try:
             body = _checked(code, body)
-            head = self.connection.encode_oneway(code, header, body_bytes=len(body), codec=codec)
+            proof = None if self._credentials is None else self._proof(header, body)
+            head = self.connection.encode_oneway(
+                code, header, body_bytes=len(body), codec=codec, extra=proof
+            )
             _check_size(head, body)
             self._write(head, body)
         except _ENCODE_ERRORS as error:
@@ -478,6 +511,10 @@ class Link(asyncio.Protocol):
         finally:
             if self._unblocked:
                 self._review()
+
+    def _proof(self, header: Header | None, body: bytes) -> dict[str, str]:
+        assert self._credentials is not None
+        return signed(self._credentials, to_ext(header), body)
 
     async def wait_unblocked(self) -> None:
         """Wait until a request is accepted, or the connection is closed."""
@@ -508,7 +545,7 @@ class Link(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         self._transport = transport
-        self._arm(self._used_ms + self._owner.idle_timeout_ms)
+        self._arm(self._used_ms + self._options.idle_timeout_ms)
 
     def data_received(self, data: bytes) -> None:
         self._heard_ms = self._clock.monotonic_ms()
@@ -542,7 +579,7 @@ class Link(asyncio.Protocol):
         self._review()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        problem = self._problem if exc is None else f"connection lost: {exc}"
+        problem = self._problem or self._closed_because(exc)
         self.lost = NotConnected(self.address, problem)
         self.blocked = False
         if self._timer is not None:
@@ -554,6 +591,18 @@ class Link(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
         self._owner._gone(self)
+
+    def _closed_because(self, error: Exception | None) -> str:
+        tls = self._owner.tls
+        # With TLS 1.3 a server refuses the certificate of a client after the handshake.
+        if tls is not None and error is not None and tls.is_tls_error(error):
+            return tls.explain(error, "")
+        problem = "closed by the other side" if error is None else f"connection lost: {error}"
+        if self._heard_ms >= 0:
+            return problem
+        if tls is None:
+            return f"{problem} before it answered: it may serve only TLS"
+        return f"{problem} before it answered: {tls.certificate_hint}"
 
     # ------------------------------------------------------------------ requests of the other side
 
@@ -639,7 +688,7 @@ class Link(asyncio.Protocol):
 
     def _review(self) -> None:
         """Accept requests again as far as both limits allow, and wake callers that wait."""
-        room = self._owner.max_in_flight - self.connection.in_flight
+        room = self._options.max_in_flight - self.connection.in_flight
         if not self._write_paused and room > 0:
             self.blocked = False
             self._release(room)
@@ -666,13 +715,14 @@ class Link(asyncio.Protocol):
                 waiter.set_result(None)
         if self.blocked or self._unblocked:
             self._review()
-        if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
-            self._problem = f"nothing was received for {now_ms - self._heard_ms} ms"
+        silent_ms = now_ms - max(self._heard_ms, self._opened_ms)
+        if expired and silent_ms >= self._options.silence_timeout_ms:
+            self._problem = f"nothing was received for {silent_ms} ms"
             log.warning("connection_silent address=%s problem=%s", self.address, self._problem)
             if self._transport is not None:
                 self._transport.abort()
             return
-        idle_ms = self._used_ms + self._owner.idle_timeout_ms
+        idle_ms = self._used_ms + self._options.idle_timeout_ms
         next_ms = self.connection.next_deadline_ms()
         if next_ms is None and now_ms >= idle_ms:
             self.close("closed because it was idle")

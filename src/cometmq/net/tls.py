@@ -114,18 +114,20 @@ class ServerTls:
             log.info("tls files in use cert=%s", self._settings.cert_path)
 
     def _times(self) -> list[tuple[int, int, int]]:
-        found = []
-        for path in (
-            self._settings.cert_path,
-            self._settings.key_path,
-            self._settings.trust_path,
-        ):
-            try:
-                status = os.stat(path)
-                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-            except OSError:
-                found.append((0, 0, 0))
-        return found
+        settings = self._settings
+        return file_times(settings.cert_path, settings.key_path, settings.trust_path)
+
+
+def file_times(*paths: str) -> list[tuple[int, int, int]]:
+    """Return what changes with the content of each file; zeros for a file that is not there."""
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+        except OSError:
+            found.append((0, 0, 0))
+    return found
 
 
 def server_tls(settings: TlsSettings) -> ServerTls | None:

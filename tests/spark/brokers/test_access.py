@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.protocol.acl import Account
+from cometmq.protocol.acl import Credentials
 from cometmq.spark.brokers.access import ReadFrom, addresses, parse
 from cometmq.spark.options import BadOption
 
@@ -19,7 +19,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_accounts_come_whole_and_their_secret_stays_one() -> None:
     found = parse({"nameservers": "a:1", "accessKey": "who", "secretKey": "hush hush"})
-    assert found.account == Account("who", "hush hush")
+    assert found.account == Credentials("who", "hush hush")
     assert "hush" not in repr(found)
     for given, missing in (({"accessKey": "x"}, "secretKey"), ({"secretKey": "x"}, "accessKey")):
         with pytest.raises(BadOption, match=f"'{missing}': must be given together with"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cometmq.core.errors import BrokerRefused, NotConnected, RequestTimedOut
-from cometmq.protocol.acl import Account, signature
+from cometmq.protocol.acl import Credentials, signature
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Head, Request, Response, decode_head
 from cometmq.protocol.framer import Framer
@@ -172,7 +172,7 @@ def test_requests_are_signed() -> None:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    reached = Access((), 5_000, account=Account("who", "hush hush"))
+    reached = Access((), 5_000, account=Credentials("who", "hush hush"))
     with listener, pytest.raises(NotConnected):
         wire.Wire(f"127.0.0.1:{listener.getsockname()[1]}", reached).exchange(
             [(CODE, queue(3)), (CODE, None)], 5_000

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from cometmq.protocol.acl import Account
+from cometmq.protocol.acl import Credentials
 from cometmq.spark.options import (
     BadOption,
     Given,
@@ -63,7 +63,7 @@ class Access:
 
     nameservers: tuple[str, ...]
     request_timeout_ms: int
-    account: Account | None = None
+    account: Credentials | None = None
     tls: Tls | None = None
     read_from: ReadFrom = ReadFrom.MASTER
 
@@ -79,14 +79,14 @@ def parse(given: Given) -> Access:
     )
 
 
-def _account(given: Given) -> Account | None:
+def _account(given: Given) -> Credentials | None:
     for name, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
         if name in given and other not in given:
             raise BadOption(other, f"must be given together with {name}")
     if "accessKey" not in given:
         return None
     # A parsed value is not quoted in errors here, since it may be the secret key.
-    return Account(given["accessKey"].strip(), required(given, "secretKey", some_text))
+    return Credentials(given["accessKey"].strip(), required(given, "secretKey", some_text))
 
 
 def addresses(text: str) -> tuple[str, ...]:

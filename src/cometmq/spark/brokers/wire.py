@@ -22,7 +22,7 @@ from cometmq.protocol.fields import to_ext
 from cometmq.spark.brokers.access import tls_context
 
 if TYPE_CHECKING:
-    from cometmq.protocol.acl import Account
+    from cometmq.protocol.acl import Credentials
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
     from cometmq.spark.brokers.access import Access, Tls
@@ -41,7 +41,7 @@ _OF_ACL: Final = "AclException"
 Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
 """A request: its code, its header and, in some requests, its body."""
 
-Key = tuple[str, int, "Account | None", "Tls | None"]
+Key = tuple[str, int, "Credentials | None", "Tls | None"]
 _clock: Final = SystemClock()
 
 

@@ -1,0 +1,257 @@
+"""How outgoing connections are made: TLS, credentials, and their limits.
+
+:class:`ConnectOptions` is one frozen value that clients and servers pass to Remoting (client.py).
+Credentials are read from a file with the form of RocketMQ's ``conf/tools.yml``; TLS has the options
+of its ``tls.client.*`` properties (upstream: TlsSystemConfig.java, TlsHelper.java).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import SettingsError
+from cometmq.net.tls import file_times
+from cometmq.protocol.acl import Credentials
+
+if TYPE_CHECKING:
+    import ssl
+
+log = logging.getLogger(__name__)
+
+_CREDENTIALS_MAX_BYTES: Final = 64 * 1024
+#: Results of OpenSSL's verification (X509_V_ERR_*).
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21, 27})
+#: Parts of the alerts of servers that do not accept a client's certificate, or miss it.
+_CERTIFICATE_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
+_OTHER_NAME: Final = frozenset({62, 64})
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """TLS of outgoing connections. The paths are files in PEM format.
+
+    ``ca_path`` has the authorities that sign the certificates of servers; without it, those of this
+    machine are trusted. ``cert_path`` and ``key_path`` are shown to servers that ask for a
+    certificate; ``key_password`` is not part of the ``repr``. ``verify`` off accepts every server,
+    ``check_host_name`` off accepts a trusted certificate that was issued for another host.
+
+    A server that connects to others sets ``own_cert_path``: it trusts its own certificate too, and
+    checks no host name on this machine's loopback addresses.
+    """
+
+    ca_path: str = ""
+    cert_path: str = ""
+    key_path: str = ""
+    key_password: str = field(default="", repr=False)
+    verify: bool = True
+    check_host_name: bool = True
+    own_cert_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How connections to other processes are made and kept.
+
+    Without ``tls`` they are plain; without ``credentials`` requests are not signed.
+    ``connect_timeout_ms`` limits the opening of a connection, TLS included. ``idle_timeout_ms``
+    closes a connection that was unused for this long. ``silence_timeout_ms`` closes one on which
+    requests time out while nothing was received for this long, because its peer died without
+    closing it. ``max_in_flight`` is the number of requests that may wait on one connection.
+    """
+
+    tls: TlsOptions | None = None
+    credentials: Credentials | None = None
+    connect_timeout_ms: int = 3_000
+    idle_timeout_ms: int = 120_000
+    silence_timeout_ms: int = 10_000
+    max_in_flight: int = 16_384
+
+
+class ClientTls:
+    """Makes the TLS contexts of outgoing connections; changed files are used for new ones."""
+
+    def __init__(self, options: TlsOptions) -> None:
+        self.options = options
+        self._seen: list[tuple[int, int, int]] = []
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+
+    async def context(self, host: str) -> ssl.SSLContext:
+        """Return the context for a connection to ``host``. Raises SettingsError for a bad file."""
+        return await asyncio.to_thread(self.load, host)
+
+    def load(self, host: str = "") -> ssl.SSLContext:
+        """Return the context as :meth:`context` does, but read the files in this thread.
+
+        If changed files cannot be used, that is logged, and those before stay in use.
+        """
+        options = self.options
+        times = file_times(options.ca_path, options.cert_path, options.key_path)
+        if times != self._seen or not self._contexts:
+            try:
+                made = {checks: _make_context(options, checks) for checks in (True, False)}
+            except SettingsError as error:
+                if not self._contexts:
+                    raise
+                log.error("tls client files not in use reason=%s", error)
+            else:
+                self._contexts = made
+            self._seen = times
+        is_own = bool(options.own_cert_path) and _is_loopback(host)
+        return self._contexts[options.check_host_name and not is_own]
+
+    def is_tls_error(self, error: Exception) -> bool:
+        """Return whether an error of an open connection comes from TLS."""
+        import ssl
+
+        return isinstance(error, ssl.SSLError)
+
+    @property
+    def certificate_hint(self) -> str:
+        """What to do if a server refuses this client's certificate."""
+        shown = self.options.cert_path
+        if not shown:
+            return (
+                "it may ask clients for a certificate: set tls.client.certPath and "
+                "tls.client.keyPath (cert_path and key_path, --tls-cert and --tls-key)"
+            )
+        return (
+            f"it may refuse the client certificate {shown}: show one that is valid and signed by "
+            "an authority in its tls.server.trustCertPath"
+        )
+
+    def explain(self, error: Exception, host: str) -> str:
+        """Return why a connection failed, and what to do about it."""
+        import ssl
+
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._explain_certificate(error.verify_code, error.verify_message, host)
+        reason = str(getattr(error, "reason", None) or error)
+        if "ALERT" in reason and any(each in reason for each in _CERTIFICATE_ALERTS):
+            return f"TLS: it answered {reason}: {self.certificate_hint}"
+        if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
+            return "TLS: it answered without TLS: turn TLS off for it, or set its tls.server.mode"
+        if isinstance(error, ssl.SSLError | ConnectionError):
+            return (
+                f"TLS: it closed the connection during the handshake ({reason}): it may not serve "
+                "TLS (tls.server.mode), or refuse this client's certificate"
+            )
+        return f"cannot connect: {error}"
+
+    def _explain_certificate(self, code: int, message: str, host: str) -> str:
+        if code == _EXPIRED:
+            return "TLS: its certificate has expired: renew the file in its tls.server.certPath"
+        if code == _NOT_YET_VALID:
+            return "TLS: its certificate is not valid yet: compare the clocks of both machines"
+        if code in _OTHER_NAME:
+            return (
+                f"TLS: its certificate was not issued for {host}: issue one with that name or "
+                "address, or set tls.client.checkHostName=false (check_host_name)"
+            )
+        trusted = self.options.ca_path or "this machine's authorities"
+        if code in _UNKNOWN_ISSUER:
+            return (
+                f"TLS: its certificate is not signed by an authority in {trusted}: set "
+                "tls.client.trustCertPath (ca_path, --tls-ca) to the authority that signed it"
+            )
+        return f"TLS: its certificate cannot be verified: {message}"
+
+
+def _make_context(options: TlsOptions, check_host_name: bool) -> ssl.SSLContext:
+    # Imported late: a process without TLS does not need it.
+    import ssl
+
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = options.verify and check_host_name
+    made.verify_mode = ssl.CERT_REQUIRED if options.verify else ssl.CERT_NONE
+    if options.verify:
+        _trust(made, options)
+    if options.key_path and not options.cert_path:
+        raise SettingsError("tlsClientCertPath", f"the key {options.key_path} needs a certificate")
+    if options.cert_path:
+        try:
+            # A password even if there is none: OpenSSL would ask for one at the terminal.
+            made.load_cert_chain(
+                options.cert_path, options.key_path or None, password=options.key_password
+            )
+        except OSError as error:  # SSLError is one
+            raise SettingsError(
+                "tlsClientCertPath",
+                f"{options.cert_path} with the key {options.key_path or options.cert_path} cannot "
+                f"be used: {error}; the key must fit the certificate, and tlsClientKeyPassword the "
+                "key",
+            ) from None
+    return made
+
+
+def _trust(context: ssl.SSLContext, options: TlsOptions) -> None:
+    import ssl
+
+    paths = [path for path in (options.ca_path, options.own_cert_path) if path]
+    if not options.ca_path:
+        context.load_default_certs()
+    if options.own_cert_path:
+        # A certificate that no authority of the file signed is trusted as it is.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    for path in paths:
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:
+            raise SettingsError(
+                "tlsClientTrustCertPath",
+                f"{path} cannot be used: {error}; it must have the certificate of an authority in "
+                "PEM format",
+            ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_credentials(path: str) -> Credentials:
+    """Read a YAML file with ``accessKey``, ``secretKey`` and, if needed, ``securityToken``.
+
+    Raises SettingsError, which shows no content, for a file that cannot be used or that others than
+    its owner and group may access.
+    """
+    import yaml
+
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_CREDENTIALS_MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingsError("credentials", f"{path}: {error.strerror or error}") from None
+    if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+        raise SettingsError(
+            "credentials", f"every user of this machine may access {path}: run chmod 600 {path}"
+        )
+    try:
+        values = yaml.safe_load(content) if len(content) <= _CREDENTIALS_MAX_BYTES else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise SettingsError(
+            "credentials", f"{path} must have the lines accessKey: ... and secretKey: ..."
+        )
+    names = ("accessKey", "secretKey", "securityToken")
+    access_key, secret_key, token = (_text(values.get(name)) for name in names)
+    try:
+        return Credentials(access_key, secret_key, token)
+    except SettingsError as error:
+        raise SettingsError("credentials", f"{path}: {error.problem}") from None
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
