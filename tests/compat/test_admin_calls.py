@@ -9,11 +9,21 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, Outcome
-from cometmq.admin.messages import EARLIEST, HalfMessage, Messages, Selection, at_offset, at_time
+from cometmq.admin.groups import GroupInUse, Groups
+from cometmq.admin.messages import (
+    EARLIEST,
+    LATEST,
+    HalfMessage,
+    Messages,
+    Selection,
+    at_offset,
+    at_time,
+)
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import NotFound
 from cometmq.message.model import Message, StoredMessage
+from cometmq.protocol.bodies import SubscriptionGroupConfig
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.compat.conftest import Target
@@ -148,3 +158,45 @@ async def until_repeated(dead: DeadLetters, letter: DeadLetter, destination: Des
             resent = await dead.resend(letter, destination, dry_run=True)
             if resent.outcome is Outcome.REPEATED:
                 return
+
+
+async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None:
+    groups = Groups(admin)
+    topic, group = await fresh_topic(client, 2), fresh_name("g")
+    queues = list(await client.queues(topic))
+    for queue in queues:
+        await client.send_batch([Message(topic, b"%d" % at) for at in range(10)], queue=queue)
+    with pytest.raises(NotFound):
+        await groups.progress(group)
+    await admin.update_group(SubscriptionGroupConfig(group, retry_max_times=3))
+    assert (await groups.progress(group)).lag is None
+    await groups.apply(await groups.plan_reset(group, topic, at_offset(4)))
+    assert (await groups.progress(group, topic)).lag == 12
+    assert group in await groups.names()
+    (row,) = await groups.summaries([group])
+    assert (row.members, row.lag) == (0, 12)
+    plan = await groups.plan_reset(group, topic, EARLIEST, queues=[1])
+    assert [(each.committed, each.wanted, each.repeated) for each in plan.changes] == [(4, 0, 4)]
+    clone = await groups.plan_clone(group, group + "-copy", topic)
+    await groups.apply(clone)
+    assert (await groups.progress(group + "-copy")).lag == 12
+    async with client.subscribe(topic, group=group, start="first") as subscription:
+        async with asyncio.timeout(60):
+            message = await anext(subscription)
+        async with message.processing():
+            pass
+        (state,) = await groups.status(group)
+        assert state.info is not None, state.problem
+        with pytest.raises(GroupInUse):
+            await groups.apply(plan)
+        whole = await groups.plan_reset(group, topic, LATEST)
+        assert await groups.apply(whole) == {queue: 10 for queue in queues}
+    await groups.forget_offsets(group)
+    assert [each.retry_max_times for each in (await groups.config(group)).values()] == [3]
+    await groups.delete(group, topics=True)
+    assert group not in await groups.names()
+    assert set(await groups.allocation(topic, ["a", "b"])) == {"a", "b"}
+    producers = client.session.config.producer_group
+    await client.session.introduce(producers)
+    assert await groups.producers(producers)
+    assert producers in await groups.all_producers()

@@ -1,0 +1,447 @@
+"""Consumer groups: which exist, their settings, members and progress, and changes of their offsets.
+
+A change of offsets is planned first and carried out by a second call, so that a tool can show what
+would happen. A plan has the committed offset and the wanted one of each queue. It is carried out as
+the protocol of RocketMQ 4.9 allows:
+
+    no connected member     the wanted offsets are committed as planned
+    connected members       brokers tell them the time to go back to (code 222), for whole topics;
+                            other offsets would be overwritten by the members: GroupInUse
+
+A group that no broker knows raises NotFound; progress is never reported as 0 for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import convert, structs
+
+from cometmq.admin.api import END
+from cometmq.admin.messages import Messages, Position, PositionKind, Selection
+from cometmq.client.consumer.allocate import average, share
+from cometmq.client.routes import by_queue
+from cometmq.core.errors import BrokerRefused, ClientError, NotFound
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ConsumeOffset,
+    ConsumerConnections,
+    ConsumeStatsRead,
+    ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
+    RunningInfoRead,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    reset_to,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Admin, Broker
+    from cometmq.message.model import MessageQueue
+
+#: Requests at one time.
+_CONCURRENT: Final = 16
+
+
+class GroupInUse(ClientError):
+    """``group`` has connected ``members``, which would overwrite its new offsets."""
+
+    def __init__(self, group: str, members: Collection[str], problem: str) -> None:
+        self.group = group
+        self.members = tuple(sorted(members))
+        super().__init__(f"group {group!r} has {len(members)} connected consumers: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a group: offsets of each queue, and messages consumed a second on all brokers."""
+
+    group: str
+    queues: dict[MessageQueue, ConsumeOffset]
+    consumed_per_second: float
+
+    @property
+    def lag(self) -> int | None:
+        """Number of messages not consumed yet; None if the group has no committed offset."""
+        if not self.queues:
+            return None
+        return sum(
+            max(0, each.broker_offset - each.consumer_offset) for each in self.queues.values()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group: connected members, and its lag (None: it has not consumed yet)."""
+
+    group: str
+    members: int
+    consume_type: str
+    message_model: str
+    consumed_per_second: float
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """State that a member reports; ``info`` is None if it did not, for the reason ``problem``."""
+
+    connection: ClientConnection
+    info: RunningInfoRead | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """Planned offset of one queue.
+
+    ``committed`` is None if the group has none; ``wanted`` is within ``[min_offset, max_offset]``.
+    """
+
+    queue: MessageQueue
+    committed: int | None
+    wanted: int
+    min_offset: int
+    max_offset: int
+
+    @property
+    def skipped(self) -> int:
+        """Number of messages that the group would not get."""
+        return max(0, self.wanted - (self.min_offset if self.committed is None else self.committed))
+
+    @property
+    def repeated(self) -> int:
+        """Number of messages that the group would get again."""
+        return 0 if self.committed is None else max(0, self.committed - self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetPlan:
+    """Change of a group's offsets in a topic; ``at_ms`` is set if running members can follow it.
+
+    ``members`` are the ids of the connected consumers when the plan was made.
+    """
+
+    group: str
+    topic: str
+    changes: tuple[OffsetChange, ...]
+    members: tuple[str, ...]
+    at_ms: int | None
+    skips_allowed: bool
+
+
+class Groups:
+    """Operations on consumer groups: ``Groups(admin)``.
+
+    All methods raise NotConnected or RequestTimedOut when a server cannot be reached, BrokerRefused
+    when it refuses, NotFound for an unknown group, and RouteNotFound for an unknown topic.
+    """
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._messages = Messages(admin)
+
+    # ------------------------------------------------------------------ what there is
+
+    async def names(self) -> list[str]:
+        """Return all groups with settings or offsets on any broker, sorted."""
+        found: set[str] = set()
+        for broker in await self._admin.brokers(masters_only=True):
+            found.update(await self._configs(broker))
+            response = await self._admin.call(
+                broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None
+            )
+            table = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
+            found.update(key.partition("@")[2] for key in convert(table, dict[str, Any]))
+        found.discard("")
+        return sorted(found)
+
+    async def summaries(self, names: Iterable[str] = ()) -> list[GroupSummary]:
+        """Return one row for each group, of all groups if no names are given."""
+        gate = asyncio.Semaphore(_CONCURRENT)
+
+        async def summary(group: str) -> GroupSummary:
+            async with gate:
+                progress = await self._progress(group, "")
+                connected = await self._connections(group)
+            first = connected[0] if connected else None
+            return GroupSummary(
+                group,
+                len({each.client_id for one in connected for each in one.connection_set}),
+                first.consume_type if first else "",
+                first.message_model if first else "",
+                progress.consumed_per_second,
+                progress.lag,
+            )
+
+        wanted = list(names) or await self.names()
+        return list(await asyncio.gather(*map(summary, wanted)))
+
+    async def config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of a group by broker name, for the brokers that have some."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for broker in await self._admin.brokers(masters_only=True):
+            if (config := (await self._configs(broker)).get(group)) is not None:
+                found[broker.name] = config
+        if not found:
+            await self._admin.require_group(group)
+        return found
+
+    async def members(self, group: str) -> ConsumerConnections | None:
+        """Return the members connected to any broker; None if a known group has none."""
+        connected = await self._connections(group)
+        if not connected:
+            await self._admin.require_group(group)
+            return None
+        by_id = {each.client_id: each for one in connected for each in one.connection_set}
+        merged = [by_id[key] for key in sorted(by_id)]
+        subscriptions = {
+            topic: each for one in connected for topic, each in one.subscription_table.items()
+        }
+        return structs.replace(
+            connected[0], connection_set=merged, subscription_table=subscriptions
+        )
+
+    async def status(self, group: str, *, stacks: bool = False) -> list[MemberStatus]:
+        """Return the state that each connected member reports; empty if there is none."""
+        connected = await self.members(group)
+        gate = asyncio.Semaphore(_CONCURRENT)
+
+        async def ask(member: ClientConnection) -> MemberStatus:
+            async with gate:
+                try:
+                    info = await self._admin.consumers.running_info(
+                        group, member.client_id, stacks=stacks
+                    )
+                except ClientError as error:
+                    return MemberStatus(member, None, str(error))
+            return MemberStatus(member, info)
+
+        if connected is None:
+            return []
+        return list(await asyncio.gather(*map(ask, connected.connection_set)))
+
+    async def progress(self, group: str, topic: str = "") -> Progress:
+        """Return the progress of a group in one topic or in all.
+
+        Raises NotFound too if the group has never consumed ``topic``.
+        """
+        # Brokers report offset 0 in each queue of the topic for a group that is not there.
+        if topic and group not in await self._admin.groups_of(topic):
+            await self._admin.require_group(group)
+            raise NotFound("group", group, f"it has not consumed topic {topic!r}")
+        found = await self._progress(group, topic)
+        if not found.queues:
+            await self._admin.require_group(group)
+        return found
+
+    async def producers(self, group: str, topic: str = "") -> list[ClientConnection]:
+        """Return the connected producers of a producer group. Raises NotFound if there are none.
+
+        With ``topic`` only the brokers of that topic are asked.
+        """
+        if topic:
+            addresses = await self._admin.masters_of(topic)
+        else:
+            addresses = [each.address for each in await self._admin.brokers(masters_only=True)]
+        found: dict[str, ClientConnection] = {}
+        for address in addresses:
+            code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+            try:
+                response = await self._admin.call(address, code, h.ProducerGroup(group))
+            except BrokerRefused as refusal:
+                if refusal.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                continue  # this broker has no producer of the group
+            connections = parse_json(response.body, ProducerConnections).connection_set
+            found.update((each.client_id, each) for each in connections)
+        if not found:
+            raise NotFound("producer group", group, "no producer of it is connected")
+        return [found[key] for key in sorted(found)]
+
+    async def all_producers(self, broker: str = "") -> dict[str, list[ProducerInfo]]:
+        """Return all connected producers by group, on one broker (name or address) or on all."""
+        found: dict[str, dict[str, ProducerInfo]] = {}
+        for each in await self._admin.find_brokers(broker, masters_only=True):
+            response = await self._admin.call(each.address, RequestCode.GET_ALL_PRODUCER_INFO, None)
+            for group, infos in parse_json(response.body, ProducerTable).data.items():
+                found.setdefault(group, {}).update((info.client_id, info) for info in infos)
+        return {group: [ids[key] for key in sorted(ids)] for group, ids in sorted(found.items())}
+
+    async def allocation(
+        self, topic: str, client_ids: Iterable[str]
+    ) -> dict[str, list[MessageQueue]]:
+        """Return the queues that each of these clients would get by the average strategy."""
+        queues = await self._messages.queues(topic)
+        clients = sorted(set(client_ids))
+        return {each: share(average, "", topic, queues, clients, each) for each in clients}
+
+    # ------------------------------------------------------------------ offsets
+
+    async def plan_reset(
+        self,
+        group: str,
+        topic: str,
+        position: Position,
+        *,
+        queues: Collection[int] = (),
+        broker: str = "",
+        never_skip: bool = False,
+        is_new: bool = False,
+    ) -> OffsetPlan:
+        """Plan to move a group to a position in a topic, or in some of its queues.
+
+        With ``never_skip`` no offset is moved forward. Unless ``is_new``, the group must exist.
+        """
+        selected = await self._messages.queues(topic, Selection(broker, frozenset(queues)))
+        wanted = await self._messages.offsets(selected, position)
+        plan = await self.plan_offsets(group, wanted, never_skip=never_skip, is_new=is_new)
+        is_whole = not queues and not broker
+        at_ms: int | None = None
+        if is_whole and position.kind is not PositionKind.OFFSET:
+            times = {PositionKind.EARLIEST: 0, PositionKind.LATEST: END}
+            at_ms = times.get(position.kind, position.value)
+        return replace(plan, at_ms=at_ms)
+
+    async def plan_offsets(
+        self,
+        group: str,
+        offsets: Mapping[MessageQueue, int],
+        *,
+        never_skip: bool = False,
+        is_new: bool = False,
+    ) -> OffsetPlan:
+        """Plan to set the offsets of a group in queues of one topic.
+
+        Offsets outside of a queue become its nearest end. Raises ValueError for an empty mapping or
+        queues of several topics.
+        """
+        topics = {queue.topic for queue in offsets}
+        if len(topics) != 1:
+            raise ValueError(f"offsets of one topic are needed, not of {len(topics)}")
+        if not is_new:
+            await self._admin.require_group(group)
+        (topic,) = topics
+        committed = await self._admin.group_offsets(group, topic)
+        changes = []
+        for queue, offset in sorted(offsets.items()):
+            low = await self._admin.puller.min_offset(queue)
+            high = await self._admin.puller.max_offset(queue)
+            before = committed.get(queue)
+            within = min(max(offset, low), high)
+            wanted = reset_to(within, -1 if before is None else before, force=not never_skip)
+            changes.append(OffsetChange(queue, before, wanted, low, high))
+        connected = await self._connections(group)
+        members = sorted({each.client_id for one in connected for each in one.connection_set})
+        return OffsetPlan(group, topic, tuple(changes), tuple(members), None, not never_skip)
+
+    async def plan_clone(self, source: str, target: str, topic: str) -> OffsetPlan:
+        """Plan to give group ``target`` the offsets of group ``source`` in a topic.
+
+        Raises NotFound if ``source`` has no offset there. ``target`` may be a new group.
+        """
+        await self._admin.require_group(source)
+        found = await self._admin.group_offsets(source, topic)
+        offsets = {queue: at for queue, at in found.items() if at is not None}
+        if not offsets:
+            raise NotFound("group", source, f"it has no offset in topic {topic!r}")
+        return await self.plan_offsets(target, offsets, is_new=True)
+
+    async def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which a group has offsets, its retry topic included, sorted."""
+        found = await self.progress(group)
+        return sorted({queue.topic for queue in found.queues})
+
+    async def apply(self, plan: OffsetPlan) -> dict[MessageQueue, int]:
+        """Carry a plan out; return the new offset of each queue.
+
+        Raises GroupInUse if members are connected and cannot follow it.
+        """
+        connected = await self._connections(plan.group)
+        members = {each.client_id for one in connected for each in one.connection_set}
+        if not members:
+            offsets = {change.queue: change.wanted for change in plan.changes}
+            await self._admin.commit_group_offsets(plan.group, offsets)
+            return offsets
+        if plan.at_ms is None:
+            problem = "stop them first, or move the whole topic to a time, its beginning or its end"
+            raise GroupInUse(plan.group, members, problem)
+        return await self._admin.consumers.reset(
+            plan.group, plan.topic, plan.at_ms, force=plan.skips_allowed
+        )
+
+    async def forget_offsets(self, group: str) -> None:
+        """Delete all offsets of a group and keep its settings.
+
+        RocketMQ 4.9 deletes offsets only together with the group, so the group is deleted and
+        created again with its settings. Raises GroupInUse if members are connected.
+        """
+        connected = await self._connections(group)
+        if connected:
+            ids = {each.client_id for one in connected for each in one.connection_set}
+            raise GroupInUse(group, ids, "stop them first, because they would commit offsets again")
+        await self._admin.require_group(group)
+        header = h.GroupName(group_name=group, remove_offset=True)
+        for broker in await self._admin.brokers(masters_only=True):
+            config = (await self._configs(broker)).get(group)
+            await self._admin.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+            if config is not None:
+                code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+                await self._admin.call(broker.address, code, None, encode_json(config))
+
+    async def delete(self, group: str, cluster: str = "", *, topics: bool = False) -> None:
+        """Delete a group with its offsets; with ``topics`` also its retry and dead-letter topics.
+
+        Raises GroupInUse if members are connected.
+        """
+        connected = await self._connections(group)
+        if connected:
+            ids = {each.client_id for one in connected for each in one.connection_set}
+            raise GroupInUse(group, ids, "stop them first, because they would create it again")
+        await self._admin.require_group(group)
+        await self._admin.find_brokers(cluster=cluster)
+        await self._admin.delete_group(group, cluster)
+        if topics:
+            known = set(await self._admin.list_topics())
+            for topic in known & {RETRY_PREFIX + group, DLQ_PREFIX + group}:
+                await self._admin.delete_topic(topic, cluster)
+
+    # ------------------------------------------------------------------ parts
+
+    async def _configs(self, broker: Broker) -> dict[str, SubscriptionGroupConfig]:
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        response = await self._admin.call(broker.address, code, None)
+        return parse_json(response.body, SubscriptionGroupTable).subscription_group_table
+
+    async def _connections(self, group: str) -> list[ConsumerConnections]:
+        """Return the connections of a group on each master that has some."""
+        found: list[ConsumerConnections] = []
+        for broker in await self._admin.brokers(masters_only=True):
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            try:
+                response = await self._admin.call(broker.address, code, h.ConsumerGroup(group))
+            except BrokerRefused as refusal:
+                if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                    raise
+            else:
+                found.append(parse_json(response.body, ConsumerConnections))
+        return found
+
+    async def _progress(self, group: str, topic: str) -> Progress:
+        header = h.GetConsumeStats(consumer_group=group, topic=topic or None)
+        queues: dict[MessageQueue, ConsumeOffset] = {}
+        rate = 0.0
+        for broker in await self._admin.brokers(masters_only=True):
+            response = await self._admin.call(broker.address, RequestCode.GET_CONSUME_STATS, header)
+            stats = parse_json(response.body, ConsumeStatsRead)
+            queues.update(by_queue(stats.offset_table))
+            rate += stats.consume_tps
+        return Progress(group, dict(sorted(queues.items())), rate)
