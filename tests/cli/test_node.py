@@ -95,5 +95,22 @@ def test_the_name_server_of_a_node_has_the_broker_s_certificate_and_accounts(
     assert config.broker.tls.cert_path == "a.pem"
     assert config.namesrv.acl_enable
     assert config.namesrv.rocketmq_home == str(tmp_path)
-    with pytest.raises(SettingsError, match="use permissive, or start the two apart"):
-        node_config(tmp_path, settings | {"tls.server.mode": "enforcing"})
+    assert not config.broker.connects_with_tls
+
+
+def test_a_node_that_serves_tls_only_connects_with_tls(tmp_path: Path) -> None:
+    settings = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": "a.pem",
+        "tls.server.keyPath": "a.key",
+    }
+    config = node_config(tmp_path, settings)
+    assert config.broker.connects_with_tls
+    assert config.broker.client_tls.own_cert_path == "a.pem"
+    with pytest.raises(SettingsError, match="must connect to its name server"):
+        node_config(tmp_path, settings | {"useTLS": "false"})
+    asks = {"tls.server.need.client.auth": "require", "tls.server.trustCertPath": "ca.pem"}
+    with pytest.raises(SettingsError, match="tlsClientCertPath"):
+        node_config(tmp_path, settings | asks)
+    shown = {"tls.client.certPath": "c.pem", "tls.client.keyPath": "c.key"}
+    assert node_config(tmp_path, settings | asks | shown).broker.client_tls.cert_path == "c.pem"

@@ -35,6 +35,7 @@ from cometmq.broker.topics import TopicService
 from cometmq.broker.transactions import TransactionService
 from cometmq.net.client import Remoting
 from cometmq.net.eventloop import Watchdog
+from cometmq.net.outgoing import ClientTls
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.tls import server_tls
@@ -124,6 +125,11 @@ class Broker:
         ha_listener = self.addresses.reserve_ha()
         if ha_listener is not None:
             push(ha_listener.close)
+        # Files that cannot be used are an error before a long recovery, not after it.
+        self.tls = server_tls(self.config.tls)
+        self._connect = self.config.connect_options()
+        if self._connect.tls is not None or self.config.ha_tls_enable:
+            ClientTls(self.config.client_tls).load()
         self.store = open_store(self._store_config, self.clock, self._files)
         push(self.store.close)
         if is_slave:
@@ -152,7 +158,7 @@ class Broker:
             await self.repeats.recover()
         await self.store.start(self._tasks)
         self._start_background()
-        await self.replication.start(ha_listener)
+        await self.replication.start(ha_listener, self.tls if self.config.ha_tls_enable else None)
         push_async(self.replication.close)
         push_async(self.server.close)
         for listener in listeners:
@@ -212,7 +218,7 @@ class Broker:
         store.flusher.watch(self.watchdog.watched)
         path = os.path.join(self._store_config.store_path_root_dir, "config")
         directory = TableDirectory(path, clock, tasks, self._files)
-        self.remoting = Remoting(clock=clock, tasks=tasks)
+        self.remoting = Remoting(clock=clock, tasks=tasks, options=self._connect)
         self.topics = TopicService(directory, config, self.remoting)
         topics = self.topics.table
         self.consumers = consumers = ConsumerService(directory, config, topics, store)
@@ -253,7 +259,6 @@ class Broker:
             master=self.replication.part.where,
         )
         self.lookout = busy_poll(context)
-        self.tls = server_tls(self.config.tls)
         self.server = Server(
             self.router,
             clock=self.clock,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, changed_fields, normalise, reject_unknown
-from cometmq.net.tls import ClientAuth, TlsFields, TlsMode
+from cometmq.core.settings import SECRET, build, changed_fields, normalise, reject_unknown
+from cometmq.net.outgoing import OutgoingFields
+from cometmq.net.tls import ClientAuth, TlsMode
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
@@ -47,7 +48,7 @@ class HaRejoin(Enum):
 
 
 @dataclass(slots=True)
-class BrokerConfig(TlsFields):
+class BrokerConfig(OutgoingFields):
     """Settings of one broker, built from text by core/settings.py.
 
     ``bind_address`` is the address to listen on, ``broker_ip1`` the one that clients connect to.
@@ -134,6 +135,16 @@ class BrokerConfig(TlsFields):
     tls_server_key_path: str = ""
     tls_server_trust_cert_path: str = ""
     tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
+    use_tls: bool | None = None
+    tls_enable: bool | None = None
+    tls_client_trust_cert_path: str = ""
+    tls_client_cert_path: str = ""
+    tls_client_key_path: str = ""
+    tls_client_key_password: str = field(default="", repr=False, metadata=SECRET)
+    tls_client_auth_server: bool = True
+    tls_client_check_host_name: bool = True
+    credentials_path: str = ""
+    ha_tls_enable: bool = False
     drop_repeated_ids_topics: str = ""
     drop_repeated_ids_window_minutes: int = 60
     drop_repeated_ids_max: int = 2_000_000
@@ -169,6 +180,12 @@ class BrokerConfig(TlsFields):
         if not 1 <= self.ha_transfer_batch_size <= TRANSFER_BATCH_MAX_BYTES:
             limit = TRANSFER_BATCH_MAX_BYTES
             raise SettingsError("haTransferBatchSize", f"it must be from 1 to {limit} bytes")
+        if self.ha_tls_enable and self.tls_server_mode is TlsMode.DISABLED:
+            raise SettingsError(
+                "haTlsEnable",
+                "it needs tlsServerMode and the certificate of this broker, which is or may become "
+                "a master",
+            )
         if self.in_sync_replicas < 1:
             raise SettingsError("inSyncReplicas", "it must be at least 1: the master counts as one")
         if min(self.max_ha_transfer_byte_in_second, self.slave_timeout) < 0:
@@ -287,10 +304,8 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "filterServerNums": ("0",),
     "messageStorePlugIn": ("",),
     "readOnlyCommitLogStorePaths": ("",),
-    "useTLS": ("false",),
 }
 _REASONS: Final[Mapping[str, str]] = {
-    "useTLS": "; for clients with TLS set tls.server.mode (docs/how-to/tls.md)",
     "enableConsumeQueueExt": "; filters are evaluated on the message itself, without these files",
 }
 

@@ -17,7 +17,7 @@ from cometmq.broker import config as broker_config
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import build, normalise, reject_unknown, to_properties
 from cometmq.namesrv.config import NamesrvConfig
-from cometmq.net.tls import TlsMode
+from cometmq.net.tls import ClientAuth, TlsMode
 from cometmq.store.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -101,11 +101,15 @@ def node_config(
 
 def _tls(broker: broker_config.BrokerConfig) -> dict[str, str]:
     """Return the TLS settings of the name server, which are the broker's. Raises SettingsError."""
-    if broker.tls_server_mode is TlsMode.ENFORCING:
+    is_enforcing = broker.tls_server_mode is TlsMode.ENFORCING
+    if is_enforcing and not broker.connects_with_tls:
+        raise SettingsError("useTLS", "the broker of a node must connect to its name server")
+    asks = broker.tls_server_need_client_auth is ClientAuth.REQUIRE
+    if asks and broker.connects_with_tls and not broker.tls_client_cert_path:
         raise SettingsError(
-            "tlsServerMode",
-            "the broker of a node registers with its name server without TLS: use permissive, or "
-            "start the two apart",
+            "tlsClientCertPath",
+            "the broker of a node shows it to its name server: tlsServerNeedClientAuth=require "
+            "holds for both",
         )
     return {key: text for key, text in to_properties(broker).items() if key.startswith("tlsServer")}
 

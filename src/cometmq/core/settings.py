@@ -14,7 +14,7 @@ import enum
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cometmq.core.errors import SettingsError
 
@@ -28,6 +28,10 @@ _NUMBER_MAX_CHARACTERS = 40
 _NUMBER_BOUND = 2**63
 #: Characters of a key or value that an error shows, and of a key that is compared with known ones.
 _SHOWN_CHARACTERS = 80
+
+#: Metadata of a field whose value is not shown.
+SECRET: Final = types.MappingProxyType({"secret": True})
+_HIDDEN: Final = "******"
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -106,11 +110,13 @@ def reject_unknown(
 
 
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
-    """Return every field as text, under RocketMQ's spelling (camel case)."""
-    return {
-        to_wire_name(field.name): _render(getattr(settings, field.name))
-        for field in dataclasses.fields(settings)
-    }
+    """Return every field as text, under RocketMQ's spelling (camel case); secrets as ``******``."""
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(settings):
+        text = _render(getattr(settings, field.name))
+        is_secret = "secret" in field.metadata
+        found[to_wire_name(field.name)] = _HIDDEN if is_secret and text else text
+    return found
 
 
 def to_wire_name(name: str) -> str:

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.net.tls import file_times
+from cometmq.net.tls import TlsFields, TlsMode, file_times
 from cometmq.protocol.acl import Credentials
 
 if TYPE_CHECKING:
@@ -73,6 +73,51 @@ class ConnectOptions:
     idle_timeout_ms: int = 120_000
     silence_timeout_ms: int = 10_000
     max_in_flight: int = 16_384
+
+
+class OutgoingFields(TlsFields):
+    """Fields of a server's configuration that say how it connects to other servers."""
+
+    __slots__ = ()
+
+    use_tls: bool | None
+    tls_enable: bool | None
+    tls_client_trust_cert_path: str
+    tls_client_cert_path: str
+    tls_client_key_path: str
+    tls_client_key_password: str
+    tls_client_auth_server: bool
+    tls_client_check_host_name: bool
+    credentials_path: str
+
+    @property
+    def client_tls(self) -> TlsOptions:
+        """TLS options of outgoing connections, whether or not TLS is on."""
+        return TlsOptions(
+            ca_path=self.tls_client_trust_cert_path,
+            cert_path=self.tls_client_cert_path,
+            key_path=self.tls_client_key_path,
+            key_password=self.tls_client_key_password,
+            verify=self.tls_client_auth_server,
+            check_host_name=self.tls_client_check_host_name,
+            own_cert_path=self.tls_server_cert_path,
+        )
+
+    @property
+    def connects_with_tls(self) -> bool:
+        """True if outgoing connections have TLS: as set, otherwise in the mode ``enforcing``."""
+        for chosen in (self.use_tls, self.tls_enable):
+            if chosen is not None:
+                return chosen
+        return self.tls_server_mode is TlsMode.ENFORCING
+
+    def connect_options(self) -> ConnectOptions:
+        """Return how connections are made. Reads the credentials; raises SettingsError."""
+        path = self.credentials_path
+        return ConnectOptions(
+            tls=self.client_tls if self.connects_with_tls else None,
+            credentials=read_credentials(path) if path else None,
+        )
 
 
 class ClientTls:

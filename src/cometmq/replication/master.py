@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
+    from cometmq.net.tls import ServerTls
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _TICK_MS: Final = 1_000
 #: Limit of unsent bytes in a connection; above it, sending of the log pauses.
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
+_HANDSHAKE_TIMEOUT_S: Final = 10
 _ANY: Final = Bounds(0, 0)
 _BURST_MS: Final = 100
 #: Lag, in bytes, from which on a slave does not count as near enough to wait for (upstream:
@@ -217,11 +219,15 @@ class Master:
         self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
 
-    async def start(self, listener: socket.socket) -> None:
-        """Accept connections on a bound socket."""
+    async def start(self, listener: socket.socket, tls: ServerTls | None = None) -> None:
+        """Accept connections on a bound socket; with ``tls`` no others than those with TLS."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Slave(self), sock=listener, backlog=_BACKLOG
+            lambda: _Slave(self),
+            sock=listener,
+            backlog=_BACKLOG,
+            ssl=None if tls is None else tls.lasting_context(),
+            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_TIMEOUT_S,
         )
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 

@@ -23,11 +23,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from cometmq.core.errors import CometError, StoreError
+from cometmq.core.errors import CometError, SettingsError, StoreError
 from cometmq.replication.transfer import BadPeer, MasterLink
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.net.outgoing import ClientTls
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.replica import Replica
 
@@ -144,7 +145,8 @@ class Unwelcome(CometError):
         self.master = master
         super().__init__(
             f"master {master} refuses the connections of this slave: its log may be empty, or may "
-            "not continue the log of this slave; the master logs the reason (slave_refused)"
+            "not continue the log of this slave; the master logs the reason (slave_refused), "
+            "unless haTlsEnable differs between the two"
         )
 
 
@@ -152,7 +154,8 @@ class Slave:
     """Copies a master's log into a store.
 
     ``master`` returns the address to connect to, "" while it is unknown. ``on_change`` is called
-    when :attr:`is_connected` changes, ``on_differ`` when the logs differ.
+    when :attr:`is_connected` changes, ``on_differ`` when the logs differ. ``tls`` is for a master
+    that accepts only connections with TLS.
     """
 
     def __init__(
@@ -164,7 +167,9 @@ class Slave:
         master: Callable[[], str],
         whole_history: bool = False,
         on_differ: Callable[[LogsDiffer], None] = lambda problem: None,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._whole_history = whole_history
         self.store = store
         self.replica = replica
@@ -212,13 +217,16 @@ class Slave:
     async def _follow(self, address: str, overlap: Overlap) -> bool:
         """Copy until the connection ends; return True if an earlier offset is worth a try."""
         host, _, port = address.rpartition(":")
+        host, tls = host.strip("[]"), self._tls
         loop = asyncio.get_running_loop()
         connection = _Connection(self, address, overlap)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await loop.create_connection(lambda: connection, host.strip("[]"), int(port))
-        except (OSError, TimeoutError) as error:
-            log.warning("master_unreachable address=%s reason=%r", address, str(error))
+                context = None if tls is None else await tls.context(host)
+                await loop.create_connection(lambda: connection, host, int(port), ssl=context)
+        except (OSError, TimeoutError, SettingsError) as error:
+            reason = str(error) if tls is None else tls.explain(error, host)
+            log.warning("master_unreachable address=%s reason=%r", address, reason)
             return False
         self._connection = connection
         try:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cometmq.broker.topics.registration import Registration
     from cometmq.net.client import Remoting
     from cometmq.net.router import Handler
+    from cometmq.net.tls import ServerTls
 
 __all__ = ["Addresses", "Rejoin", "ReplicationService", "as_slave", "forget_notes"]
 
@@ -82,14 +83,14 @@ class ReplicationService:
         """Return the handlers by request code."""
         return handlers_of((self._promotion, self._takeover))
 
-    async def start(self, listener: socket.socket | None) -> None:
+    async def start(self, listener: socket.socket | None, tls: ServerTls | None) -> None:
         """Begin the part of a master, which gets its slaves' connections from ``listener``, or that
-        of a slave."""
+        of a slave. With ``tls`` connections between the two have TLS."""
         if not self._context.config.is_slave:
             self._context.tasks.keep(
                 self.rivals.run_forever, name="look for other masters", clock=self._context.clock
             )
-        await self.part.start(listener)
+        await self.part.start(listener, tls)
 
     async def close(self) -> None:
         """End the part; the tasks end with the broker's."""

@@ -44,6 +44,7 @@ from cometmq.broker.config import BrokerRole, HaRejoin
 from cometmq.broker.scheduled.timers.snapshot import STATE_FILE
 from cometmq.broker.topics.table import UNLISTED
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
+from cometmq.net.outgoing import ClientTls
 from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from cometmq.net.client import Remoting
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.tls import ServerTls
     from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.headers import Header
     from cometmq.replication.slave import LogsDiffer
@@ -367,12 +369,12 @@ class MasterPart:
         """Return False: a master has no master to be connected to."""
         return False
 
-    async def start(self, listener: socket.socket | None) -> None:
+    async def start(self, listener: socket.socket | None, tls: ServerTls | None) -> None:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             self._appender.wait_for_slaves(self.master, self._config.slave_timeout)
-        await self.master.start(listener)
+        await self.master.start(listener, tls)
 
     async def close(self) -> None:
         """Disconnect the slaves."""
@@ -417,11 +419,12 @@ class SlavePart:
             master=lambda: self.ha_address,
             whole_history=config.ha_whole_history,
             on_differ=self._differs,
+            tls=ClientTls(config.client_tls) if config.ha_tls_enable else None,
         )
         self.slave.on_change.append(tables.soon)
         self._rejoin = rejoin
 
-    async def start(self, _listener: socket.socket | None) -> None:
+    async def start(self, _listener: socket.socket | None, _tls: ServerTls | None) -> None:
         """Follow the master from now on."""
         self._tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
         self._tasks.keep(self._copy_tables, name="copy the tables", clock=self._clock)

@@ -1,0 +1,97 @@
+"""A cluster in which everything is encrypted, certified on both sides, and signed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
+from cometmq.message.model import Message
+from cometmq.net.outgoing import TlsOptions
+from cometmq.testing.cluster import ProcessCluster
+from tests.cluster.load import Load, names, until
+from tests.cluster.logs import assert_same_logs, log_end
+from tests.cluster.secured import ADMIN, SELLER, WRONG, make_files
+from tests.cluster.servers import BrokerProcess, NamesrvProcess
+
+TOPIC = "pairs"
+
+
+async def test_a_master_and_its_slave(tmp_path: Path) -> None:
+    """Registration, tables, the log and clients: with certificates of both sides and accounts."""
+    files = make_files(tmp_path / "files")
+    accounts = {"aclEnable": "true", "rocketmqHome": str(files.folder)}
+    with ExitStack() as stack:
+        namesrv = NamesrvProcess(tmp_path, **{**_own(files.mutual), **accounts})
+        namesrv.start()
+        stack.callback(namesrv.kill)
+        settings = {**files.mutual, **files.accounts, "haTlsEnable": "true"}
+        brokers = [
+            BrokerProcess(tmp_path, namesrv.namesrv, number=number, settings=settings)
+            for number in (0, 1)
+        ]
+        for broker in brokers:
+            broker.start()
+            stack.callback(broker.kill)
+        master, slave = brokers
+        async with Client(namesrv.namesrv, tls=files.options, credentials=ADMIN) as client:
+            admin = Admin(client.session)
+            await admin.create_topic(TOPIC, queues=4)
+            load = Load(TOPIC)
+            await load.send(client, 1_000)
+            assert load.failures == []
+            assert load.acked <= set(await names(client, TOPIC))
+            await until(lambda: log_end(master.store) == log_end(slave.store) > 0, "a copy")
+            assert assert_same_logs(master.store, slave.store) > 0
+            config = slave.store / "config" / "topics.json"
+            await until(lambda: config.exists() and TOPIC in config.read_text(), "its topics")
+        async with Client(namesrv.namesrv, tls=files.options, credentials=SELLER) as client:
+            await client.send(Message(TOPIC, b"sold"))
+            with pytest.raises(BrokerRefused, match=f"topic:{TOPIC}"):
+                await client.puller.pull(
+                    (await client.queues(TOPIC))[0], 0, group="CID_RMQ_SYS_TEST"
+                )
+
+
+def _own(settings: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in settings.items() if ".server." in key}
+
+
+@pytest.mark.parametrize("home", ["mutual", "server"])
+async def test_a_node_that_serves_tls_only(tmp_path: Path, home: str) -> None:
+    """Its broker registers with its name server, whose certificate is its own; errors say why."""
+    files = make_files(tmp_path / "files")
+    settings = files.mutual if home == "mutual" else files.server
+    with ProcessCluster(tmp_path, **settings, **files.accounts) as node:
+        async with Client(node.namesrv, tls=files.options, credentials=ADMIN) as client:
+            admin = Admin(client.session)
+            await admin.create_topic(TOPIC, queues=1)
+            await client.send(Message(TOPIC, b"sent"))
+            assert (await client.send_batch([Message(TOPIC, b"a"), Message(TOPIC, b"b")]))[0]
+            await client.send_oneway(Message(TOPIC, b"one way"))
+            async with asyncio.timeout(20):
+                subscription = client.subscribe(TOPIC, group="readers", start="first")
+                bodies = set()
+                async for message in subscription:
+                    message.ack()
+                    bodies.add(message.body)
+                    if len(bodies) == 4:
+                        break
+            assert bodies == {b"sent", b"a", b"b", b"one way"}
+        async with Client(node.namesrv, tls=files.options, credentials=WRONG) as client:
+            with pytest.raises(BrokerRefused) as refused:
+                await client.send(Message(TOPIC, b"forged"))
+            assert "Check signature failed for accessKey=admin-key" in str(refused.value)
+            assert "compare the credentials" in str(refused.value)
+        other = TlsOptions(files.path("other.pem"))
+        async with Client(node.namesrv, tls=other, credentials=ADMIN) as client:
+            with pytest.raises((NotConnected, RouteNotFound), match="not signed by an authority"):
+                await client.send(Message(TOPIC, b"astray"))
+        async with Client(node.namesrv) as client:
+            with pytest.raises((NotConnected, RouteNotFound), match="it may serve only TLS"):
+                await client.send(Message(TOPIC, b"plain"))
