@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,14 +20,17 @@ from cometmq.admin.messages import (
     at_offset,
     at_time,
 )
+from cometmq.admin.servers import Account, Servers
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import NotFound
 from cometmq.message.model import Message, StoredMessage
 from cometmq.protocol.bodies import SubscriptionGroupConfig
+from cometmq.testing.cluster import ProcessCluster
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
-from tests.compat.conftest import Target
+from tests.compat import anchor
+from tests.compat.conftest import SharedPeers, Target
 
 pytestmark = pytest.mark.runs("cometmq", "java")
 
@@ -200,3 +204,91 @@ async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None
     await client.session.introduce(producers)
     assert await groups.producers(producers)
     assert producers in await groups.all_producers()
+
+
+async def test_settings_and_tables_of_servers(client: Client, admin: Admin, target: Target) -> None:
+    servers = Servers(admin)
+    (shown,) = await servers.broker_settings(target.broker_name)
+    before = shown.values["maxMessageSize"]
+    for value in (str(int(before) - 1), before):
+        (done,) = await servers.update_brokers({"maxMessageSize": value})
+        assert done.error is None
+        (after,) = await servers.broker_settings(target.broker)
+        assert after.values["maxMessageSize"] == value
+    with pytest.raises(NotFound, match="setting 'noSuch'"):
+        await servers.update_brokers({"noSuch": "1"})
+    for value in ("true", "false"):
+        (done,) = await servers.update_name_servers({"orderMessageEnable": value})
+        assert done.error is None
+        (shown,) = await servers.name_server_settings()
+        assert shown.values["orderMessageEnable"] == value
+    namespace = fresh_name("namespace")
+    assert await servers.kv_table(namespace) == {}
+    with pytest.raises(NotFound):
+        await servers.kv_value(namespace, "k")
+    await servers.put_kv(namespace, "k", "v")
+    assert await servers.kv_value(namespace, "k") == "v"
+    await servers.delete_kv(namespace, "k")
+    assert await servers.kv_table(namespace) == {}
+
+
+async def test_topics_and_clean_ups(client: Client, admin: Admin, target: Target) -> None:
+    servers = Servers(admin)
+    topic, group = await fresh_topic(client, 1), fresh_name("g")
+    assert topic in await servers.topics_of_cluster(target.cluster_name)
+    assert await servers.clusters_of(topic) == [target.cluster_name]
+    (done,) = await servers.set_topic_perm(topic, 4, target.broker_name)
+    assert done.error is None
+    assert (await servers.topic_configs(target.broker_name)).topic_config_table[topic].perm == 4
+    await servers.set_topic_perm(topic, 6)
+    for call in (servers.delete_expired_queues(), servers.delete_expired_log()):
+        assert [each.error for each in await call] == [None]
+    (told,) = await servers.stop_writes(target.broker_name)
+    assert told.topics > 0
+    (told,) = await servers.allow_writes(target.broker_name)
+    assert told.topics > 0
+    sent = await client.send(topic, b"")
+    await admin.update_group(SubscriptionGroupConfig(group))
+    await admin.commit_group_offsets(group, {sent.queue: 0})
+    assert group in {each.group for each in await servers.consumption(target.broker_name)}
+
+
+@pytest.fixture(params=["cometmq", "java"])
+def guarded(request: pytest.FixtureRequest, peers: SharedPeers, tmp_path: Path) -> Iterator[Target]:
+    """A cluster of its own with access control, which knows this machine."""
+    peers.stop_java()
+    rules = tmp_path / "conf" / "plain_acl.yml"
+    rules.parent.mkdir()
+    rules.write_text("globalWhiteRemoteAddresses:\n- 127.0.0.*\naccounts: []\n")
+    if request.param == "java":
+        java = anchor.JavaCluster(anchor.fetch_jars(), tmp_path, {"aclEnable": "true"})
+        with java.until_killed():
+            yield Target("java", java.namesrv, java.broker, "broker-a")
+    else:
+        with ProcessCluster(tmp_path, aclEnable=True, rocketmqHome=str(tmp_path)) as ours:
+            yield Target("cometmq", ours.namesrv, ours.broker, "broker-a")
+
+
+async def test_accounts(guarded: Target) -> None:
+    async with Client(guarded.namesrv) as client:
+        servers = Servers(Admin(client.session))
+        perms = ("t=PUB", "u=SUB")
+        account = Account("some-key", "very-secret", None, False, "DENY", "SUB", perms, ("g=SUB",))
+        (done,) = await servers.put_account(account)
+        assert done.error is None
+        (shown,) = await servers.accounts()
+        (found,) = [each for each in shown.accounts if each.access_key == "some-key"]
+        assert (found.admin, found.topic_perms, found.group_perms) == (False, perms, ("g=SUB",))
+        assert "very-secret" not in repr(found)
+        (version,) = await servers.acl_versions()
+        (done,) = await servers.set_white_list(["127.0.0.*", "10.0.0.1"])
+        assert done.error is None
+        async with asyncio.timeout(30):
+            while (await servers.accounts())[0].white_list != ("127.0.0.*", "10.0.0.1"):
+                pass
+        (later,) = await servers.acl_versions()
+        assert later.files != version.files
+        (done,) = await servers.delete_account("some-key")
+        assert done.error is None
+        (shown,) = await servers.accounts()
+        assert "some-key" not in {each.access_key for each in shown.accounts}

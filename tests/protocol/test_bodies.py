@@ -85,6 +85,7 @@ EXAMPLES: list[b.Body] = [
     b.TopicStatsRead({"{}": b.TopicOffset(0, 1, 2)}),
     b.ConsumeStatsRead({"{}": b.ConsumeOffset(3, 2, 1)}, 0.5),
     b.BrokerConsumeStats("h:1", [], 5),
+    b.BrokerConsumeStatsRead([{"g": [b.ConsumeStatsRead({}, 0.5)]}], 5),
     b.ClientStatusRead({"{}": 1}),
     b.QueueTimeSpan(b.QueueKey("t", "a", 0), 1, 2, 3, 4),
     b.ConsumeTimeSpans([b.QueueTimeSpan(b.QueueKey("t", "a", 0), 1, 2, 3, 4)]),

@@ -404,6 +404,13 @@ class ConsumeStatsRead(Body, frozen=True):
     consume_tps: float = 0.0
 
 
+class BrokerConsumeStatsRead(Body, frozen=True):
+    """:class:`BrokerConsumeStats` as a client parses it."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStatsRead]]] = field(default_factory=list)
+    total_diff: Int64 = 0
+
+
 def queue_table(table: Mapping[str, T]) -> dict[QueueKey, T]:
     """Return a parsed table by queue. Raises BadRequest for a key that is not a queue."""
     return {parse_json(key.encode(), QueueKey): value for key, value in table.items()}
