@@ -1,14 +1,14 @@
 """Settings of a broker from RocketMQ's property files."""
 
-from pathlib import Path
-
 import pytest
 
-from cometmq.broker import config as broker_config
 from cometmq.broker.config import LIVE, BrokerConfig, advertising_problem, change, load, resolve
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, normalise, to_properties
+from cometmq.core.javakeys import JAVA_KEYS, JavaKey
+from cometmq.core.settings import build, declarations, known_keys, normalise, to_properties
+from cometmq.namesrv.config import NamesrvConfig
 from cometmq.store.config import FlushDiskType, StoreConfig
+from scripts.settings_page import PAGE, replace_tables
 
 
 def test_a_rocketmq_property_file_is_understood() -> None:
@@ -23,6 +23,7 @@ def test_a_rocketmq_property_file_is_understood() -> None:
             "brokerRole": "ASYNC_MASTER",
             "maxMessageSize": "1024",
             "sendMessageThreadPoolNums": "16",
+            "abortFile": "/data/abort",
             "transientStorePoolEnable": "true",
             "enableConsumeQueueExt": "false",
         }
@@ -33,7 +34,8 @@ def test_a_rocketmq_property_file_is_understood() -> None:
     assert broker.max_message_size == store.max_message_size == 1024
     assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert notices == [
-        "setting sendMessageThreadPoolNums has no effect in CometMQ and is ignored",
+        "these settings have no effect in CometMQ and are ignored: sendMessageThreadPoolNums, "
+        "abortFile (docs/settings.md says why)",
         "setting transientStorePoolEnable has no effect with flushDiskType=SYNC_FLUSH or "
         "brokerRole=SLAVE and is ignored",
     ]
@@ -57,15 +59,15 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
     [
         ("brokrName", "a", "did you mean 'brokerName'"),
         ("brokerRole", "SLAVE", "1 or more for a slave"),
-        ("enableLmq", "true", "not supported yet"),
-        ("enableConsumeQueueExt", "true", "only 'false'; filters are evaluated on the message"),
+        ("enableLmq", "true", "not supported: light queues"),
+        ("enableConsumeQueueExt", "true", "filters are evaluated on the message"),
         ("brokerId", "1", "must be 0 for a master"),
-        ("haTransferBatchSize", "0", "from 1 to 2097152"),
-        ("inSyncReplicas", "0", "the master counts as one"),
-        ("maxHaTransferByteInSecond", "-1", "must not be negative"),
+        ("haTransferBatchSize", "0", "from 1 to 2097152 bytes, not 0"),
+        ("inSyncReplicas", "0", "at least 1, not 0"),
+        ("maxHaTransferByteInSecond", "-1", "at least 0 bytes, not -1"),
         ("haMasterAddress", "somewhere", "host:port"),
-        ("listenPort", "70000", "not a port"),
-        ("defaultTopicQueueNums", "0", "at least one"),
+        ("listenPort", "70000", "from 0 to 65535"),
+        ("defaultTopicQueueNums", "0", "at least 1"),
         ("brokerName", "", "must have a name"),
         ("lookoutMicros", "-1", "from 0 to 1000"),
         ("lookoutMicros", "1001", "from 0 to 1000"),
@@ -144,7 +146,7 @@ def test_settings_change_all_or_none(values: dict[str, str]) -> None:
 
 
 def test_live_names_are_fields() -> None:
-    assert set(BrokerConfig.__slots__) >= LIVE
+    assert set(declarations(BrokerConfig)) >= LIVE
 
 
 def test_settings_survive_the_round_trip_through_text() -> None:
@@ -154,26 +156,37 @@ def test_settings_survive_the_round_trip_through_text() -> None:
     assert build(BrokerConfig, text)[0] == config
 
 
-def documented(title: str) -> list[list[str]]:
-    """The cells of a table of the settings page."""
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
-    lines = page.split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
-    return [
-        [cell.strip().strip("`") for cell in line.strip("| ").split(" |")]
-        for line in lines
-        if line.startswith("| `")
-    ]
+def test_the_settings_page_is_as_declared() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert replace_tables(page) == page, "run python -m scripts.settings_page"
+    assert all(f"| `{key}` |" in page for key in (*known_keys(BrokerConfig), "abortFile"))
 
 
-def test_the_settings_page_tells_all_keys_and_defaults() -> None:
-    for title, config in (("Broker", BrokerConfig()), ("Store", StoreConfig())):
-        found = {row[0]: row[1] for row in documented(title)}
-        assert found == to_properties(config)
-    live = {normalise(row[0]) for row in documented("Broker") if row[2] == "live"}
-    assert live == {normalise(name) for name in LIVE}
+@pytest.mark.parametrize("cls", [BrokerConfig, StoreConfig, NamesrvConfig])
+def test_every_setting_has_a_meaning(cls: type[BrokerConfig]) -> None:
+    assert [name for name, declared in declarations(cls).items() if not declared.meaning] == []
+
+
+def test_all_problems_are_reported_together() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"brokrName": "a", "listenPort": "70000", "enableLmq": "true", "maxMessageSize": "x"})
+    found = [error.key for error in (caught.value, *caught.value.more)]
+    assert sorted(found) == ["brokrName", "enableLmq", "listenPort", "maxMessageSize"]
+    assert len(str(caught.value).splitlines()) == 4
 
 
 def test_no_ignored_key_is_one_that_works() -> None:
-    known = {normalise(name) for name in BrokerConfig.__slots__}
-    ignored = {normalise(key) for key in broker_config._IGNORED.split()}
-    assert not known & ignored
+    known = {
+        normalise(key)
+        for cls in (BrokerConfig, StoreConfig, NamesrvConfig)
+        for key in known_keys(cls)
+    }
+    assert not known & set(JAVA_KEYS)
+
+
+@pytest.mark.parametrize("key", [key for key in JAVA_KEYS.values() if key.accepted])
+def test_a_value_that_asks_for_nothing_is_no_matter(key: JavaKey) -> None:
+    for value in key.accepted:
+        assert load({key.name: value})[2] == []
+    with pytest.raises(SettingsError, match="not supported"):
+        load({key.name: "true"})

@@ -7,7 +7,6 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.cli.node import (
     join_address,
-    namesrv_config,
     node_config,
     running_namesrv,
     running_node,
@@ -16,6 +15,7 @@ from cometmq.cli.node import (
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
+from cometmq.namesrv.config import load
 from cometmq.testing.cluster import cluster_settings
 
 
@@ -51,7 +51,7 @@ def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="flushDiskType"):
         node_config(tmp_path, {"flushDiskTyp": "SYNC_FLUSH"})
     with pytest.raises(SettingsError):
-        namesrv_config({"brokerName": "a"})
+        load({"brokerName": "a"})
 
 
 def test_the_node_s_own_name_server_comes_first(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_an_ipv6_address_gets_brackets() -> None:
 
 
 async def test_a_name_server_gives_its_port(tmp_path: Path) -> None:
-    config = namesrv_config({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")})
+    config, _ = load({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")})
     async with running_namesrv(config, SystemClock()) as address:
         host, _, port = address.rpartition(":")
         assert host == "127.0.0.1"

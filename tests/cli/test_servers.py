@@ -6,28 +6,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli import servers
-from cometmq.core.errors import SettingsError
+from cometmq.cli.configuration import Given
 
 
 def parsed(*words: str) -> argparse.Namespace:
     return servers.build_parser().parse_args(words)
-
-
-def test_settings_are_key_value_words() -> None:
-    assert servers.parse_settings(["a=1", "b = x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
-
-
-@pytest.mark.parametrize("word", ["a", "=1", " =1", ""])
-def test_a_word_that_is_no_setting_is_refused(word: str) -> None:
-    with pytest.raises(SettingsError, match="key=value"):
-        servers.parse_settings([word])
-
-
-def test_set_wins_over_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "broker.conf"
-    path.write_text("# a comment\nbrokerName = broker-x\nlistenPort=1234\n", encoding="utf-8")
-    options = parsed("broker", "-c", str(path), "--set", "listenPort=4321")
-    assert servers.read_settings(options) == {"brokerName": "broker-x", "listenPort": "4321"}
 
 
 @pytest.mark.parametrize("text", ["-1", "65536", "x", "", "1.5"])
@@ -61,8 +44,41 @@ def test_a_bad_setting_is_one_clear_line(
 
 def test_options_win_over_settings_in_any_spelling() -> None:
     options = parsed("namesrv", "-p", "0", "--set", "listen_port=9", "--bind", "127.0.0.2")
-    found = servers._with_options(options, listenPort=options.port)
-    assert found == {"listenPort": "0", "bindAddress": "127.0.0.2"}
+    given = Given()
+    servers.gather(given, options)
+    assert given.values == {"listenPort": "0", "bindAddress": "127.0.0.2"}
+    assert given.source("listen.port") == "--port"
+
+
+def test_every_problem_of_a_file_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokrName=a\n\nmaxMessageSize=4M\n", encoding="utf-8")
+    words = ["broker", "-c", str(path), "--set", "flushDiskTyp=ASYNC_FLUSH"]
+    assert servers.main(words) == 2
+    first, second, third = sorted(capsys.readouterr().err.splitlines())
+    assert first == (
+        "cometmq broker: --set: setting 'flushDiskTyp': no such setting; did you mean "
+        "'flushDiskType'?"
+    )
+    assert second.startswith(f"cometmq broker: {path}:1: setting 'brokrName'")
+    assert third.startswith(f"cometmq broker: {path}:3: setting 'maxMessageSize': '4M'")
+
+
+def test_a_broker_reads_rocketmq_s_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.9:9")
+    monkeypatch.setenv("ROCKETMQ_HOME", "")
+    given = Given()
+    servers.gather(given, parsed("broker"))
+    assert given.values == {"namesrvAddr": "127.0.0.9:9"}
+    assert given.source("namesrvAddr") == "environment NAMESRV_ADDR"
+    given = Given()
+    servers.gather(given, parsed("broker", "-n", "a:1"))
+    assert given.values == {"namesrvAddr": "a:1"}
+    given = Given()
+    servers.gather(given, parsed("start"))
+    assert given.values == {}
 
 
 def test_a_command_is_needed() -> None:

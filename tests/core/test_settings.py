@@ -166,3 +166,86 @@ def test_a_long_unknown_key_is_refused_in_a_line() -> None:
     with processor_time_within(0.5), pytest.raises(SettingsError) as caught:
         settings.reject_unknown({"x" * 1_000_000: "1"}, (), (Store,))
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("listnPort", ["listenPort"]),
+        ("LISTENPROT", ["listenPort"]),
+        ("listenPrt", ["listenPort"]),
+        ("portListen", ["listenPort"]),
+        ("log_commit_file_size_mapped", ["mappedFileSizeCommitLog"]),
+        ("mapedFileSizeCommitLog", ["mappedFileSizeCommitLog"]),
+        ("fileSizeCommitLog", ["mappedFileSizeCommitLog"]),
+        ("flushType", ["flushDiskType"]),
+        ("brokerIp", ["brokerIP1"]),
+        ("zzz", []),
+        ("x" * 81, []),
+    ],
+)
+def test_an_unknown_key_gets_suggestions_worth_having(key: str, near: list[str]) -> None:
+    known = [*settings.known_keys(Store), *settings.known_keys(Net)]
+    assert settings.nearest(key, known) == near
+
+
+def test_two_keys_that_are_equally_near_are_both_named() -> None:
+    assert settings.nearest("brokerIP3", ["brokerIP2", "brokerIP1", "brokerId"]) == [
+        "brokerIP1",
+        "brokerIP2",
+    ]
+
+
+def test_many_unknown_keys_are_refused_in_bounded_time() -> None:
+    known = [f"someSettingOfTheBrokerNumber{number}" for number in range(250)]
+    keys = [f"someSeting0fTheBrokerNumbr{number}x" for number in range(2_000)]
+    with processor_time_within(5):
+        found = settings.unknown_keys(keys, known)
+    assert len(found) == 2_000
+    assert "did you mean" in found[0].problem
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Declared settings."""
+
+    percent: int = settings.setting(5, "a share", unit="percent", least=1, most=99, live=True)
+    pause_ms: int = settings.setting(0, "a pause", unit="ms", least=0)
+    depth: int = settings.setting(3, "a depth", most=7)
+
+    def __post_init__(self) -> None:
+        settings.check_ranges(self)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"percent": "0"}, "it must be from 1 to 99 percent, not 0"),
+        ({"percent": "100"}, "it must be from 1 to 99 percent, not 100"),
+        ({"pauseMs": "-1"}, "it must be at least 0 ms, not -1"),
+        ({"depth": "8"}, "it must be at most 7, not 8"),
+    ],
+)
+def test_a_declared_range_is_held(values: dict[str, str], problem: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings.build(Limits, values)
+    assert caught.value.problem == problem
+    ((key, value),) = values.items()
+    with pytest.raises(SettingsError):
+        Limits(**{key.replace("Ms", "_ms"): int(value)})
+
+
+def test_all_unusable_values_are_reported() -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings.build(Limits, {"percent": "0", "depth": "x", "pause_ms": "3"})
+    assert [error.key for error in (caught.value, *caught.value.more)] == ["percent", "depth"]
+
+
+def test_live_fields_are_declared() -> None:
+    assert settings.live_fields(Limits) == {"percent"}
+    assert settings.declarations(Limits)["pause_ms"].range_text() == "at least 0 ms"
+
+
+def test_an_error_says_where_its_setting_came_from() -> None:
+    error = SettingsError("k", "bad", where="b.conf:3", more=[SettingsError("l", "worse")])
+    assert str(error).splitlines() == ["b.conf:3: setting 'k': bad", "setting 'l': worse"]

@@ -1,9 +1,8 @@
 """Settings of a broker, beside those of its store (upstream: BrokerConfig.java,
 NettyServerConfig.java).
 
-A RocketMQ property file is accepted unchanged. Keys that only tune threads, pools and garbage
-collection of the Java broker are ignored with a notice. A value that requests a feature which this
-broker does not have is an error, because ignoring it would change the broker's behaviour silently.
+A RocketMQ property file is accepted unchanged. core/javakeys.py has the keys that have no effect
+here.
 """
 
 from __future__ import annotations
@@ -11,14 +10,26 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import SECRET, build, changed_fields, normalise, reject_unknown
+from cometmq.core.javakeys import ignored_keys, ignored_notice
+from cometmq.core.settings import (
+    OURS,
+    build,
+    changed_fields,
+    check_ranges,
+    convert,
+    live_fields,
+    normalise,
+    raise_all,
+    reject_unknown,
+    setting,
+)
 from cometmq.net.outgoing import OutgoingFields
-from cometmq.net.tls import ClientAuth, TlsMode
+from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
@@ -51,146 +62,389 @@ class HaRejoin(Enum):
 class BrokerConfig(OutgoingFields):
     """Settings of one broker, built from text by core/settings.py.
 
-    ``bind_address`` is the address to listen on, ``broker_ip1`` the one that clients connect to.
-    ``remote_admin_enable`` lets other machines change topics, groups and settings.
-    ``lookout_micros`` is the time in microseconds that the event loop polls for the next request
-    before it sleeps, while requests follow each other closely; 0 disables polling.
-    ``young_queue_from_start`` is upstream's rule that a new group begins at 0 if a queue's first
-    message is still in memory, whatever policy the group has; a client may disable it for itself.
-    ``drop_repeated_ids_topics`` are topics (separated by commas, ``*`` for all user topics) in
-    which a message is not stored again if its unique key was stored within the window;
-    ``drop_repeated_ids_max`` limits the number of keys remembered (broker/dedup).
-
-    ``ha_listen_port`` 0 means ``listen_port`` + 1. A slave connects to ``ha_master_address``, or if
-    that is empty, to the master that name servers list under its name. Until
-    ``start_accept_send_request_time_stamp`` (ms since the epoch) the broker refuses sends.
-    ``taken_address`` is a former master's address, on which it listens too and under which it
-    registers. ``ha_rejoin`` decides what a slave does if the logs differ. ``in_sync_replicas`` is
-    the number of logs, its own included, that must hold a message before a SYNC_MASTER acknowledges
-    it; it waits for one slave at least. ``ha_whole_history`` sends an empty slave the whole log
-    instead of its last file alone.
-
-    All parts of a broker share one object. An administrator may change the fields in LIVE at run
-    time, so each use must read them again. The others never change.
+    All parts of a broker share one object. An administrator may change the live fields at run time,
+    so each use must read them again. The others never change.
     """
 
-    bind_address: str = LOOPBACK
-    listen_port: int = 10911
-    broker_ip1: str = LOOPBACK
-    broker_ip2: str = ""
-    broker_name: str = "broker-a"
-    broker_cluster_name: str = "DefaultCluster"
-    broker_id: int = 0
-    namesrv_addr: str = ""
-    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    ha_listen_port: int = 0
-    ha_master_address: str = ""
-    taken_address: str = ""
-    ha_transfer_batch_size: int = 256 << 10
-    ha_slave_fallbehind_max: int = 256 << 20
-    ha_whole_history: bool = True
-    ha_rejoin: HaRejoin = HaRejoin.REFUSE
-    max_ha_transfer_byte_in_second: int = 0
-    in_sync_replicas: int = 1
-    slave_timeout: int = 3_000
-    slave_read_enable: bool = True
-    broker_permission: int = 6
-    start_accept_send_request_time_stamp: int = 0
-    remote_admin_enable: bool = False
-    default_topic_queue_nums: int = 8
-    auto_create_topic_enable: bool = True
-    auto_create_subscription_group: bool = True
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
-    trace_topic_enable: bool = False
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    notify_consumer_ids_changed_enable: bool = True
-    max_message_size: int = 4 << 20
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    long_polling_enable: bool = True
-    enable_property_filter: bool = True
-    filter_data_clean_time_span: int = 24 * 3_600_000
-    max_error_rate_of_bloom_filter: int = 20
-    expect_consumer_num_use_filter: int = 32
-    young_queue_from_start: bool = True
-    store_reply_message_enable: bool = True
-    short_polling_time_mills: int = 1_000
-    region_id: str = "DefaultRegion"
-    trace_on: bool = True
-    flush_consumer_offset_interval: int = 5_000
-    flush_delay_offset_interval: int = 10_000
-    reject_transaction_message: bool = False
-    transaction_time_out: int = 6_000
-    transaction_check_interval: int = 60_000
-    transaction_check_max: int = 15
-    timer_wheel_enable: bool = True
-    timer_max_delay_sec: int = 259_200
-    recall_message_enable: bool = True
-    default_query_max_num: int = 32
-    lookout_micros: int = 150
-    acl_enable: bool = False
-    rocketmq_home: str = ""
-    tls_server_mode: TlsMode = TlsMode.DISABLED
-    tls_server_cert_path: str = ""
-    tls_server_key_path: str = ""
-    tls_server_trust_cert_path: str = ""
-    tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
-    use_tls: bool | None = None
-    tls_enable: bool | None = None
-    tls_client_trust_cert_path: str = ""
-    tls_client_cert_path: str = ""
-    tls_client_key_path: str = ""
-    tls_client_key_password: str = field(default="", repr=False, metadata=SECRET)
-    tls_client_auth_server: bool = True
-    tls_client_check_host_name: bool = True
-    credentials_path: str = ""
-    ha_tls_enable: bool = False
-    drop_repeated_ids_topics: str = ""
-    drop_repeated_ids_window_minutes: int = 60
-    drop_repeated_ids_max: int = 2_000_000
+    bind_address: str = setting(
+        LOOPBACK,
+        "address that the broker listens on; `0.0.0.0` accepts connections from other machines",
+        rocketmq=OURS,
+    )
+    listen_port: int = setting(
+        10911,
+        "port that the broker listens on; 0 picks a free one. The broker also listens on the "
+        "port two below it",
+        least=0,
+        most=65535,
+    )
+    broker_ip1: str = setting(
+        LOOPBACK,
+        "address that is advertised to clients; follows `bindAddress` unless it is set",
+        rocketmq="the address of an interface by default",
+    )
+    broker_ip2: str = setting(
+        "",
+        "address that is advertised to slaves; defaults to that for clients",
+        rocketmq="the address of an interface by default",
+    )
+    broker_name: str = setting(
+        "broker-a",
+        "the name under which clients know this broker",
+        rocketmq="the name of the host by default",
+    )
+    broker_cluster_name: str = setting(
+        "DefaultCluster",
+        "the cluster it belongs to",
+    )
+    broker_id: int = setting(
+        0,
+        "0 for the master of a broker name; its slaves have 1 and up",
+        least=0,
+    )
+    namesrv_addr: str = setting(
+        "",
+        "name servers to register with: `host:port;host:port`",
+    )
+    broker_role: BrokerRole = setting(
+        BrokerRole.ASYNC_MASTER,
+        "`ASYNC_MASTER` answers sends once they are stored here, `SYNC_MASTER` once slaves "
+        "have them too, `SLAVE` copies the master of its name",
+        see="slaves.md",
+    )
+    ha_listen_port: int = setting(
+        0,
+        "port that slaves connect to; 0 is the port after `listenPort`, or a free one if that "
+        "is taken",
+        least=0,
+        most=65535,
+        rocketmq="10912 by default",
+    )
+    ha_master_address: str = setting(
+        "",
+        "for a slave, the replication address of its master; the slave asks the name servers "
+        "unless it is set",
+    )
+    taken_address: str = setting(
+        "",
+        "`host:port` of a former master: the broker also listens on this address and registers "
+        "under it",
+        rocketmq=OURS,
+        see="how-to/move-from-java.md#with-its-address",
+    )
+    ha_transfer_batch_size: int = setting(
+        256 << 10,
+        "size of the pieces in which the log is sent to slaves",
+        unit="bytes",
+        least=1,
+        most=TRANSFER_BATCH_MAX_BYTES,
+        rocketmq="32768 by default",
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 << 20,
+        "sends do not wait for a slave whose lag is more than this many bytes",
+        unit="bytes",
+        least=0,
+    )
+    ha_whole_history: bool = setting(
+        True,
+        "whether an empty slave copies the whole log; with `false` it copies only the last "
+        "file, as in RocketMQ",
+        rocketmq=OURS,
+    )
+    ha_rejoin: HaRejoin = setting(
+        HaRejoin.REFUSE,
+        "what a slave does if its log differs from its master's: `REFUSE` copies nothing, "
+        "`TRUNCATE` cuts the slave's log where the two diverge",
+        live=True,
+        rocketmq=OURS,
+        see="slaves.md#when-logs-differ",
+    )
+    max_ha_transfer_byte_in_second: int = setting(
+        0,
+        "most bytes a second that are sent to a slave; 0 is no limit",
+        unit="bytes",
+        least=0,
+        rocketmq=OURS,
+    )
+    in_sync_replicas: int = setting(
+        1,
+        "number of logs, including the master's own, that must have a message before a "
+        "SYNC_MASTER answers; 1 counts as 2",
+        least=1,
+        rocketmq=OURS,
+    )
+    slave_timeout: int = setting(
+        3_000,
+        "how long an answer waits for slaves",
+        unit="ms",
+        least=0,
+        live=True,
+    )
+    slave_read_enable: bool = setting(
+        True,
+        "whether consumers with a large lag are redirected to a slave, and a slave serves "
+        "them; with `false` a slave serves consumers only while its "
+        "master is gone",
+        live=True,
+        rocketmq="false by default",
+    )
+    broker_permission: int = setting(
+        6,
+        "6 reads and writes, 4 only reads, 2 only writes",
+        least=0,
+        most=7,
+        live=True,
+    )
+    start_accept_send_request_time_stamp: int = setting(
+        0,
+        "time since the epoch before which the broker refuses sends; it still accepts "
+        "pulls, offsets, retries and ends of transactions",
+        unit="ms",
+        least=0,
+        live=True,
+    )
+    remote_admin_enable: bool = setting(
+        False,
+        "whether other machines may change topics, groups and settings",
+        rocketmq=OURS,
+    )
+    default_topic_queue_nums: int = setting(
+        8,
+        "number of queues of `TBW102`, the template for topics that are created automatically",
+        least=1,
+        live=True,
+    )
+    auto_create_topic_enable: bool = setting(
+        True,
+        "whether a send creates a missing topic",
+        live=True,
+    )
+    auto_create_subscription_group: bool = setting(
+        True,
+        "whether a consumer creates its group if it is missing",
+        live=True,
+    )
+    cluster_topic_enable: bool = setting(
+        True,
+        "whether the topic named after the cluster may be read and written",
+    )
+    broker_topic_enable: bool = setting(
+        True,
+        "whether the topic named after the broker may be read and written",
+    )
+    trace_topic_enable: bool = setting(
+        False,
+        "whether the topic for message traces is created",
+    )
+    msg_trace_topic_name: str = setting(
+        "RMQ_SYS_TRACE_TOPIC",
+        "the name of that topic",
+    )
+    notify_consumer_ids_changed_enable: bool = setting(
+        True,
+        "whether consumers are notified at once when their group changes",
+        live=True,
+    )
+    max_message_size: int = setting(
+        4 << 20,
+        "largest body of a message",
+        unit="bytes",
+        least=1,
+        live=True,
+    )
+    message_delay_level: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "the delays of levels 1, 2, ...: numbers with s, m, h or d",
+    )
+    long_polling_enable: bool = setting(
+        True,
+        "whether a pull that finds nothing waits as long as the client asks",
+        live=True,
+    )
+    enable_property_filter: bool = setting(
+        True,
+        "whether consumers may filter by SQL92",
+        live=True,
+        rocketmq="false by default",
+    )
+    filter_data_clean_time_span: int = setting(
+        24 * 3_600_000,
+        "how long the SQL92 filter of a group is kept after its last consumer left",
+        unit="ms",
+        least=0,
+        live=True,
+    )
+    max_error_rate_of_bloom_filter: int = setting(
+        20,
+        "error rate of the bloom filters; set it as for the Java broker that may "
+        "take over the store",
+        unit="percent",
+        least=1,
+        most=99,
+    )
+    expect_consumer_num_use_filter: int = setting(
+        32,
+        "number of groups with filters that the bloom filters are sized for",
+        least=1,
+    )
+    young_queue_from_start: bool = setting(
+        True,
+        "RocketMQ's rule: on a queue that still has its first message, a new group begins at "
+        "0, whatever start it asked for. With `false` a group begins where it asks to, and at "
+        "0 on a queue if it joined before the queue's first message. CometMQ's client asks "
+        "brokers not to apply the rule",
+        live=True,
+        rocketmq=OURS,
+    )
+    store_reply_message_enable: bool = setting(
+        True,
+        "whether answers to request messages are kept in `<cluster>_REPLY_TOPIC` as well",
+        live=True,
+    )
+    short_polling_time_mills: int = setting(
+        1_000,
+        "how long such a pull waits if `longPollingEnable` is `false`",
+        unit="ms",
+        least=0,
+        live=True,
+    )
+    region_id: str = setting(
+        "DefaultRegion",
+        "region name that is sent to producers with every answer",
+    )
+    trace_on: bool = setting(
+        True,
+        "whether producers should send message traces; sent to them with every answer",
+    )
+    flush_consumer_offset_interval: int = setting(
+        5_000,
+        "how often consumer offsets are written",
+        unit="ms",
+        least=1,
+        live=True,
+    )
+    flush_delay_offset_interval: int = setting(
+        10_000,
+        "how often the progress of delayed delivery is written",
+        unit="ms",
+        least=1,
+        live=True,
+    )
+    reject_transaction_message: bool = setting(
+        False,
+        "refuse prepared messages of transactions",
+        live=True,
+    )
+    transaction_time_out: int = setting(
+        6_000,
+        "how long the broker waits after a prepared message was stored before it asks "
+        "the producer about it; a message may carry its own value in "
+        "`CHECK_IMMUNITY_TIME_IN_SECONDS`",
+        unit="ms",
+        least=0,
+        live=True,
+    )
+    transaction_check_interval: int = setting(
+        60_000,
+        "how long until the broker asks again",
+        unit="ms",
+        least=1,
+        live=True,
+    )
+    transaction_check_max: int = setting(
+        15,
+        "how many times the broker asks; then the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`",
+        least=0,
+        live=True,
+    )
+    timer_wheel_enable: bool = setting(
+        True,
+        "whether messages may have a delivery time of their own (`TIMER_DELIVER_MS`, "
+        "`TIMER_DELAY_SEC`, `TIMER_DELAY_MS`); messages that are already waiting are delivered "
+        "even with `false`",
+        live=True,
+        rocketmq="a setting of RocketMQ 5",
+    )
+    timer_max_delay_sec: int = setting(
+        259_200,
+        "the longest such delay",
+        unit="s",
+        least=1,
+        live=True,
+        rocketmq="a setting of RocketMQ 5",
+    )
+    recall_message_enable: bool = setting(
+        True,
+        "whether a message that waits for its delivery time may be recalled",
+        live=True,
+        rocketmq="a setting of RocketMQ 5, false by default",
+    )
+    default_query_max_num: int = setting(
+        32,
+        "how many messages a query by unique key returns",
+        least=1,
+        live=True,
+    )
+    lookout_micros: int = setting(
+        150,
+        "how long the broker polls for the next request before it sleeps; it "
+        "does so only while requests follow each other that closely. Set 0 if processor time "
+        "matters more than latency",
+        unit="us",
+        least=0,
+        most=MAX_LOOKOUT_MICROS,
+        rocketmq=OURS,
+    )
+    acl_enable: bool = setting(
+        False,
+        "whether only accounts of the ACL files are served",
+        see="how-to/access-control.md",
+    )
+    rocketmq_home: str = setting(
+        "",
+        "folder that has `conf/plain_acl.yml` and `conf/acl`; defaults to the folder of the store",
+    )
+    ha_tls_enable: bool = setting(
+        False,
+        "TLS on the port between master and slave; set it on both. Java brokers have none there",
+        rocketmq=OURS,
+    )
+    drop_repeated_ids_topics: str = setting(
+        "",
+        "topics, separated by commas, or `*` for all but retry, dead-letter and system topics, "
+        "in which a message is not stored again if its unique key was stored recently",
+        rocketmq=OURS,
+        see="repeated.md",
+    )
+    drop_repeated_ids_window_minutes: int = setting(
+        60,
+        "how long a unique key is remembered",
+        unit="minutes",
+        least=1,
+        most=10080,
+        rocketmq=OURS,
+    )
+    drop_repeated_ids_max: int = setting(
+        2_000_000,
+        "most unique keys that are remembered; each takes 16 to 40 bytes",
+        least=1,
+        rocketmq=OURS,
+    )
 
     def __post_init__(self) -> None:
-        _check_port("listenPort", self.listen_port)
-        if self.default_topic_queue_nums < 1:
-            raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
-        if not 0 <= self.lookout_micros <= MAX_LOOKOUT_MICROS:
-            raise SettingsError("lookoutMicros", f"it must be from 0 to {MAX_LOOKOUT_MICROS}")
-        if not 1 <= self.max_error_rate_of_bloom_filter <= 99:
-            raise SettingsError("maxErrorRateOfBloomFilter", "it must be a percentage from 1 to 99")
-        if self.expect_consumer_num_use_filter < 1:
-            raise SettingsError("expectConsumerNumUseFilter", "it must be at least 1")
-        if min(self.transaction_time_out, self.transaction_check_max) < 0:
-            raise SettingsError(
-                "transactionTimeOut", "it and transactionCheckMax must not be negative"
-            )
-        if self.transaction_check_interval < 1:
-            raise SettingsError("transactionCheckInterval", "it must be at least 1 ms")
-        if self.timer_max_delay_sec < 1:
-            raise SettingsError("timerMaxDelaySec", "it must be at least 1 s")
+        check_ranges(self)
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "the broker and its cluster must have a name")
-        _check_repeats(self.drop_repeated_ids_window_minutes, self.drop_repeated_ids_max)
-        self._check_replication()
-
-    def _check_replication(self) -> None:
-        if self.broker_id < 0 or self.is_slave != (self.broker_id > 0):
+        if self.is_slave != (self.broker_id > 0):
             raise SettingsError(
                 "brokerId", "it must be 0 for a master, and 1 or more for a slave (brokerRole)"
             )
-        if not 1 <= self.ha_transfer_batch_size <= TRANSFER_BATCH_MAX_BYTES:
-            limit = TRANSFER_BATCH_MAX_BYTES
-            raise SettingsError("haTransferBatchSize", f"it must be from 1 to {limit} bytes")
         if self.ha_tls_enable and self.tls_server_mode is TlsMode.DISABLED:
             raise SettingsError(
                 "haTlsEnable",
                 "it needs tlsServerMode and the certificate of this broker, which is or may become "
                 "a master",
-            )
-        if self.in_sync_replicas < 1:
-            raise SettingsError("inSyncReplicas", "it must be at least 1: the master counts as one")
-        if min(self.max_ha_transfer_byte_in_second, self.slave_timeout) < 0:
-            raise SettingsError(
-                "maxHaTransferByteInSecond", "it and slaveTimeout must not be negative"
             )
         for key, address in (
             ("haMasterAddress", self.ha_master_address),
@@ -219,118 +473,24 @@ class BrokerConfig(OutgoingFields):
 
 
 #: Fields that may change while the broker runs.
-LIVE: Final = frozenset(
-    {
-        "broker_permission",
-        "start_accept_send_request_time_stamp",
-        "default_topic_queue_nums",
-        "auto_create_topic_enable",
-        "auto_create_subscription_group",
-        "notify_consumer_ids_changed_enable",
-        "max_message_size",
-        "long_polling_enable",
-        "enable_property_filter",
-        "filter_data_clean_time_span",
-        "young_queue_from_start",
-        "store_reply_message_enable",
-        "short_polling_time_mills",
-        "flush_consumer_offset_interval",
-        "flush_delay_offset_interval",
-        "reject_transaction_message",
-        "transaction_time_out",
-        "transaction_check_interval",
-        "transaction_check_max",
-        "timer_wheel_enable",
-        "timer_max_delay_sec",
-        "recall_message_enable",
-        "default_query_max_num",
-        "slave_read_enable",
-        "slave_timeout",
-        "ha_rejoin",
-    }
-)
-
-#: Keys that tune threads, pools and files of the Java broker, but not its behaviour.
-_IGNORED: Final = """
-    registerBrokerTimeoutMills highSpeedMode transferMsgByHeap isolateLogEnable
-    sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
-    processReplyMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
-    clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums
-    endTransactionThreadPoolNums sendThreadPoolQueueCapacity putThreadPoolQueueCapacity
-    pullThreadPoolQueueCapacity replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity
-    clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
-    heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
-    waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue
-    waitTimeMillsInTransactionQueue brokerFastFailureEnable enableDetailStat autoDeleteUnusedStats
-    flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
-    commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
-    compressedRegister
-    filterSupportRetry enableCalcFilterBitMap filterLookahead
-    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
-    serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
-    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize
-    serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
-    useEpollNativeSelector writeBufferLowWaterMark writeBufferHighWaterMark
-    clientCloseSocketIfTimeout clientWorkerThreads clientOnewaySemaphoreValue connectTimeoutMillis
-    clientCallbackExecutorThreads channelNotActiveInterval clientAsyncSemaphoreValue
-    clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
-    clientPooledByteBufAllocatorEnable
-    debugLockEnable osPageCacheBusyTimeOutMills diskFallRecorded warmMapedFileEnable
-    flushLeastPagesWhenWarmMapedFile putMsgIndexHightWater cleanResourceInterval
-    checkCRCOnRecover deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
-    flushConsumeQueueLeastPages destroyMapedFileIntervalForcibly redeleteHangedFileInterval
-    haSendHeartbeatInterval haHousekeepingInterval
-    messageIndexSafe flushCommitLogTimed
-    offsetCheckInSlave fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage
-    enableScheduleMessageStats enableBatchPush isEnableBatchPush
-    maxLmqConsumeQueueNum enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked mappedFileSizeConsumeQueueExt
-    bitMapLengthConsumeQueueExt storePathDLedgerCommitLog dLegerGroup dLegerPeers dLegerSelfId
-    preferredLeaderId brokerConfigPath configStorePath
-    mappedFileSizeTimerLog timerPrecisionMs timerRollWindowSlot timerFlushIntervalMs
-    timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerEnableCheckMetrics
-    timerCheckMetricsWhen timerSkipUnknownError timerWarmEnable timerEnableRetryUntilSuccess
-    timerCongestNumEachSlot timerMetricSmallThreshold timerProgressLogIntervalMs
-"""
-
-#: Keys that are accepted only with values that need no missing feature.
-_ONLY: Final[Mapping[str, tuple[str, ...]]] = {
-    "enableDLegerCommitLog": ("false",),
-    "duplicationEnable": ("false",),
-    "enableConsumeQueueExt": ("false",),
-    "enableLmq": ("false",),
-    "enableMultiDispatch": ("false",),
-    "fetchNamesrvAddrByAddressServer": ("false",),
-    "filterServerNums": ("0",),
-    "messageStorePlugIn": ("",),
-    "readOnlyCommitLogStorePaths": ("",),
-}
-_REASONS: Final[Mapping[str, str]] = {
-    "enableConsumeQueueExt": "; filters are evaluated on the message itself, without these files",
-}
+LIVE: Final = live_fields(BrokerConfig)
 
 
 def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str]]:
     """Build the settings of broker and store from RocketMQ's property names, with notices for the
     log.
 
-    Without ``brokerIP1`` the advertised address is derived from ``bind_address``. Raise
-    SettingsError for an unknown key, a bad value, or a feature that is missing.
+    Without ``brokerIP1`` the advertised address is derived from ``bind_address``. Raise one
+    SettingsError for all unknown keys, bad values, and features that are missing.
     """
-    broker, used = build(BrokerConfig, values)
-    store, used_by_store = build(StoreConfig, values)
+    problems: list[SettingsError] = []
+    for_broker, used = convert(BrokerConfig, values, problems)
+    for_store, used_by_store = convert(StoreConfig, values, problems)
     used |= used_by_store
-    ignored = {normalise(key) for key in _IGNORED.split()}
-    notices: list[str] = []
-    for key, value in values.items():
-        if key in used:
-            continue
-        if normalise(key) in ignored:
-            used.add(key)
-            notices.append(f"setting {key} has no effect in CometMQ and is ignored")
-        elif _is_harmless(key, value):
-            used.add(key)
-    reject_unknown(values, used, (BrokerConfig, StoreConfig))
+    ignored = ignored_keys(values, used, (BrokerConfig, StoreConfig), problems)
+    raise_all(problems)
+    broker, store = BrokerConfig(**for_broker), StoreConfig(**for_store)
+    notices = [ignored_notice(ignored)] if ignored else []
     if not any(normalise(key) == "brokerip1" for key in values):
         broker = replace(broker, broker_ip1=reachable_address(broker.bind_address))
     warning = advertising_problem(broker)
@@ -446,26 +606,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _is_harmless(key: str, value: str) -> bool:
-    for name, accepted in _ONLY.items():
-        if normalise(name) == normalise(key):
-            if value.lower() in [text.lower() for text in accepted]:
-                return True
-            allowed = " or ".join(repr(text) for text in accepted)
-            reason = _REASONS.get(name, "")
-            raise SettingsError(key, f"{value!r} is not supported yet: only {allowed}{reason}")
-    return False
-
-
-def _check_port(key: str, port: int) -> None:
-    if not 0 <= port <= 65_535:
-        raise SettingsError(key, f"{port} is not a port (0 to 65535; 0 picks a free one)")
-
-
-def _check_repeats(window_minutes: int, ids_max: int) -> None:
-    if not 1 <= window_minutes <= 7 * 24 * 60:
-        raise SettingsError("dropRepeatedIdsWindowMinutes", "it must be from 1 to 10080 (a week)")
-    if ids_max < 1:
-        raise SettingsError("dropRepeatedIdsMax", "it must be at least 1")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import config as broker_config
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, normalise, reject_unknown, to_properties
+from cometmq.core.settings import normalise, to_properties
+from cometmq.namesrv import config as namesrv_config
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.tls import ClientAuth, TlsMode
 from cometmq.store.config import StoreConfig
@@ -95,8 +96,8 @@ def node_config(
         **_tls(broker),
     }
     own.setdefault("kvConfigPath", str(store / "config" / "kvConfig.json"))
-    namesrv = namesrv_config(own)
-    return NodeConfig(namesrv, broker, store_settings, tuple(notices))
+    namesrv, more = namesrv_config.load(own)
+    return NodeConfig(namesrv, broker, store_settings, (*notices, *more))
 
 
 def _tls(broker: broker_config.BrokerConfig) -> dict[str, str]:
@@ -112,13 +113,6 @@ def _tls(broker: broker_config.BrokerConfig) -> dict[str, str]:
             "holds for both",
         )
     return {key: text for key, text in to_properties(broker).items() if key.startswith("tlsServer")}
-
-
-def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
-    """Return a name server's settings. Raises SettingsError for an unknown key or invalid value."""
-    config, used = build(NamesrvConfig, values)
-    reject_unknown(values, used, (NamesrvConfig,))
-    return config
 
 
 @asynccontextmanager
@@ -138,10 +132,14 @@ async def running_node(
 
 
 @asynccontextmanager
-async def running_namesrv(config: NamesrvConfig, clock: Clock) -> AsyncIterator[str]:
+async def running_namesrv(
+    config: NamesrvConfig, clock: Clock, notices: tuple[str, ...] = ()
+) -> AsyncIterator[str]:
     """Run a name server and yield its address."""
     from cometmq.namesrv.app import NameServer
 
+    for notice in notices:
+        log.warning("setting_notice text=%r", notice)
     server = NameServer(config, clock)
     try:
         port = await server.start()

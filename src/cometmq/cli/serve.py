@@ -100,13 +100,14 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
     return DONE
 
 
-def refuse(command: str, problem: str) -> int:
-    """Print the reason for refusing the command and return the exit code.
+def refuse(command: str, *problems: str) -> int:
+    """Print the reasons for refusing the command and return the exit code.
 
-    It is one line on standard error.
+    Each is one line on standard error.
     """
-    line = " ".join(problem.split())
-    print(f"cometmq {command}: {line}", file=sys.stderr, flush=True)
+    for problem in problems:
+        line = " ".join(problem.split())
+        print(f"cometmq {command}: {line}", file=sys.stderr, flush=True)
     return REFUSED
 
 

@@ -10,20 +10,21 @@ name server (a broker without name servers does not wait for registration):
     ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
 
 ``namesrv`` and ``broker`` print only their own address. The precedence of settings is, from low to
-high: file, ``--set``, option.
+high: environment, file, ``--set``, option.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from cometmq.cli import logs, serve
+from cometmq.cli.configuration import Given
 from cometmq.cli.node import (
-    namesrv_config,
     node_config,
     running_broker,
     running_namesrv,
@@ -31,11 +32,12 @@ from cometmq.cli.node import (
 )
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
-from cometmq.core.settings import normalise, parse_properties
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
 REGISTERED_POLL_MS: Final = 50
+#: Settings that options of a name server or broker set.
+OPTIONS: Final = (("listenPort", "port"), ("namesrvAddr", "namesrv"), ("bindAddress", "bind"))
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,12 @@ def main(words: Sequence[str]) -> int:
     """Run the server command in ``words`` and return the exit code."""
     options = build_parser().parse_args(words)
     logs.configure(options.log_level)
+    given = Given()
     try:
-        run: serve.Main = options.prepare(options)
+        gather(given, options)
+        run: serve.Main = options.prepare(options, given)
+    except SettingsError as error:
+        return serve.refuse(options.command, *given.located(error))
     except CometError as error:
         return serve.refuse(options.command, str(error))
     except OSError as error:
@@ -139,31 +145,27 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 chooses a free one)")
 
 
-def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse ``key=value`` words into a dict. Raises SettingsError for any other word."""
-    values: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise SettingsError(pair, "is not of the form key=value")
-        values[key.strip()] = value.strip()
-    return values
+def gather(given: Given, options: argparse.Namespace) -> None:
+    """Add the settings of the environment, the file, ``--set`` and the options, in this order.
 
-
-def read_settings(options: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of the file, overridden by those of ``--set``.
-
-    Raises SettingsError for an invalid line or word, OSError for an unreadable file.
+    Raise SettingsError for an invalid line or word, OSError for an unreadable file.
     """
+    if options.command == "broker":
+        given.add_environment(os.environ)
     path: Path | None = getattr(options, "config", None)
-    values = {} if path is None else parse_properties(path.read_text(encoding="utf-8"))
-    return values | parse_settings(options.settings)
+    if path is not None:
+        given.add_file(path)
+    given.add_pairs(options.settings)
+    for name, option in OPTIONS:
+        value = getattr(options, option, None)
+        if value is not None and options.command != "start":
+            given.add(name, str(value), f"--{option}")
 
 
-def _prepare_start(options: argparse.Namespace) -> serve.Main:
+def _prepare_start(options: argparse.Namespace, given: Given) -> serve.Main:
     config = node_config(
         options.store,
-        read_settings(options),
+        given.values,
         namesrv_port=options.namesrv_port,
         broker_port=options.broker_port,
         bind=options.bind or "",
@@ -179,21 +181,25 @@ def _prepare_start(options: argparse.Namespace) -> serve.Main:
     return run
 
 
-def _prepare_namesrv(options: argparse.Namespace) -> serve.Main:
-    config = namesrv_config(_with_options(options, listenPort=options.port))
+def _prepare_namesrv(_options: argparse.Namespace, given: Given) -> serve.Main:
+    from cometmq.namesrv.config import load
+
+    config, notices = load(given.values)
+    notices = given.repeated() + notices
 
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_namesrv(config, SystemClock()) as address:
+        async with running_namesrv(config, SystemClock(), tuple(notices)) as address:
             lifetime.announce(f"ready namesrv={address}")
             await lifetime.wait()
 
     return run
 
 
-def _prepare_broker(options: argparse.Namespace) -> serve.Main:
+def _prepare_broker(_options: argparse.Namespace, given: Given) -> serve.Main:
     from cometmq.broker.config import load
 
-    broker, store, notices = load(_with_options(options, namesrvAddr=options.namesrv))
+    broker, store, notices = load(given.values)
+    notices = given.repeated() + notices
 
     async def run(lifetime: serve.Lifetime) -> None:
         async with running_broker(
@@ -227,14 +233,3 @@ async def _until_registered(
     clock = SystemClock()
     while not lifetime.is_ending and not is_registered():
         await clock.sleep_ms(REGISTERED_POLL_MS)
-
-
-def _with_options(options: argparse.Namespace, **given: object) -> dict[str, str]:
-    """Return the settings, overridden by the options that are set."""
-    overrides = given | {"bindAddress": options.bind}
-    values = read_settings(options)
-    for name, value in overrides.items():
-        if value is not None:
-            values = {k: v for k, v in values.items() if normalise(k) != normalise(name)}
-            values[name] = str(value)
-    return values

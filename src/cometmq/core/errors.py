@@ -27,6 +27,7 @@ answer has its ``code`` and ``remark``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 E = TypeVar("E", bound="StoreError")
@@ -45,12 +46,22 @@ class CometError(Exception):
 
 
 class SettingsError(CometError):
-    """A setting is unknown or its value cannot be used."""
+    """A setting is unknown or its value cannot be used.
 
-    def __init__(self, key: str, problem: str) -> None:
+    ``where`` is the place that the setting came from, such as ``broker.conf:12``, if it is known.
+    ``more`` are errors about other settings; the text has a line for each.
+    """
+
+    def __init__(
+        self, key: str, problem: str, *, where: str = "", more: Sequence[SettingsError] = ()
+    ) -> None:
         self.key = key
         self.problem = problem
-        super().__init__(f"setting {key!r}: {problem}")
+        self.where = where
+        self.more = tuple(more)
+        place = f"{where}: " if where else ""
+        lines = [f"{place}setting {key!r}: {problem}", *map(str, self.more)]
+        super().__init__("\n".join(lines))
 
 
 class ProtocolError(CometError):

@@ -3,17 +3,20 @@
 Settings arrive as ``key=value`` text: a RocketMQ property file, ``--set`` on the command line, or
 an update-config request. A key belongs to the dataclass field with the same letters, so
 ``mappedFileSizeCommitLog``, ``mapped_file_size_commit_log``, ``tls.server.mode`` and upstream's odd
-``brokerIP1`` all find their field. An unknown key is an error that names the nearest known one.
+``brokerIP1`` all find their field. Each field is declared once, by :func:`setting`: its default,
+its meaning, its unit, its range, and whether it may change while the server runs.
+
+All unknown keys and unusable values are reported together; an unknown key with the known ones that
+it may stand for (:func:`nearest`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from cometmq.core.errors import SettingsError
@@ -22,6 +25,7 @@ if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
+Default = TypeVar("Default")
 
 #: Enough digits for every setting; Python parses long numbers in quadratic time.
 _NUMBER_MAX_CHARACTERS = 40
@@ -29,12 +33,101 @@ _NUMBER_BOUND = 2**63
 #: Characters of a key or value that an error shows, and of a key that is compared with known ones.
 _SHOWN_CHARACTERS = 80
 
-#: Metadata of a field whose value is not shown.
-SECRET: Final = types.MappingProxyType({"secret": True})
-_HIDDEN: Final = "******"
-
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+
+#: Text in place of a secret.
+HIDDEN: Final = "******"
+
+#: For settings that RocketMQ does not have.
+OURS: Final = "not a setting of RocketMQ"
+
+_DECLARATION: Final = "declaration"
+#: Most unknown keys of one report that get suggestions.
+_SUGGESTED_MAX: Final = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a field of a configuration means: a sentence, its unit, its range, whether it is
+    ``live`` (may change while the server runs), and whether its value is ``secret``.
+
+    ``rocketmq`` says how RocketMQ differs, ``see`` names a page of the documentation.
+    """
+
+    meaning: str = ""
+    unit: str = ""
+    least: int | None = None
+    most: int | None = None
+    live: bool = False
+    rocketmq: str = ""
+    see: str = ""
+    secret: bool = False
+
+    def range_problem(self, value: object) -> str | None:
+        """Return why a value is out of range; None if it is in range or no number."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        is_low = self.least is not None and value < self.least
+        is_high = self.most is not None and value > self.most
+        return f"it must be {self.range_text()}, not {value}" if is_low or is_high else None
+
+    def range_text(self) -> str:
+        """Return the range with its unit, such as ``from 1 to 99 percent``; "" if it has none."""
+        unit = f" {self.unit}" if self.unit else ""
+        if self.least is None and self.most is None:
+            return ""
+        if self.most is None:
+            return f"at least {self.least}{unit}"
+        if self.least is None:
+            return f"at most {self.most}{unit}"
+        return f"from {self.least} to {self.most}{unit}"
+
+
+def setting(
+    default: Default,
+    meaning: str,
+    *,
+    unit: str = "",
+    least: int | None = None,
+    most: int | None = None,
+    live: bool = False,
+    rocketmq: str = "",
+    see: str = "",
+    secret: bool = False,
+) -> Default:
+    """Declare a field of a configuration, with its default; see :class:`Declaration`."""
+    declared = Declaration(meaning, unit, least, most, live, rocketmq, see, secret)
+    field: Default = dataclasses.field(
+        default=default, repr=not secret, metadata={_DECLARATION: declared}
+    )
+    return field
+
+
+def declarations(cls: type[DataclassInstance]) -> dict[str, Declaration]:
+    """Return the declarations of the fields of ``cls``, by field name."""
+    return {
+        field.name: field.metadata.get(_DECLARATION, Declaration())
+        for field in dataclasses.fields(cls)
+    }
+
+
+def known_keys(cls: type[DataclassInstance]) -> list[str]:
+    """Return the keys of ``cls``, in RocketMQ's spelling."""
+    return [to_wire_name(field.name) for field in dataclasses.fields(cls)]
+
+
+def live_fields(cls: type[DataclassInstance]) -> frozenset[str]:
+    """Return the names of the fields that may change while the server runs."""
+    return frozenset(name for name, declared in declarations(cls).items() if declared.live)
+
+
+def check_ranges(settings: DataclassInstance) -> None:
+    """Raise SettingsError for a field whose value is out of its declared range."""
+    for name, declared in declarations(type(settings)).items():
+        problem = declared.range_problem(getattr(settings, name))
+        if problem is not None:
+            raise SettingsError(to_wire_name(name), problem)
 
 
 def normalise(key: str) -> str:
@@ -48,7 +141,15 @@ def parse_properties(text: str) -> dict[str, str]:
 
     Raise SettingsError for a line that is neither.
     """
-    values: dict[str, str] = {}
+    return {key: value for _, key, value in property_lines(text)}
+
+
+def property_lines(text: str) -> list[tuple[int, str, str]]:
+    """Return the line number, key and value of each setting of a property file.
+
+    Raise SettingsError as :func:`parse_properties` does.
+    """
+    found: list[tuple[int, str, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line[0] in "#!":
@@ -58,13 +159,42 @@ def parse_properties(text: str) -> dict[str, str]:
             raise SettingsError(
                 line[:_SHOWN_CHARACTERS], f"line {number} is not of the form key=value"
             )
-        values[line[:cut].strip()] = line[cut + 1 :].strip()
-    return values
+        found.append((number, line[:cut].strip(), line[cut + 1 :].strip()))
+    return found
 
 
 def format_properties(values: Mapping[str, str]) -> str:
     """Return the reverse of :func:`parse_properties`: one line a key, sorted."""
     return "".join(f"{key}={values[key]}\n" for key in sorted(values))
+
+
+def convert(
+    cls: type[DataclassInstance], values: Mapping[str, str], problems: list[SettingsError]
+) -> tuple[dict[str, Any], set[str]]:
+    """Convert the values of the keys that ``cls`` has fields for.
+
+    Return the converted values by field name, and the keys of ``values`` that belong to a field.
+    Append an error to ``problems`` for each value that cannot be parsed or is out of range.
+    """
+    hints = typing.get_type_hints(cls)
+    declared = declarations(cls)
+    fields = {normalise(name): name for name in declared}
+    taken: dict[str, Any] = {}
+    used: set[str] = set()
+    for key, text in values.items():
+        name = fields.get(normalise(key))
+        if name is None:
+            continue
+        used.add(key)
+        try:
+            value = taken[name] = _convert(key, text, hints[name])
+        except SettingsError as error:
+            problems.append(error)
+        else:
+            problem = declared[name].range_problem(value)
+            if problem is not None:
+                problems.append(SettingsError(key, problem))
+    return taken, used
 
 
 def build(
@@ -73,20 +203,20 @@ def build(
     """Build a ``cls`` from the keys that it has fields for.
 
     Return the instance and the keys of ``values`` that it used. Fields not named keep their
-    default, or their value in ``base``. Raise SettingsError for a value that cannot be parsed.
+    default, or their value in ``base``. Raise SettingsError for values that cannot be parsed.
     """
-    hints = typing.get_type_hints(cls)
-    fields = {normalise(field.name): field.name for field in dataclasses.fields(cls)}
-    taken: dict[str, Any] = {}
-    used: set[str] = set()
-    for key, text in values.items():
-        name = fields.get(normalise(key))
-        if name is not None:
-            taken[name] = _convert(key, text, hints[name])
-            used.add(key)
-    if base is not None:
-        return dataclasses.replace(base, **taken), used
-    return cls(**taken), used
+    problems: list[SettingsError] = []
+    taken, used = convert(cls, values, problems)
+    raise_all(problems)
+    return (cls(**taken) if base is None else dataclasses.replace(base, **taken)), used
+
+
+def raise_all(problems: Iterable[SettingsError]) -> None:
+    """Raise one SettingsError for all different problems, if there are any."""
+    different = list({(each.key, each.problem): each for each in problems}.values())
+    if different:
+        first, *rest = different
+        raise SettingsError(first.key, first.problem, more=rest)
 
 
 def changed_fields(wanted: Settings, current: Settings) -> list[str]:
@@ -95,27 +225,100 @@ def changed_fields(wanted: Settings, current: Settings) -> list[str]:
     return [name for name in names if getattr(wanted, name) != getattr(current, name)]
 
 
+def unknown_keys(keys: Iterable[str], known: Collection[str]) -> list[SettingsError]:
+    """Return an error for each key, with the ``known`` keys that it may stand for."""
+    problems = []
+    for number, key in enumerate(keys):
+        near = nearest(key, known) if number < _SUGGESTED_MAX else []
+        hint = (
+            f"did you mean {' or '.join(repr(name) for name in near)}?"
+            if near
+            else "see docs/settings.md for all keys"
+        )
+        problems.append(SettingsError(key[:_SHOWN_CHARACTERS], f"no such setting; {hint}"))
+    return problems
+
+
 def reject_unknown(
-    values: Mapping[str, str], used: Iterable[str], classes: Iterable[type[DataclassInstance]]
+    values: Mapping[str, str],
+    used: Iterable[str],
+    classes: Iterable[type[DataclassInstance]],
+    others: Iterable[str] = (),
 ) -> None:
-    """Raise SettingsError for the first key in ``values`` that no class used."""
-    known = [to_wire_name(field.name) for cls in classes for field in dataclasses.fields(cls)]
+    """Raise SettingsError for the keys in ``values`` that no class used; ``others`` are further
+    known keys."""
+    known = [key for cls in classes for key in known_keys(cls)]
     taken = set(used)
-    for key in values:
-        if key not in taken:
-            short = key[:_SHOWN_CHARACTERS]
-            near = difflib.get_close_matches(short, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see docs/settings.md for all keys"
-            raise SettingsError(short, f"no such setting; {hint}")
+    raise_all(unknown_keys([key for key in values if key not in taken], [*known, *others]))
+
+
+def nearest(key: str, known: Iterable[str]) -> list[str]:
+    """Return the best one or two of the ``known`` keys that ``key`` may stand for.
+
+    Case, separators and the order of words do not count. Beyond that a key may differ by a quarter
+    of its letters, or leave out words. No key is near a longer text than settings have.
+    """
+    if len(key) > _SHOWN_CHARACTERS:
+        return []
+    joined, words = normalise(key), _words(key)
+    most = max(2, len(joined) // 4)
+    found: list[tuple[int, str]] = []
+    for name in known:
+        distance = _edit_distance(joined, normalise(name), most)
+        others = _words(name)
+        if distance > 0 and len(words) > 1:
+            ordered = _edit_distance("".join(sorted(words)), "".join(sorted(others)), most - 1) + 1
+            distance = min(distance, ordered)
+            if set(words) < set(others):
+                distance = min(distance, most + len(others) - len(words))
+        if distance <= most + 3:
+            found.append((distance, name))
+    found.sort()
+    best = [name for distance, name in found if distance == found[0][0]]
+    return best[:2]
+
+
+def _words(key: str) -> list[str]:
+    """Return the words of a key in lower case: those of brokerIP1 are broker, ip and 1."""
+    spaced: list[str] = []
+    before = " "
+    for letter in key:
+        starts_word = letter.isupper() and not before.isupper()
+        if starts_word or letter.isdigit() != before.isdigit():
+            spaced.append(" ")
+        spaced.append(letter if letter.isalnum() else " ")
+        before = letter
+    return "".join(spaced).lower().split()
+
+
+def _edit_distance(one: str, two: str, most: int) -> int:
+    """Return the least number of inserted, deleted, changed and swapped letters between two texts.
+
+    A number that is over ``most`` is only a bound: it becomes at least ``most`` + 4.
+    """
+    beyond = most + 4
+    if abs(len(one) - len(two)) > most:
+        return beyond
+    before: list[int] = []
+    row = list(range(len(two) + 1))
+    for i, letter in enumerate(one, 1):
+        earlier, before, row = before, row, [i]
+        for j, other in enumerate(two, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == two[j - 2] and one[i - 2] == other:
+                cost = min(cost, earlier[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return beyond
+    return row[-1] if row[-1] <= most else beyond
 
 
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
     """Return every field as text, under RocketMQ's spelling (camel case); secrets as ``******``."""
     found: dict[str, str] = {}
-    for field in dataclasses.fields(settings):
-        text = _render(getattr(settings, field.name))
-        is_secret = "secret" in field.metadata
-        found[to_wire_name(field.name)] = _HIDDEN if is_secret and text else text
+    for name, declared in declarations(type(settings)).items():
+        text = _render(getattr(settings, name))
+        found[to_wire_name(name)] = HIDDEN if declared.secret and text else text
     return found
 
 

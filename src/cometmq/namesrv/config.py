@@ -7,40 +7,95 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import build, changed_fields, reject_unknown, to_wire_name
-from cometmq.net.tls import ClientAuth, TlsFields, TlsMode
+from cometmq.core.javakeys import ignored_keys, ignored_notice
+from cometmq.core.settings import (
+    OURS,
+    build,
+    changed_fields,
+    check_ranges,
+    convert,
+    live_fields,
+    raise_all,
+    reject_unknown,
+    setting,
+    to_wire_name,
+)
+from cometmq.net.tls import TlsFields
 
 
 @dataclass(slots=True)
 class NamesrvConfig(TlsFields):
-    """Settings of one name server, built from text by core/settings.py.
+    """Settings of one name server, built from text by core/settings.py."""
 
-    ``kv_config_path`` is the file of the key-value tables ("~" is the home folder).
-    ``order_message_enable`` adds the order configuration of a topic to its route.
-    ``remote_admin_enable`` lets other machines change permissions, topics and keys. With
-    ``acl_enable`` such changes need an administrator of the ACL files below ``rocketmq_home``,
-    which is the folder of the key-value tables unless it is set. A scan every
-    ``expiry_scan_ms`` removes brokers that were silent for ``broker_expiry_ms``.
-    """
+    bind_address: str = setting(
+        "127.0.0.1",
+        "address that the name server listens on",
+        rocketmq=OURS,
+    )
+    listen_port: int = setting(
+        9876,
+        "port that it listens on; 0 picks a free one",
+        least=0,
+        most=65535,
+    )
+    kv_config_path: str = setting(
+        "~/namesrv/kvConfig.json",
+        "the file of the key-value tables; `~` is the home directory",
+    )
+    order_message_enable: bool = setting(
+        False,
+        "whether routes carry the order configuration of their topic",
+        live=True,
+    )
+    remote_admin_enable: bool = setting(
+        False,
+        "whether other machines may change permissions, topics and keys",
+        rocketmq=OURS,
+    )
+    acl_enable: bool = setting(
+        False,
+        "whether such changes need an administrator of the ACL files",
+        see="how-to/access-control.md#name-servers",
+    )
+    rocketmq_home: str = setting(
+        "",
+        "folder that has `conf/plain_acl.yml` and `conf/acl`; defaults to the folder of "
+        "`kvConfigPath`",
+    )
+    broker_expiry_ms: int = setting(
+        120_000,
+        "a broker that sends nothing for this long is removed",
+        unit="ms",
+        least=1,
+        rocketmq=OURS,
+    )
+    expiry_scan_ms: int = setting(
+        5_000,
+        "how often the name server looks for such brokers",
+        unit="ms",
+        least=1,
+        live=True,
+        rocketmq=OURS,
+    )
 
-    bind_address: str = "127.0.0.1"
-    listen_port: int = 9876
-    kv_config_path: str = "~/namesrv/kvConfig.json"
-    order_message_enable: bool = False
-    remote_admin_enable: bool = False
-    acl_enable: bool = False
-    rocketmq_home: str = ""
-    broker_expiry_ms: int = 120_000
-    expiry_scan_ms: int = 5_000
-    tls_server_mode: TlsMode = TlsMode.DISABLED
-    tls_server_cert_path: str = ""
-    tls_server_key_path: str = ""
-    tls_server_trust_cert_path: str = ""
-    tls_server_need_client_auth: ClientAuth = ClientAuth.NONE
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 #: Fields that may change while the name server runs.
-LIVE: Final = frozenset({"order_message_enable", "expiry_scan_ms"})
+LIVE: Final = live_fields(NamesrvConfig)
+
+
+def load(values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
+    """Build the settings of a name server from RocketMQ's property names, with notices for the log.
+
+    Raise one SettingsError for all unknown keys and bad values.
+    """
+    problems: list[SettingsError] = []
+    taken, used = convert(NamesrvConfig, values, problems)
+    ignored = ignored_keys(values, used, (NamesrvConfig,), problems)
+    raise_all(problems)
+    return NamesrvConfig(**taken), [ignored_notice(ignored)] if ignored else []
 
 
 def change(config: NamesrvConfig, values: Mapping[str, str]) -> list[str]:
@@ -58,8 +113,6 @@ def change(config: NamesrvConfig, values: Mapping[str, str]) -> list[str]:
                 to_wire_name(name),
                 "it cannot be changed while the name server runs: set it at a start",
             )
-    if wanted.expiry_scan_ms < 1:
-        raise SettingsError("expiryScanMs", "it must be at least 1 ms")
     for name in changed:
         setattr(config, name, getattr(wanted, name))
     return changed

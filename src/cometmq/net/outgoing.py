@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
+from cometmq.core.settings import OURS, setting
 from cometmq.net.tls import TlsFields, TlsMode, file_times
 from cometmq.protocol.acl import Credentials
 
@@ -75,20 +76,49 @@ class ConnectOptions:
     max_in_flight: int = 16_384
 
 
+@dataclass(slots=True, kw_only=True)
 class OutgoingFields(TlsFields):
     """Fields of a server's configuration that say how it connects to other servers."""
 
-    __slots__ = ()
-
-    use_tls: bool | None
-    tls_enable: bool | None
-    tls_client_trust_cert_path: str
-    tls_client_cert_path: str
-    tls_client_key_path: str
-    tls_client_key_password: str
-    tls_client_auth_server: bool
-    tls_client_check_host_name: bool
-    credentials_path: str
+    use_tls: bool | None = setting(
+        None,
+        "connect to name servers and to the master with TLS; unset: only with "
+        "`tlsServerMode=ENFORCING`",
+        see="how-to/tls.md#between-servers",
+    )
+    tls_enable: bool | None = setting(
+        None,
+        "the same under the name of RocketMQ's system property `tls.enable`; `useTls` takes "
+        "precedence",
+    )
+    tls_client_trust_cert_path: str = setting(
+        "",
+        "the authority that signs the certificates of other servers, PEM; without it, those of "
+        "this machine and this broker's own certificate are trusted",
+    )
+    tls_client_cert_path: str = setting(
+        "", "the certificate that this broker shows to servers that ask for one, PEM"
+    )
+    tls_client_key_path: str = setting("", "its key, PEM")
+    tls_client_key_password: str = setting(
+        "", "the password of the key; shown as `******`", secret=True
+    )
+    tls_client_auth_server: bool = setting(
+        True, "check the certificates of other servers", rocketmq="false by default"
+    )
+    tls_client_check_host_name: bool = setting(
+        True,
+        "refuse a certificate that was issued for another host than the one connected to; not "
+        "checked on loopback addresses",
+        rocketmq="never checked",
+    )
+    credentials_path: str = setting(
+        "",
+        "a file with the account that signs this broker's requests to name servers and its master, "
+        "as RocketMQ's `conf/tools.yml`",
+        rocketmq=OURS,
+        see="how-to/access-control.md",
+    )
 
     @property
     def client_tls(self) -> TlsOptions:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
+from cometmq.core.settings import setting
 
 if TYPE_CHECKING:
     import ssl
@@ -54,16 +55,37 @@ class TlsSettings:
     client_auth: ClientAuth = ClientAuth.NONE
 
 
+@dataclass(slots=True, kw_only=True)
 class TlsFields:
     """Fields of a server's configuration that are its TLS settings."""
 
-    __slots__ = ()
-
-    tls_server_mode: TlsMode
-    tls_server_cert_path: str
-    tls_server_key_path: str
-    tls_server_trust_cert_path: str
-    tls_server_need_client_auth: ClientAuth
+    tls_server_mode: TlsMode = setting(
+        TlsMode.DISABLED,
+        "`DISABLED`, `PERMISSIVE` (with and without TLS) or `ENFORCING`; also `tls.server.mode`",
+        rocketmq="the system property tls.server.mode, permissive by default",
+        see="how-to/tls.md",
+    )
+    tls_server_cert_path: str = setting(
+        "",
+        "the server's certificate, PEM",
+        rocketmq="tls.server.certPath in its TLS file",
+    )
+    tls_server_key_path: str = setting(
+        "",
+        "its key, PEM, without a password",
+        rocketmq="tls.server.keyPath in its TLS file",
+    )
+    tls_server_trust_cert_path: str = setting(
+        "",
+        "the authority that signs client certificates, PEM",
+        rocketmq="tls.server.trustCertPath in its TLS file",
+    )
+    tls_server_need_client_auth: ClientAuth = setting(
+        ClientAuth.NONE,
+        "whether clients show a certificate: `NONE`, `OPTIONAL` or `REQUIRE`; also "
+        "`tls.server.need.client.auth`",
+        rocketmq="the system property tls.server.need.client.auth",
+    )
 
     @property
     def tls(self) -> TlsSettings:

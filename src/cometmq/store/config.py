@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cometmq.core.errors import SettingsError
+from cometmq.core.settings import OURS, check_ranges, setting
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -36,58 +37,227 @@ class DamagePolicy(Enum):
 class StoreConfig:
     """The settings of a store. Sizes are in bytes, intervals in milliseconds."""
 
-    store_path_root_dir: str = "store"
-    store_path_commit_log: str = ""
-    mapped_file_size_commit_log: int = 1 << 30
-    mapped_file_size_consume_queue: int = 6_000_000
-    message_index_enable: bool = True
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
-    max_message_size: int = 4 << 20
-    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    sync_flush_timeout: int = 5_000
-    flush_interval_commit_log: int = 500
-    flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    flush_interval_consume_queue: int = 1_000
-    flush_consume_queue_thorough_interval: int = 60_000
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    max_transfer_bytes_on_message_in_memory: int = 262_144
-    max_transfer_count_on_message_in_memory: int = 32
-    max_transfer_bytes_on_message_in_disk: int = 65_536
-    max_transfer_count_on_message_in_disk: int = 8
-    access_message_in_memory_max_ratio: int = 40
-    max_msgs_num_batch: int = 64
-    file_reserved_time: int = 72
-    delete_when: str = "04"
-    disk_max_used_space_ratio: int = 75
-    disk_space_clean_forcibly_ratio: int = 85
-    clean_file_forcibly_enable: bool = True
-    disk_space_warning_level_ratio: int = 90
-    damage_policy: DamagePolicy = DamagePolicy.REFUSE
-    scrub_bytes_per_second: int = 8 << 20
-    scrub_interval_hours: int = 24
-    transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = 5
-    commit_interval_commit_log: int = 200
-    commit_commit_log_least_pages: int = 4
-    commit_commit_log_thorough_interval: int = 200
+    store_path_root_dir: str = setting(
+        "store",
+        "root directory of the store",
+        rocketmq="store in the home directory by default",
+    )
+    store_path_commit_log: str = setting(
+        "",
+        "directory of the commit log; `commitlog` in the root directory unless it is set",
+    )
+    mapped_file_size_commit_log: int = setting(
+        1 << 30,
+        "size of a commit log file",
+        unit="bytes",
+        least=4096,
+    )
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000,
+        "size of a consume queue file, rounded up to whole entries of 20 bytes",
+        unit="bytes",
+        least=20,
+    )
+    message_index_enable: bool = setting(
+        True,
+        "whether messages can be found by key",
+    )
+    max_hash_slot_num: int = setting(
+        5_000_000,
+        "hash slots of an index file",
+        least=1,
+    )
+    max_index_num: int = setting(
+        20_000_000,
+        "entries of an index file",
+        least=2,
+    )
+    max_message_size: int = setting(
+        4 << 20,
+        "largest body of a message",
+        unit="bytes",
+        least=1,
+    )
+    flush_disk_type: FlushDiskType = setting(
+        FlushDiskType.ASYNC_FLUSH,
+        "`ASYNC_FLUSH` answers a send when the message is written to the operating system, "
+        "`SYNC_FLUSH` when it is on the device (with many sends in flight, 1 MiB of zeros is "
+        "written ahead of the log at a time: twice the bytes for the disk, a third of the time "
+        "of a sync)",
+    )
+    sync_flush_timeout: int = setting(
+        5_000,
+        "how long a send waits for the device before it is answered with FLUSH_DISK_TIMEOUT",
+        unit="ms",
+        least=1,
+    )
+    flush_interval_commit_log: int = setting(
+        500,
+        "how often the log is synced with `ASYNC_FLUSH`",
+        unit="ms",
+        least=1,
+    )
+    flush_commit_log_least_pages: int = setting(
+        4,
+        "such a sync is skipped while fewer than this many pages of 4 KiB are new",
+        unit="pages of 4 KiB",
+        least=0,
+    )
+    flush_commit_log_thorough_interval: int = setting(
+        10_000,
+        "the log is synced at least this often, however few pages are new",
+        unit="ms",
+        least=0,
+    )
+    flush_interval_consume_queue: int = setting(
+        1_000,
+        "how often queue and index entries are written to their files",
+        unit="ms",
+        least=1,
+    )
+    flush_consume_queue_thorough_interval: int = setting(
+        60_000,
+        "how often queue files, index files and the checkpoint are synced",
+        unit="ms",
+        least=0,
+    )
+    message_delay_level: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "the delays of levels 1, 2, ...: numbers with s, m, h or d",
+    )
+    max_transfer_bytes_on_message_in_memory: int = setting(
+        262_144,
+        "most bytes in an answer to a pull",
+        unit="bytes",
+        least=1,
+    )
+    max_transfer_count_on_message_in_memory: int = setting(
+        32,
+        "most messages in an answer to a pull; system groups (`CID_RMQ_SYS_`), such as that of "
+        "the Spark source, get up to 1 024 if they ask for them",
+        least=1,
+    )
+    max_transfer_bytes_on_message_in_disk: int = setting(
+        65_536,
+        "most bytes if the messages have to be read from the device",
+        unit="bytes",
+        least=1,
+    )
+    max_transfer_count_on_message_in_disk: int = setting(
+        8,
+        "most messages if they have to be read from the device",
+        least=1,
+    )
+    access_message_in_memory_max_ratio: int = setting(
+        40,
+        "share of the machine's memory that the newest messages are assumed to fill",
+        unit="percent",
+        least=0,
+        most=100,
+    )
+    max_msgs_num_batch: int = setting(
+        64,
+        "most messages of an answer to a query",
+        least=1,
+    )
+    file_reserved_time: int = setting(
+        72,
+        "hours that a log file is kept after its last message",
+        unit="hours",
+        least=0,
+    )
+    delete_when: str = setting(
+        "04",
+        "the hour, or hours separated by `;`, in which expired files are deleted",
+    )
+    disk_max_used_space_ratio: int = setting(
+        75,
+        "disk usage above which expired files are deleted at any hour",
+        unit="percent",
+        least=0,
+        most=100,
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "disk usage above which files are deleted before they expire",
+        unit="percent",
+        least=0,
+        most=100,
+        rocketmq="the system property rocketmq.broker.diskSpaceCleanForciblyRatio",
+    )
+    clean_file_forcibly_enable: bool = setting(
+        True,
+        "whether files may be deleted before they expire",
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90,
+        "disk usage above which sends are refused",
+        unit="percent",
+        least=0,
+        most=100,
+        rocketmq="the system property rocketmq.broker.diskSpaceWarningLevelRatio",
+    )
+    damage_policy: DamagePolicy = setting(
+        DamagePolicy.REFUSE,
+        "what a start does about damage in a part of the log that was safely on the device: "
+        "`REFUSE` does not start, `SKIP` leaves the damaged records out, `TRUNCATE` ends the "
+        "log before them",
+        rocketmq=OURS,
+        see="recovery.md",
+    )
+    scrub_bytes_per_second: int = setting(
+        8 << 20,
+        "most bytes a second at which full log files are compared with their checksums in the "
+        "background; 0 turns the comparison off",
+        unit="bytes",
+        least=0,
+        rocketmq=OURS,
+        see="recovery.md#damage-in-a-running-broker",
+    )
+    scrub_interval_hours: int = setting(
+        24,
+        "hours from the beginning of one pass over all full log files to the beginning of the "
+        "next; with 0 the next pass begins when the last one ends",
+        unit="hours",
+        least=0,
+        rocketmq=OURS,
+    )
+    transient_store_pool_enable: bool = setting(
+        False,
+        "whether sends are answered before they are written. Works only on a master with "
+        "`ASYNC_FLUSH`; ignored elsewhere, with a notice. A kill of the process then loses "
+        "only the sends that were answered in the last `commitIntervalCommitLog` plus "
+        "`commitCommitLogThoroughInterval`. Consumers and slaves see a message once it is "
+        "written",
+        see="decisions/0013-transient-pool.md",
+    )
+    transient_store_pool_size: int = setting(
+        5,
+        "how much may wait to be written, in log files, but no more than 8 MiB",
+        least=1,
+    )
+    commit_interval_commit_log: int = setting(
+        200,
+        "how often the broker checks for data that waits to be written to the log",
+        unit="ms",
+        least=1,
+    )
+    commit_commit_log_least_pages: int = setting(
+        4,
+        "once this many pages of 4 KiB wait, they are written after the answers of the event "
+        "loop's turn",
+        unit="pages of 4 KiB",
+        least=0,
+    )
+    commit_commit_log_thorough_interval: int = setting(
+        200,
+        "fewer pages are written once nothing was written for this long",
+        unit="ms",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
-        if self.mapped_file_size_commit_log < 4096:
-            raise SettingsError("mappedFileSizeCommitLog", "must be at least 4096 bytes")
-        if self.mapped_file_size_consume_queue < 20:
-            raise SettingsError("mappedFileSizeConsumeQueue", "must be at least 20 bytes")
-        if self.max_hash_slot_num < 1 or self.max_index_num < 2:
-            raise SettingsError("maxHashSlotNum", "must be at least 1, and maxIndexNum at least 2")
-        if self.transient_store_pool_size < 1:
-            raise SettingsError("transientStorePoolSize", "must be at least 1")
-        if self.commit_interval_commit_log < 1:
-            raise SettingsError("commitIntervalCommitLog", "must be at least 1 ms")
-        if min(self.scrub_bytes_per_second, self.scrub_interval_hours) < 0:
-            raise SettingsError(
-                "scrubBytesPerSecond", "it and scrubIntervalHours must not be negative"
-            )
+        check_ranges(self)
         delay_levels_ms(self.message_delay_level)
 
     @property

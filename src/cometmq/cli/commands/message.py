@@ -10,8 +10,8 @@ import typer
 
 from cometmq.admin.views import moment
 from cometmq.cli import render, serve
+from cometmq.cli.configuration import parse_settings
 from cometmq.cli.connect import AsJson, Namesrv, client, run
-from cometmq.cli.servers import parse_settings
 from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import Message
 

@@ -22,8 +22,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cometmq.cli import render
+from cometmq.cli.configuration import parse_settings
 from cometmq.cli.connect import AsJson  # noqa: TC001 - typer reads it
-from cometmq.cli.servers import parse_settings
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.spark.jobs.job import JOBS, Job
 
