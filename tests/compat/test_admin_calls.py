@@ -11,6 +11,7 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, Outcome
 from cometmq.admin.groups import GroupInUse, Groups
+from cometmq.admin.health import Aspect, HealthLimits, check_health, wait_until_healthy
 from cometmq.admin.messages import (
     EARLIEST,
     LATEST,
@@ -292,3 +293,20 @@ async def test_accounts(guarded: Target) -> None:
         assert done.error is None
         (shown,) = await servers.accounts()
         assert "some-key" not in {each.access_key for each in shown.accounts}
+
+
+async def test_health(admin: Admin, target: Target) -> None:
+    limits = HealthLimits(frozenset({target.broker_name}), disk_ratio=1.0)
+    report = await wait_until_healthy(admin, limits, timeout_ms=60_000)
+    found = {(each.aspect, each.subject) for each in report.checks}
+    assert (Aspect.BROKER, target.broker) in found
+    assert (Aspect.WRITES, target.broker_name) in found
+    servers = Servers(admin)
+    await servers.stop_writes(target.broker_name)
+    try:
+        problems = (await check_health(admin, limits)).problems
+        assert [(each.aspect, each.subject) for each in problems] == [
+            (Aspect.WRITES, target.broker_name)
+        ]
+    finally:
+        await servers.allow_writes(target.broker_name)
