@@ -262,7 +262,7 @@ class Parts(Tables):
     def read(self, topic: str, queue_id: int = 0) -> list[Record]:
         """Every visible message of a queue."""
         found: list[Record] = []
-        offset = 0
+        offset = self.store.queue(topic, queue_id).min_offset
         while True:
             result = self.store.read(topic, queue_id, offset, 32)
             if result.status is not ReadStatus.FOUND:

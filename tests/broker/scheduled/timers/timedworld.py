@@ -1,38 +1,43 @@
-"""A store, an appender and timed messages over it, on a clock that tests move."""
+"""Timed messages over a broker's parts, on a clock that tests move."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.acknowledgement import Appender, PutResult
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.message.record import Record, iter_decode
-from cometmq.net.eventloop import Watchdog
+from cometmq.message.record import Record
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import Files
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.read.reader import ReadStatus
-from cometmq.store.recovery.opening import open_store
-from tests.broker.world import SMALL_STORE, STORE_HOST
+from tests.broker.world import SMALL_STORE, Parts, open_parts
 
 
 @dataclass
 class TimedWorld:
-    """What runs; ``clock`` begins at a whole second."""
+    """Parts of a broker with timers; ``clock`` begins at a whole second."""
 
+    parts: Parts
     clock: VirtualClock
-    store: MessageStore
-    appender: Appender
     rules: TimerRules
     timers: Timers
+
+    @property
+    def store(self) -> MessageStore:
+        """The store of the parts."""
+        return self.parts.store
+
+    @property
+    def appender(self) -> Appender:
+        """The appender of the parts."""
+        return self.parts.appender
 
     async def send(
         self, body: bytes = b"x", delay_ms: int = 5_000, topic: str = "t", **more: str
@@ -49,8 +54,7 @@ class TimedWorld:
         self, topic: str, body: bytes, queue_id: int, properties: dict[str, str]
     ) -> PutResult:
         """Store a message."""
-        record = OutgoingRecord(topic, queue_id, body, properties, self.clock.wall_ms(), STORE_HOST)
-        return await self.appender.put(record)
+        return await self.parts.put(topic, body, queue_id, **properties)
 
     async def recall(self, sent_ms: int, delay_ms: int, key: str, topic: str = "t") -> None:
         """Recall what was sent with ``send(delay_ms=...)`` at ``sent_ms``."""
@@ -77,15 +81,7 @@ class TimedWorld:
 
     def read(self, topic: str = "t", queue_id: int = 3) -> list[Record]:
         """Every visible message of a queue."""
-        found: list[Record] = []
-        offset = self.store.queue(topic, queue_id).min_offset
-        while True:
-            result = self.store.read(topic, queue_id, offset, 32)
-            if result.status is not ReadStatus.FOUND:
-                return found
-            for chunk in result.chunks:
-                found += iter_decode(chunk)
-            offset = result.next_offset
+        return self.parts.read(topic, queue_id)
 
     def bodies(self, topic: str = "t") -> list[bytes]:
         """What was delivered."""
@@ -108,17 +104,12 @@ async def timed_world(
 ) -> AsyncIterator[TimedWorld]:
     """Run on the store in ``directory``; with ``crash`` nothing is noted at the end."""
     clock = clock or VirtualClock()
-    config = BrokerConfig()
-    store = open_store(replace(store_config, store_path_root_dir=str(directory)), clock, files)
-    store.store_host = STORE_HOST
-    appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
-    timers = Timers(store=store, appender=appender, clock=clock)
-    await timers.recover()
-    store.maintenance.expiry.release_with(timers.release)
-    try:
-        yield TimedWorld(clock, store, appender, TimerRules(config), timers)
-    finally:
-        appender.close()
-        if not crash:
-            await timers.close()
-        store.close()
+    async with open_parts(directory, None, clock, store_config=store_config, files=files) as parts:
+        timers = Timers(store=parts.store, appender=parts.appender, clock=clock)
+        await timers.recover()
+        parts.store.maintenance.expiry.release_with(timers.release)
+        try:
+            yield TimedWorld(parts, clock, TimerRules(parts.config), timers)
+        finally:
+            if not crash:
+                await timers.close()
