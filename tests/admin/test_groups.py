@@ -87,7 +87,7 @@ async def test_nothing_is_said_of_groups_that_do_not_exist(
     )
     for call in calls:
         with pytest.raises(NotFound, match="'nobody'"):
-            await call()  # type: ignore[no-untyped-call]
+            await call()
     group = await group_at(admin, {})
     assert (await groups.progress(group)).lag is None
     with pytest.raises(NotFound, match="has not consumed"):

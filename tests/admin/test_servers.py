@@ -145,7 +145,7 @@ async def test_accounts(tmp_path: Path) -> None:
     rules = tmp_path / "conf" / "plain_acl.yml"
     rules.parent.mkdir()
     rules.write_text(WHITE)
-    settings = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
+    settings: dict[str, str | bool] = {"aclEnable": True, "rocketmqHome": str(tmp_path)}
     async with running_cluster(tmp_path, **settings) as cluster, Client(cluster.namesrv) as client:
         servers = Servers(Admin(client.session))
         account = Account("some-key", "very-secret", admin=False, topic_perms=("t=PUB", "u=SUB"))

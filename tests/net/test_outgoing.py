@@ -6,6 +6,7 @@ import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +171,12 @@ async def test_many_connections_wait_for_one_context(tmp_path: Path) -> None:
         ({"ca_path": "/nowhere"}, "'tlsClientTrustCertPath': /nowhere cannot be used"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path: Path, changes: dict[str, str], problem: str) -> None:
+def test_files_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     authority = trustme.CA()
     tls_settings(tmp_path, authority)
     made = client_files(tmp_path, authority)
-    values = {"ca_path": made.ca_path, "cert_path": made.cert_path, "key_path": made.key_path}
     with pytest.raises(SettingsError, match=problem):
-        ClientTls(TlsOptions(**values | changes)).load()
+        ClientTls(replace(made, **changes)).load()
 
 
 def test_secrets_are_not_printed() -> None:
