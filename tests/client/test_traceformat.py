@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cometmq.client.tracing import (
+    MAX_RECORDS,
     Consumed,
     ConsumeEnd,
     Consuming,
@@ -10,6 +11,7 @@ from cometmq.client.tracing import (
     Sent,
     TraceRecord,
     TransactionEnded,
+    decode_traces,
     gather,
 )
 
@@ -81,3 +83,38 @@ def test_records_share_messages_within_the_limits() -> None:
 def test_a_record_over_the_limit_goes_alone() -> None:
     found = gather(records(2, size=50), max_body_bytes=40, max_keys_bytes=100)
     assert [len(each.body) for each in found] == [50, 50]
+
+
+def test_what_is_written_is_read() -> None:
+    traces = [
+        SENT,
+        Consuming("ID", "g", ("k",), 2, "R", "REQ", 1000),
+        Consumed("ID", "g", (), "REQ", 1009, 9, ConsumeEnd.TIMED_OUT),
+        TransactionEnded("ID", "t", "g", "", ("k",), "h:1", "TX", None, True, "R", 1000),
+    ]
+    text = "".join(trace.encode().text for trace in traces)
+    assert decode_traces(text.encode()) == traces
+
+
+def test_records_of_other_releases_are_read() -> None:
+    """Without an offset id, a result, a time and a group; with the address of the client."""
+    old = "Pub|5|R|g|t|ID|null|k|h:1|7|3|1|false;SubAfter|REQ|ID|4|false|k;"
+    new = "Pub|5|R|g|t|ID|tag|k|h:1|7|3|9|OFF|true|10.0.0.1;SubBefore|1|null|g|REQ|ID|0;"
+    text = (old + new).replace("|", "\x01").replace(";", "\x02")
+    first, end, second, start = decode_traces(text.encode())
+    assert isinstance(first, Sent)
+    assert (first.kind, first.offset_id, first.succeeded) == (MessageKind.HALF, "", False)
+    assert isinstance(end, Consumed)
+    assert (end.end, end.ended_ms, end.group) == (ConsumeEnd.FAILED, 0, "")
+    assert isinstance(second, Sent)
+    assert (second.kind, second.offset_id, second.succeeded) == (MessageKind.NORMAL, "OFF", True)
+    assert isinstance(start, Consuming)
+    assert start.keys == ()
+
+
+def test_broken_records_are_left_out() -> None:
+    good = SENT.encode().text.encode()
+    for bad in (b"Pub\x02", b"Pub\x01x\x02", b"\xff\x02", b"Other\x011\x02", b"SubAfter\x01R\x02"):
+        assert decode_traces(bad + good) == [SENT]
+    assert decode_traces(b"") == []
+    assert len(decode_traces(b"\x02" * (MAX_RECORDS + 5) + good)) == 0

@@ -22,6 +22,7 @@ from cometmq.admin.messages import (
     at_time,
 )
 from cometmq.admin.servers import Account, Servers
+from cometmq.admin.traces import EventKind, MessageLife, Traces, TrackStatus
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import NotFound
@@ -32,6 +33,7 @@ from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.compat import anchor
 from tests.compat.conftest import SharedPeers, Target
+from tests.compat.driver import Driver
 
 pytestmark = pytest.mark.runs("cometmq", "java")
 
@@ -310,3 +312,56 @@ async def test_health(admin: Admin, target: Target) -> None:
         ]
     finally:
         await servers.allow_writes(target.broker_name)
+
+
+@pytest.mark.runs("4.9.7-cometmq", "4.9.7-java")
+async def test_traces_of_a_java_client_are_read(
+    client: Client, driver: Driver, target: Target, admin: Admin
+) -> None:
+    topic = fresh_name("traced")
+    producer, consumer = f"p-{topic}", f"c-{topic}"
+    common = {"namesrv": target.namesrv, "topic": topic}
+    sent = await asyncio.to_thread(driver.ask, "tracedSend", group=producer, key="k", **common)
+    assert isinstance(sent, dict)
+    await asyncio.to_thread(driver.ask, "tracedConsume", group=consumer, **common)
+    life = await life_with(admin, str(sent["msgId"]), 3)
+    found = [(each.kind, each.group, each.result) for each in life.events]
+    assert found[0] == (EventKind.SENT, producer, "ok")
+    assert (EventKind.STORED, "", "ok") in found
+    assert found[-1] == (EventKind.CONSUMED, consumer, "success")
+    assert life.message is not None
+    async with asyncio.timeout(60):  # until the consumer has committed its offset
+        while True:
+            tracks = await Traces(admin).tracks(life.message)
+            if [(each.group, each.status) for each in tracks] == [(consumer, TrackStatus.CONSUMED)]:
+                break
+
+
+async def test_traces_of_our_client_are_read(target: Target) -> None:
+    async with Client(target.namesrv, trace=True, send_timeout_ms=10_000) as client:
+        topic, group = await fresh_topic(client, 1), fresh_name("g")
+        sent = await client.send(topic, b"x", tag="a")
+        async with client.subscribe(topic, group=group, start="first") as subscription:
+            message = await anext(subscription)
+            async with message.processing():
+                pass
+        life = await life_with(Admin(client.session), sent.message_id, 3)
+    assert [each.kind for each in life.events] == [
+        EventKind.SENT,
+        EventKind.STORED,
+        EventKind.CONSUMED,
+    ]
+    assert life.traced_groups == {group}
+    assert [(each.group, each.status) for each in life.groups] == [(group, TrackStatus.CONSUMED)]
+
+
+async def life_with(admin: Admin, message_id: str, events: int) -> MessageLife:
+    """The life of a message once it has so many events."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                life = await Traces(admin).life(message_id)
+            except NotFound:
+                continue
+            if len(life.events) >= events:
+                return life

@@ -523,14 +523,18 @@ class Admin:
             place = decode_offset_id(message_id)
         except ValueError:
             place = None
-        if place is not None:
+        # The process id in a unique key stands where an offset id has a port.
+        if place is not None and 0 < place.port < 65_536:
             host = f"[{place.host}]" if ":" in place.host else place.host
             header = h.ViewMessage(offset=place.physical_offset)
             try:
                 response = await self.call(
                     f"{host}:{place.port}", RequestCode.VIEW_MESSAGE_BY_ID, header
                 )
-                return next(map(from_record, iter_decode(response.body)), None)
+                names = {each.address: each.name for each in await self.brokers()}
+                name = names.get(f"{host}:{place.port}", "")
+                records = iter_decode(response.body)
+                return next((from_record(record, name) for record in records), None)
             except (NotConnected, RequestTimedOut, BrokerRefused) as error:
                 if not topic:
                     if isinstance(error, BrokerRefused):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -185,6 +185,74 @@ def _field(value: str | int | bool) -> str:
         return str(int(value))
     # A separator inside a key or a tag would split the record.
     return value.replace(_FIELD, " ").replace(_RECORD, " ") or _UNKNOWN
+
+
+#: Records that are read of one trace message; its body is at most as large as any message.
+MAX_RECORDS: Final = 100_000
+
+
+def decode_traces(body: bytes) -> list[Trace]:
+    """Return the records of a trace message, as clients of any language and version write them.
+
+    Records of unknown kinds and broken ones are left out (upstream: TraceDataEncoder.java).
+    """
+    found: list[Trace] = []
+    for text in body.decode("utf-8", "replace").split(_RECORD, MAX_RECORDS)[:MAX_RECORDS]:
+        fields = ["" if each == _UNKNOWN else each for each in text.split(_FIELD)]
+        reader = _READERS.get(fields[0])
+        if reader is None:
+            continue
+        try:
+            found.append(reader(fields))
+        except (ValueError, IndexError):
+            log.debug("trace_record_skipped kind=%s fields=%d", fields[0], len(fields))
+    return found
+
+
+def _read_sent(fields: list[str]) -> Sent:
+    """Read a Pub record; releases before 4.4 write no offset id, later ones append a client."""
+    offset_id, succeeded = ("", fields[12]) if len(fields) == 13 else (fields[12], fields[13])
+    ordinal = int(fields[11])
+    kinds = MessageKind.__members__.values()
+    kind = MessageKind(ordinal) if ordinal in kinds else MessageKind.NORMAL
+    return Sent(
+        fields[5], fields[4], fields[3], fields[6], props.split_keys(fields[7]), int(fields[9]),
+        kind, fields[8], offset_id, fields[2], int(fields[1]), int(fields[10]), succeeded == "true",
+    )  # fmt: skip
+
+
+def _read_consuming(fields: list[str]) -> Consuming:
+    keys = props.split_keys(fields[7]) if len(fields) > 7 else ()
+    return Consuming(
+        fields[5], fields[3], keys, int(fields[6]), fields[2], fields[4], int(fields[1])
+    )
+
+
+def _read_consumed(fields: list[str]) -> Consumed:
+    """Read a SubAfter record; older releases write neither the result nor time and group."""
+    end = ConsumeEnd.SUCCESS if fields[4] == "true" else ConsumeEnd.FAILED
+    if len(fields) > 6 and fields[6].isdecimal() and int(fields[6]) < len(ConsumeEnd):
+        end = ConsumeEnd(int(fields[6]))
+    ended_ms = int(fields[7]) if len(fields) > 8 else 0
+    group = fields[8] if len(fields) > 8 else ""
+    keys = props.split_keys(fields[5]) if len(fields) > 5 else ()
+    return Consumed(fields[2], group, keys, fields[1], ended_ms, int(fields[3]), end)
+
+
+def _read_transaction_ended(fields: list[str]) -> TransactionEnded:
+    states = {"COMMIT_MESSAGE": True, "ROLLBACK_MESSAGE": False}
+    return TransactionEnded(
+        fields[5], fields[4], fields[3], fields[6], props.split_keys(fields[7]), fields[8],
+        fields[10], states.get(fields[11]), fields[12] == "true", fields[2], int(fields[1]),
+    )  # fmt: skip
+
+
+_READERS: Final[dict[str, Callable[[list[str]], Trace]]] = {
+    "Pub": _read_sent,
+    "SubBefore": _read_consuming,
+    "SubAfter": _read_consumed,
+    "EndTransaction": _read_transaction_ended,
+}
 
 
 @dataclass(frozen=True, slots=True)
