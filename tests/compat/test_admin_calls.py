@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.admin.bundle import write_bundle
 from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, Outcome
 from cometmq.admin.groups import GroupInUse, Groups
 from cometmq.admin.health import Aspect, HealthLimits, check_health, wait_until_healthy
@@ -365,3 +367,11 @@ async def life_with(admin: Admin, message_id: str, events: int) -> MessageLife:
                 continue
             if len(life.events) >= events:
                 return life
+
+
+async def test_a_bundle(admin: Admin, target: Target, tmp_path: Path) -> None:
+    made = await write_bundle(admin, tmp_path / "bundle.tar.gz")
+    with tarfile.open(made.path) as archive:
+        names = {name.removeprefix("cometmq-bundle/") for name in archive.getnames()}
+    assert {f"brokers/{target.broker_name}-0/settings.json", "topics.json", "groups.json"} <= names
+    assert made.gaps == ()

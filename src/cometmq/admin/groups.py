@@ -187,12 +187,17 @@ class Groups:
 
     async def config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of a group by broker name, for the brokers that have some."""
-        found: dict[str, SubscriptionGroupConfig] = {}
-        for broker in await self._admin.brokers(masters_only=True):
-            if (config := (await self._configs(broker)).get(group)) is not None:
-                found[broker.name] = config
-        if not found:
+        found = (await self.configs()).get(group)
+        if found is None:
             await self._admin.require_group(group)
+        return found or {}
+
+    async def configs(self) -> dict[str, dict[str, SubscriptionGroupConfig]]:
+        """Return the settings of all groups, by group and broker name."""
+        found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
+        for broker in await self._admin.brokers(masters_only=True):
+            for group, config in (await self._configs(broker)).items():
+                found.setdefault(group, {})[broker.name] = config
         return found
 
     async def members(self, group: str) -> ConsumerConnections | None:

@@ -1,0 +1,276 @@
+"""Debug bundle: the state of a cluster in one .tar.gz file, to be sent to somebody who helps.
+
+    manifest.json               when it was made, by which version, and what could not be read
+    cluster.json                brokers as each name server knows them
+    health.json                 checks of the cluster
+    topics.json, groups.json    routes and offsets of topics; settings, members, lag of groups
+    brokers/NAME-ID/...         settings and runtime information of each broker
+    name-servers/ADDRESS/...    settings of each name server
+
+Values of settings whose names sound like secrets are replaced; no message and no account is
+included. Files and their number are bounded: topics and groups over a limit are left out, which the
+manifest says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import platform
+import sys
+import tarfile
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.admin.groups import Groups
+from cometmq.admin.health import check_health
+from cometmq.admin.servers import Servers
+from cometmq.admin.views import total_lag
+from cometmq.core.errors import CometError
+from cometmq.protocol.bodies import ClusterInfo
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Admin
+
+#: Largest file, and largest sum of all files, before compression.
+FILE_BYTES_MAX: Final = 4 << 20
+BUNDLE_BYTES_MAX: Final = 64 << 20
+#: Topics, and groups, of which details are included.
+NAMES_MAX: Final = 1_000
+#: Servers of which files are included.
+SERVERS_MAX: Final = 200
+_CONCURRENT: Final = 8
+#: Parts of names of settings whose values are secrets.
+_SECRET_PARTS: Final = ("secret", "password", "passwd", "token", "credential", "accesskey")
+REMOVED: Final = "(removed)"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that is not in a bundle, and why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Written bundle: its path, the names of its files, and what it lacks."""
+
+    path: Path
+    size_bytes: int
+    files: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(slots=True)
+class _Contents:
+    """Files of a bundle while they are collected."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, name: str, value: object) -> None:
+        """Add a value as JSON; a file over a limit becomes a gap."""
+        data = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=1)
+        if len(data) > FILE_BYTES_MAX or self.size_bytes + len(data) > BUNDLE_BYTES_MAX:
+            self.gaps.append(Gap(name, f"its {len(data)} bytes exceed a limit of the bundle"))
+            return
+        self.files[name] = data
+        self.size_bytes += len(data)
+
+    async def collect(self, name: str, read: Callable[[], Awaitable[object]]) -> None:
+        """Add what a call returns; a failure becomes a gap."""
+        try:
+            value = await read()
+        except CometError as error:
+            self.gaps.append(Gap(name, str(error)))
+        else:
+            self.add(name, value)
+
+
+async def write_bundle(admin: Admin, path: Path) -> Bundle:
+    """Collect the state of a cluster into a new file, which only its owner may read.
+
+    What cannot be read is a gap, not an error. Raises OSError when the file cannot be written, such
+    as FileExistsError.
+    """
+    contents = _Contents()
+    await _cluster(admin, contents)
+    await contents.collect("health.json", lambda: _health(admin))
+    await _servers(admin, contents)
+    await contents.collect("topics.json", lambda: _topics(admin, contents.gaps))
+    await contents.collect("groups.json", lambda: _groups(admin, contents.gaps))
+    now_ms = admin.session.clock.wall_ms()
+    contents.add("manifest.json", _manifest(admin, contents, now_ms))
+    packed = await asyncio.to_thread(_packed, contents.files, now_ms)
+    await asyncio.to_thread(_write, path, packed)
+    return Bundle(path, len(packed), tuple(contents.files), tuple(contents.gaps))
+
+
+def without_secrets(values: dict[str, str]) -> dict[str, str]:
+    """Return settings with the values of secrets replaced."""
+    return {
+        key: REMOVED if any(part in key.lower() for part in _SECRET_PARTS) and value else value
+        for key, value in sorted(values.items())
+    }
+
+
+def _manifest(admin: Admin, contents: _Contents, now_ms: int) -> dict[str, Any]:
+    return {
+        "made": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "cometmq": version("cometmq"),
+        "python": sys.version,
+        "platform": platform.platform(),
+        "nameServers": admin.session.config.name_servers,
+        "files": sorted(contents.files),
+        "gaps": [asdict(gap) for gap in contents.gaps],
+    }
+
+
+async def _cluster(admin: Admin, contents: _Contents) -> None:
+    async def view(address: str) -> ClusterInfo | str:
+        try:
+            response = await admin.call(address, RequestCode.GET_BROKER_CLUSTER_INFO, None)
+            return parse_json(response.body, ClusterInfo)
+        except CometError as error:
+            contents.gaps.append(Gap(f"cluster of name server {address}", str(error)))
+            return f"not read: {error}"
+
+    name_servers = admin.session.config.name_servers
+    views = await asyncio.gather(*map(view, name_servers))
+    contents.add("cluster.json", dict(zip(name_servers, views, strict=True)))
+
+
+async def _health(admin: Admin) -> list[dict[str, Any]]:
+    report = await check_health(admin)
+    return [asdict(check) | {"aspect": check.aspect.value} for check in report.checks]
+
+
+async def _servers(admin: Admin, contents: _Contents) -> None:
+    servers = Servers(admin)
+    for shown in await servers.name_server_settings():
+        folder = f"name-servers/{_file_name(shown.address)}"
+        if shown.error is not None:
+            contents.gaps.append(Gap(f"{folder}/settings.json", str(shown.error)))
+        else:
+            contents.add(f"{folder}/settings.json", without_secrets(shown.values))
+    try:
+        brokers = await admin.brokers()
+    except CometError as error:
+        contents.gaps.append(Gap("brokers", str(error)))
+        return
+    if len(brokers) > SERVERS_MAX:
+        contents.gaps.append(Gap("brokers", f"{len(brokers) - SERVERS_MAX} of {len(brokers)}"))
+    for broker in brokers[:SERVERS_MAX]:
+        folder = f"brokers/{_file_name(broker.name)}-{broker.broker_id}"
+        address = broker.address
+
+        async def settings(address: str = address) -> dict[str, str]:
+            return without_secrets(await admin.broker_config(address))
+
+        async def runtime(address: str = address) -> dict[str, str]:
+            return dict(sorted((await admin.broker_runtime(address)).items()))
+
+        await contents.collect(f"{folder}/settings.json", settings)
+        await contents.collect(f"{folder}/runtime.json", runtime)
+
+
+async def _topics(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
+    async def one(topic: str) -> Any:
+        route = await admin.topic_route(topic)
+        stats = await admin.topic_stats(topic)
+        queues = [
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "min": at.min_offset,
+                "max": at.max_offset,
+                "lastStoredMs": at.last_update_timestamp,
+            }
+            for queue, at in stats.items()
+        ]
+        return {"route": route, "queues": queues}
+
+    return await _each(await admin.list_topics(), one, "topic", gaps)
+
+
+async def _groups(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
+    groups = Groups(admin)
+    configs = await groups.configs()
+
+    async def one(group: str) -> Any:
+        progress = await admin.consumer_progress(group)
+        queues = [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "brokerOffset": at.broker_offset,
+                "offset": at.consumer_offset,
+                "lastConsumedMs": at.last_timestamp,
+            }
+            for queue, at in progress.items()
+        ]
+        return {
+            "settings": configs.get(group, {}),
+            "members": await admin.consumer_connections(group),
+            "lag": total_lag(progress.values()) if progress else None,
+            "queues": queues,
+        }
+
+    return await _each(await groups.names(), one, "group", gaps)
+
+
+async def _each(
+    names: list[str], read: Callable[[str], Awaitable[Any]], kind: str, gaps: list[Gap]
+) -> dict[str, Any]:
+    """Return a value for each name; those that cannot be read, and those over a limit, are gaps."""
+    if len(names) > NAMES_MAX:
+        gaps.append(Gap(f"{kind}s", f"details of {len(names) - NAMES_MAX} of {len(names)}"))
+    gate = asyncio.Semaphore(_CONCURRENT)
+
+    async def one(name: str) -> Any:
+        async with gate:
+            try:
+                return await read(name)
+            except CometError as error:
+                gaps.append(Gap(f"{kind} {name}", str(error)))
+                return None
+
+    details = await asyncio.gather(*map(one, names[:NAMES_MAX]))
+    return dict(zip(names[:NAMES_MAX], details, strict=True)) | dict.fromkeys(names[NAMES_MAX:])
+
+
+def _file_name(text: str) -> str:
+    """Return a name that is one safe part of a path."""
+    return "".join(each if each.isalnum() or each in "-_." else "_" for each in text).lstrip(".")
+
+
+def _packed(files: dict[str, bytes], now_ms: int) -> bytes:
+    buffer = io.BytesIO()
+    seconds = now_ms // 1000
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=seconds) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for name, data in sorted(files.items()):
+            info = tarfile.TarInfo(f"cometmq-bundle/{name}")
+            info.size, info.mtime, info.mode = len(data), seconds, 0o600
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(data)
