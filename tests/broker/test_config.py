@@ -2,7 +2,15 @@
 
 import pytest
 
-from cometmq.broker.config import LIVE, BrokerConfig, advertising_problem, change, load, resolve
+from cometmq.broker.config import (
+    LIVE,
+    BrokerConfig,
+    advertising_problem,
+    change,
+    load,
+    plan_change,
+    resolve,
+)
 from cometmq.core.errors import SettingsError
 from cometmq.core.javakeys import JAVA_KEYS, JavaKey
 from cometmq.core.settings import build, declarations, known_keys, normalise, to_properties
@@ -133,20 +141,42 @@ def test_live_settings_change_in_place() -> None:
     "values",
     [
         {"brokerPermission": "4", "listenPort": "1"},
-        {"brokerPermission": "4", "fileReservedTime": "1"},
+        {"brokerPermission": "4", "mappedFileSizeCommitLog": "8192"},
+        {"fileReservedTime": "1", "brokerRole": "SYNC_MASTER"},
         {"brokerPermission": "4", "nonsense": "1"},
         {"brokerPermission": "4", "maxMessageSize": "big"},
     ],
 )
 def test_settings_change_all_or_none(values: dict[str, str]) -> None:
-    config = BrokerConfig()
+    config, store = BrokerConfig(), StoreConfig()
     with pytest.raises(SettingsError):
-        change(config, StoreConfig(), values)
-    assert config == BrokerConfig()
+        change(config, store, values)
+    assert (config, store) == (BrokerConfig(), StoreConfig())
+
+
+def test_every_key_that_cannot_be_changed_is_named() -> None:
+    values = {"listenPort": "1", "brokerPermission": "4", "flushDiskType": "SYNC_FLUSH", "x": "y"}
+    with pytest.raises(SettingsError) as caught:
+        change(BrokerConfig(), StoreConfig(), values)
+    found = [error.key for error in (caught.value, *caught.value.more)]
+    assert found == ["listenPort", "flushDiskType", "x"]
+
+
+def test_settings_of_the_store_change_in_place() -> None:
+    config, store = BrokerConfig(), StoreConfig()
+    values = {"fileReservedTime": "48", "maxMessageSize": "1024", "delete_when": "04"}
+    assert change(config, store, values) == ["max_message_size", "file_reserved_time"]
+    assert (store.file_reserved_time, store.max_message_size) == (48, 1024)
+    assert config.max_message_size == 1024
+
+
+def test_a_key_without_effect_may_be_changed() -> None:
+    planned = plan_change(BrokerConfig(), StoreConfig(), {"sendMessageThreadPoolNums": "4"})
+    assert (planned.changed, planned.ignored) == ((), ("sendMessageThreadPoolNums",))
 
 
 def test_live_names_are_fields() -> None:
-    assert set(declarations(BrokerConfig)) >= LIVE
+    assert set(declarations(BrokerConfig)) | set(declarations(StoreConfig)) >= LIVE
 
 
 def test_settings_survive_the_round_trip_through_text() -> None:

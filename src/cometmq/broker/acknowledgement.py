@@ -43,6 +43,7 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.eventloop import Watchdog
     from cometmq.net.peer import Peer
@@ -254,9 +255,8 @@ class Appender:
         self._store_host = store_host
         self._loop = asyncio.get_running_loop()
         self._synced = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._sync_timeout_ms = store.config.sync_flush_timeout
         self._slaves: Replicated | None = None
-        self._slave_timeout_ms = 0
+        self._config: BrokerConfig | None = None
         self._copied: OffsetWaiters[Turn] = OffsetWaiters()
         #: Turns whose records are in the transient pool and not yet written to the log.
         self._unwritten: OffsetWaiters[Turn] = OffsetWaiters()
@@ -285,10 +285,10 @@ class Appender:
             store.on_progress.append(self._written)
             store.transient.on_lost.append(self._lost)
 
-    def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
-        """Answer turns only once enough slaves have them, or after a timeout."""
+    def wait_for_slaves(self, slaves: Replicated, config: BrokerConfig) -> None:
+        """Answer turns only once enough slaves have them, or after ``slave_timeout``."""
         self._slaves = slaves
-        self._slave_timeout_ms = timeout_ms
+        self._config = config
         slaves.on_reached.append(self._slaves_have)
 
     @property
@@ -441,9 +441,10 @@ class Appender:
             expired = self._store.sync_waiters.expire(self._clock.monotonic_ms())
             for turn in cast("list[Turn]", expired):
                 self.waiting_sends -= turn.send_count
-                remark = f"the log was not synced within {self._sync_timeout_ms} ms"
+                remark = f"the log was not synced within {self._store.config.sync_flush_timeout} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
-            remark = f"too few slaves acknowledged the message within {self._slave_timeout_ms} ms"
+            timeout_ms = 0 if self._config is None else self._config.slave_timeout
+            remark = f"too few slaves acknowledged the message within {timeout_ms} ms"
             for turn in self._copied.expire(self._clock.monotonic_ms()):
                 self.waiting_sends -= turn.send_count
                 self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
@@ -562,7 +563,7 @@ class Appender:
         store = self._store
         if turn.is_awaited:
             self.waiting_sends += turn.send_count
-            deadline_ms = self._now_ns() // 1_000_000 + self._sync_timeout_ms
+            deadline_ms = self._now_ns() // 1_000_000 + self._store.config.sync_flush_timeout
             store.sync_waiters.park(turn.end, deadline_ms, turn)
             self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
@@ -586,7 +587,8 @@ class Appender:
             self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
         else:
             self.waiting_sends += turn.send_count
-            deadline_ms = self._now_ns() // 1_000_000 + self._slave_timeout_ms
+            timeout_ms = 0 if self._config is None else self._config.slave_timeout
+            deadline_ms = self._now_ns() // 1_000_000 + timeout_ms
             self._copied.park(turn.end, deadline_ms, turn)
             self._waits.set()
 

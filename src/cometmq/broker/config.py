@@ -25,7 +25,6 @@ from cometmq.core.settings import (
     live_fields,
     normalise,
     raise_all,
-    reject_unknown,
     setting,
 )
 from cometmq.net.outgoing import OutgoingFields
@@ -473,7 +472,7 @@ class BrokerConfig(OutgoingFields):
 
 
 #: Fields that may change while the broker runs.
-LIVE: Final = live_fields(BrokerConfig)
+LIVE: Final = live_fields(BrokerConfig) | live_fields(StoreConfig)
 
 
 def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str]]:
@@ -519,30 +518,81 @@ def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """Change of settings that a running broker can carry out (see :func:`plan_change`).
+
+    ``changed`` are the keys whose values differ, ``texts`` the values of all keys as they were
+    sent, ``ignored`` the keys without effect.
+    """
+
+    broker: BrokerConfig
+    store: StoreConfig
+    changed: tuple[str, ...]
+    texts: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
+def plan_change(
+    config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]
+) -> PlannedChange:
+    """Return the change of ``config`` and ``store`` that ``values`` ask for.
+
+    Values that are in force already are accepted for every key. Raise one SettingsError for all
+    unknown keys, bad values, and settings that take effect only at a start.
+    """
+    problems: list[SettingsError] = []
+    used: set[str] = set()
+    changed: list[str] = []
+    for key, value in values.items():
+        single = {key: value}
+        for_broker, used_here = convert(BrokerConfig, single, problems)
+        for_store, used_by_store = convert(StoreConfig, single, problems)
+        used |= used_here | used_by_store
+        differing = [
+            field
+            for part, taken in ((config, for_broker), (store, for_store))
+            for field, wanted in taken.items()
+            if getattr(part, field) != wanted
+        ]
+        if differing and not LIVE.issuperset(differing):
+            problem = (
+                "it cannot be changed while the broker runs: set it in the property file and "
+                "restart"
+            )
+            problems.append(SettingsError(key, problem, is_unusable=False))
+        elif differing:
+            changed.append(key)
+    ignored = ignored_keys(values, used, (BrokerConfig, StoreConfig), problems)
+    raise_all(problems)
+    return PlannedChange(
+        build(BrokerConfig, values, config)[0],
+        build(StoreConfig, values, store)[0],
+        tuple(changed),
+        values,
+        tuple(ignored),
+    )
+
+
+def apply(config: BrokerConfig, store: StoreConfig, planned: PlannedChange) -> list[str]:
+    """Carry out a planned change on the objects that the broker's parts share; return the names of
+    the changed fields."""
+    found: list[str] = []
+    for field in changed_fields(planned.broker, config):
+        setattr(config, field, getattr(planned.broker, field))
+        found.append(field)
+    for field in changed_fields(planned.store, store):
+        setattr(store, field, getattr(planned.store, field))
+        found.append(field)
+    return list(dict.fromkeys(found))
+
+
 def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) -> list[str]:
     """Change settings of a running broker, all of ``values`` or none; return the changed fields.
 
-    Values that are in force already are accepted for every key. Raise SettingsError for an unknown
-    key, a bad value, or a setting that takes effect only at a start.
+    Raise as :func:`plan_change` does.
     """
-    changed: list[str] = []
-    for key, value in values.items():
-        wanted, used = build(BrokerConfig, {key: value}, config)
-        wanted_store, used_by_store = build(StoreConfig, {key: value}, store)
-        reject_unknown({key: value}, used | used_by_store, (BrokerConfig, StoreConfig))
-        differing = changed_fields(wanted, config)
-        is_live = LIVE.issuperset(differing) if used else wanted_store == store
-        if not is_live:
-            raise SettingsError(
-                key,
-                "it cannot be changed while the broker runs: set it in the property file and "
-                "restart",
-            )
-        changed += differing
-    wanted, _ = build(BrokerConfig, values, config)
-    for name in changed:
-        setattr(config, name, getattr(wanted, name))
-    return changed
+    return apply(config, store, plan_change(config, store, values))
 
 
 def reachable_address(bind_address: str) -> str:

@@ -49,15 +49,23 @@ class SettingsError(CometError):
     """A setting is unknown or its value cannot be used.
 
     ``where`` is the place that the setting came from, such as ``broker.conf:12``, if it is known.
-    ``more`` are errors about other settings; the text has a line for each.
+    ``is_unusable`` says that the setting is known but its value cannot be used. ``more`` are errors
+    about other settings; the text has a line for each.
     """
 
     def __init__(
-        self, key: str, problem: str, *, where: str = "", more: Sequence[SettingsError] = ()
+        self,
+        key: str,
+        problem: str,
+        *,
+        where: str = "",
+        is_unusable: bool = True,
+        more: Sequence[SettingsError] = (),
     ) -> None:
         self.key = key
         self.problem = problem
         self.where = where
+        self.is_unusable = is_unusable
         self.more = tuple(more)
         place = f"{where}: " if where else ""
         lines = [f"{place}setting {key!r}: {problem}", *map(str, self.more)]

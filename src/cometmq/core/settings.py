@@ -216,7 +216,7 @@ def raise_all(problems: Iterable[SettingsError]) -> None:
     different = list({(each.key, each.problem): each for each in problems}.values())
     if different:
         first, *rest = different
-        raise SettingsError(first.key, first.problem, more=rest)
+        raise SettingsError(first.key, first.problem, is_unusable=first.is_unusable, more=rest)
 
 
 def changed_fields(wanted: Settings, current: Settings) -> list[str]:
@@ -235,7 +235,8 @@ def unknown_keys(keys: Iterable[str], known: Collection[str]) -> list[SettingsEr
             if near
             else "see docs/settings.md for all keys"
         )
-        problems.append(SettingsError(key[:_SHOWN_CHARACTERS], f"no such setting; {hint}"))
+        short = key[:_SHOWN_CHARACTERS]
+        problems.append(SettingsError(short, f"no such setting; {hint}", is_unusable=False))
     return problems
 
 

@@ -33,9 +33,13 @@ class DamagePolicy(Enum):
     TRUNCATE = "TRUNCATE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreConfig:
-    """The settings of a store. Sizes are in bytes, intervals in milliseconds."""
+    """The settings of a store.
+
+    All parts of a store share one object. An administrator may change the live fields at run time,
+    so each use must read them again. The others never change.
+    """
 
     store_path_root_dir: str = setting(
         "store",
@@ -77,6 +81,7 @@ class StoreConfig:
         "largest body of a message",
         unit="bytes",
         least=1,
+        live=True,
     )
     flush_disk_type: FlushDiskType = setting(
         FlushDiskType.ASYNC_FLUSH,
@@ -90,36 +95,42 @@ class StoreConfig:
         "how long a send waits for the device before it is answered with FLUSH_DISK_TIMEOUT",
         unit="ms",
         least=1,
+        live=True,
     )
     flush_interval_commit_log: int = setting(
         500,
         "how often the log is synced with `ASYNC_FLUSH`",
         unit="ms",
         least=1,
+        live=True,
     )
     flush_commit_log_least_pages: int = setting(
         4,
         "such a sync is skipped while fewer than this many pages of 4 KiB are new",
         unit="pages of 4 KiB",
         least=0,
+        live=True,
     )
     flush_commit_log_thorough_interval: int = setting(
         10_000,
         "the log is synced at least this often, however few pages are new",
         unit="ms",
         least=0,
+        live=True,
     )
     flush_interval_consume_queue: int = setting(
         1_000,
         "how often queue and index entries are written to their files",
         unit="ms",
         least=1,
+        live=True,
     )
     flush_consume_queue_thorough_interval: int = setting(
         60_000,
         "how often queue files, index files and the checkpoint are synced",
         unit="ms",
         least=0,
+        live=True,
     )
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
@@ -159,42 +170,46 @@ class StoreConfig:
         64,
         "most messages of an answer to a query",
         least=1,
+        live=True,
     )
     file_reserved_time: int = setting(
         72,
         "hours that a log file is kept after its last message",
         unit="hours",
         least=0,
+        live=True,
     )
     delete_when: str = setting(
         "04",
         "the hour, or hours separated by `;`, in which expired files are deleted",
+        live=True,
     )
     disk_max_used_space_ratio: int = setting(
         75,
         "disk usage above which expired files are deleted at any hour",
         unit="percent",
         least=0,
-        most=100,
+        live=True,
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
         "disk usage above which files are deleted before they expire",
         unit="percent",
         least=0,
-        most=100,
+        live=True,
         rocketmq="the system property rocketmq.broker.diskSpaceCleanForciblyRatio",
     )
     clean_file_forcibly_enable: bool = setting(
         True,
         "whether files may be deleted before they expire",
+        live=True,
     )
     disk_space_warning_level_ratio: int = setting(
         90,
         "disk usage above which sends are refused",
         unit="percent",
         least=0,
-        most=100,
+        live=True,
         rocketmq="the system property rocketmq.broker.diskSpaceWarningLevelRatio",
     )
     damage_policy: DamagePolicy = setting(
@@ -211,6 +226,7 @@ class StoreConfig:
         "background; 0 turns the comparison off",
         unit="bytes",
         least=0,
+        live=True,
         rocketmq=OURS,
         see="recovery.md#damage-in-a-running-broker",
     )
@@ -220,6 +236,7 @@ class StoreConfig:
         "next; with 0 the next pass begins when the last one ends",
         unit="hours",
         least=0,
+        live=True,
         rocketmq=OURS,
     )
     transient_store_pool_enable: bool = setting(
@@ -241,6 +258,7 @@ class StoreConfig:
         "how often the broker checks for data that waits to be written to the log",
         unit="ms",
         least=1,
+        live=True,
     )
     commit_commit_log_least_pages: int = setting(
         4,
@@ -248,12 +266,14 @@ class StoreConfig:
         "loop's turn",
         unit="pages of 4 KiB",
         least=0,
+        live=True,
     )
     commit_commit_log_thorough_interval: int = setting(
         200,
         "fewer pages are written once nothing was written for this long",
         unit="ms",
         least=0,
+        live=True,
     )
 
     def __post_init__(self) -> None:

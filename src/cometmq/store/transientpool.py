@@ -45,10 +45,9 @@ class TransientPool:
     """
 
     __slots__ = (
-        "_least_bytes",
+        "_config",
         "_on_progress",
         "_parts",
-        "_thorough_ms",
         "_will_write",
         "_written_ms",
         "lost",
@@ -61,8 +60,7 @@ class TransientPool:
         config = parts.config
         whole_files = config.transient_store_pool_size * config.mapped_file_size_commit_log
         self.most_bytes = min(whole_files, POOL_MAX_BYTES)
-        self._least_bytes = config.commit_commit_log_least_pages * _PAGE_BYTES
-        self._thorough_ms = config.commit_commit_log_thorough_interval
+        self._config = config
         self._parts = parts
         self._on_progress = on_progress
         self._written_ms = parts.clock.monotonic_ms()
@@ -100,7 +98,10 @@ class TransientPool:
         """Write in a later turn of the loop, if enough waits, so that answers leave first."""
         if self._will_write or self._parts.state.pool_problem is not None:
             return
-        if not self.waiting_bytes or self.waiting_bytes < self._least_bytes:
+        if (
+            not self.waiting_bytes
+            or self.waiting_bytes < self._config.commit_commit_log_least_pages * _PAGE_BYTES
+        ):
             return
         call_soon = self._parts.backlog.call_soon
         if call_soon is None:
@@ -112,8 +113,10 @@ class TransientPool:
     async def write_late(self) -> None:
         """Write the waiting records if there are enough, or if the last write was long ago."""
         waiting, now_ms = self.waiting_bytes, self._parts.clock.monotonic_ms()
-        is_late = now_ms - self._written_ms >= self._thorough_ms
-        if waiting and (is_late or waiting >= self._least_bytes):
+        is_late = now_ms - self._written_ms >= self._config.commit_commit_log_thorough_interval
+        if waiting and (
+            is_late or waiting >= self._config.commit_commit_log_least_pages * _PAGE_BYTES
+        ):
             self._try()
 
     def write(self) -> None:

@@ -110,7 +110,7 @@ async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         (b"maxMessageSize=" + b"9" * 60_000, ResponseCode.SYSTEM_ERROR, "too long for a number"),
         (b"maxMessageSize=" + b"9" * 30, ResponseCode.SYSTEM_ERROR, "does not fit 64 bits"),
         (b"listenPort=1", ResponseCode.SYSTEM_ERROR, "while the broker runs"),
-        (b"fileReservedTime=1", ResponseCode.SYSTEM_ERROR, "while the broker runs"),
+        (b"flushDiskType=SYNC_FLUSH", ResponseCode.SYSTEM_ERROR, "while the broker runs"),
         (b"brokerConfigPath=/etc", ResponseCode.NO_PERMISSION, "black list"),
         (b"\xff=1", ResponseCode.SYSTEM_ERROR, "no such setting"),
     ],

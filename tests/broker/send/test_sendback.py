@@ -161,7 +161,7 @@ class Slaves:
 async def test_without_slaves_a_sync_master_keeps_nothing(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         stored = await parts.put("t")
-        parts.appender.wait_for_slaves(Slaves(has_enough=False), 1_000)
+        parts.appender.wait_for_slaves(Slaves(has_enough=False), BrokerConfig(slave_timeout=1_000))
         with pytest.raises(BadRequest) as refused:
             await send_back(parts, stored.physical_offset)
         assert refused.value.code == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -171,7 +171,7 @@ async def test_without_slaves_a_sync_master_keeps_nothing(tmp_path: Path) -> Non
 async def test_what_slaves_do_not_have_in_time_is_to_be_sent_back_again(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         stored = await parts.put("t")
-        parts.appender.wait_for_slaves(Slaves(has_enough=True), 100)
+        parts.appender.wait_for_slaves(Slaves(has_enough=True), BrokerConfig(slave_timeout=100))
         header = ConsumerSendMsgBack(stored.physical_offset, "g", 0)
         expiring = asyncio.create_task(parts.appender.expire_forever())
         reply = await parts.ask(Code.CONSUMER_SEND_MSG_BACK, header)

@@ -9,6 +9,7 @@ from cometmq.broker.admin.broker import BrokerAdmin, StoreAdmin
 from cometmq.broker.admin.clients import ClientAdmin, RelayHandler
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.offsets import LongAnswers, ProgressAdmin, ResetHandler
+from cometmq.broker.admin.settings import SettingsAdmin
 from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.lookup import QueryHandler
 from cometmq.net.router import handlers_of
@@ -40,6 +41,7 @@ class AdminService:
             QueryHandler(config=context.config, store=context.store),
             StoreAdmin(context),
             BrokerAdmin(context, delay, [part for part in described if part is not None]),
+            SettingsAdmin(context),
             TopicAdmin(context),
             GroupAdmin(context, delay),
             ProgressAdmin(context, answers),

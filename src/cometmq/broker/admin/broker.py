@@ -1,5 +1,5 @@
-"""Administration of the broker itself: its settings, its state, and the removal of expired log
-files and queues on request (upstream: AdminBrokerProcessor.java; the keys of the state:
+"""Administration of the broker itself: its state, and the removal of expired log files and queues
+on request (upstream: AdminBrokerProcessor.java; the keys of the state:
 prepareRuntimeInfo, StoreStatsService.java; DefaultMessageStore.cleanExpiredConsumerQueue)."""
 
 from __future__ import annotations
@@ -9,18 +9,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import msgspec
-
-from cometmq.broker.config import change
 from cometmq.broker.lookup import find_record
-from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt, StoreError
-from cometmq.core.settings import format_properties, parse_properties, to_properties
+from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.message.names import is_system_topic
-from cometmq.protocol.bodies import DataVersion, KvTable
-from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
+from cometmq.protocol.bodies import KvTable
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, version_name
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply
-from cometmq.protocol.headers import GetBrokerConfigResponse
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Settings that decide file locations and permissions: no request may change them.
-_PROTECTED: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 _MAX_INT: Final = 2_147_483_647
 _PUT_TIMES: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
@@ -72,8 +65,7 @@ class Described(Protocol):
 
 
 class BrokerAdmin:
-    """Serves the codes that show and change settings, and the code that shows the broker's state,
-    which has the facts of ``described`` parts too."""
+    """Serves the code that shows the broker's state, with the facts of ``described`` parts."""
 
     def __init__(
         self,
@@ -83,44 +75,16 @@ class BrokerAdmin:
     ) -> None:
         self._config = context.config
         self._store = context.store
-        self._topics = context.tables.topics
         self._delivery = delivery
         self._described = described
         self._stats = context.stats
         self._clock = context.clock
-        self._version = DataVersion(0, context.clock.wall_ms())
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
-            RequestCode.GET_BROKER_CONFIG: self.get_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
         }
-
-    async def update_config(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Change settings until the next start: all of the settings sent, or none."""
-        try:
-            values = parse_properties(request.body.decode("utf-8", "replace"))
-            if _PROTECTED & values.keys():
-                raise BadRequest(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            changed = change(self._config, self._store.config, values)
-        except SettingsError as error:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")
-        if changed:
-            self._version = DataVersion(self._version.counter + 1, self._clock.wall_ms())
-        if {"broker_permission", "auto_create_topic_enable"} & set(changed):
-            self._topics.permission_changed()
-        return Reply()
-
-    async def get_config(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Return all settings as a property file."""
-        values = to_properties(self._store.config) | to_properties(self._config)
-        version = msgspec.json.encode(self._version).decode()
-        return Reply(
-            header=GetBrokerConfigResponse(version), body=format_properties(values).encode()
-        )
 
     async def runtime_info(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the broker's state under the keys that tools know."""

@@ -373,7 +373,7 @@ class MasterPart:
         """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
-            self._appender.wait_for_slaves(self.master, self._config.slave_timeout)
+            self._appender.wait_for_slaves(self.master, self._config)
         await self.master.start(listener, tls)
 
     async def close(self) -> None:

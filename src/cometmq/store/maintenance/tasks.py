@@ -128,27 +128,30 @@ class MaintenanceTasks:
         """Start the periodic rounds as tasks."""
         config = self._parts.config
         self._parts.backlog.start(asyncio.get_running_loop().call_soon)
-        rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
-            ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
-            ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
-            ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
-            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._parts, self.read_sums).seal_full_files),
-            ("store-scrub", _SCRUB_INTERVAL_MS, self.scrub.compare_files),
+        seal_full_files = Sealer(self._parts, self.read_sums).seal_full_files
+        rounds: list[tuple[str, Callable[[], int], Callable[[], Coroutine[Any, Any, None]]]] = [
+            ("store-flush-log", lambda: config.flush_interval_commit_log, self.flush_log),
+            ("store-flush-queues", lambda: config.flush_interval_consume_queue, self.flush_entries),
+            ("store-disk", lambda: _DISK_INTERVAL_MS, self.expiry.make_room),
+            ("store-seal", lambda: _SEAL_INTERVAL_MS, seal_full_files),
+            ("store-scrub", lambda: _SCRUB_INTERVAL_MS, self.scrub.compare_files),
         ]
         if (pool := self._transient) is not None:
-            rounds.append(("store-commit-log", config.commit_interval_commit_log, pool.write_late))
+            rounds.append(
+                ("store-commit-log", lambda: config.commit_interval_commit_log, pool.write_late)
+            )
         for name, interval_ms, work in rounds:
             tasks.spawn(self._repeat(interval_ms, work), name=name)
 
     async def _repeat(
-        self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]
+        self, interval_ms: Callable[[], int], work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         while True:
             try:
                 await work()
             except OSError as error:
                 logger.error("store_maintenance_failed work=%s error=%r", work.__name__, str(error))
-            await self._parts.clock.sleep_ms(interval_ms)
+            await self._parts.clock.sleep_ms(interval_ms())
 
     async def flush_log(self) -> None:
         """Sync the log if enough of it is unsynced, and create the next file in advance."""
