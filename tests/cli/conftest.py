@@ -1,7 +1,8 @@
-"""Commands configure the process's logging; each test gives it back."""
+"""Commands configure logging and read the user's contexts; each test gives both back."""
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +14,13 @@ def _root_logger() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def config_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the user's configuration, empty; no variable says where a cluster is."""
+    home = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    for name in ("NAMESRV_ADDR", "COMETMQ_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    return home

@@ -3,15 +3,16 @@
 import pytest
 
 from cometmq.cli.connect import DEFAULT_NAMESRV, client, run
+from cometmq.cli.contexts import Connection
 from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
 
 
 def test_the_default_is_this_machine() -> None:
-    assert client("").config.name_servers == (DEFAULT_NAMESRV,)
-    assert client("a:1;b:2").config.name_servers == ("a:1", "b:2")
+    assert client(Connection()).config.name_servers == (DEFAULT_NAMESRV,)
+    assert client(Connection("a:1;b:2")).config.name_servers == ("a:1", "b:2")
     with pytest.raises(SettingsError):
-        client(";")
+        client(Connection(";"))
 
 
 def test_the_environment_may_say_where(

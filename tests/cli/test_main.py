@@ -1,5 +1,6 @@
 """The command finds the room that serves its words, and servers do not pay for the others."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.app import BROKER_COMMANDS
-from cometmq.cli.main import OF_A_BROKER, SERVERS, main
+from cometmq.cli import main as entry
+from cometmq.cli.main import main
+from cometmq.cli.nouns import ENTRIES, load
+from cometmq.core.errors import CometError, NotConnected, SettingsError
 from cometmq.speedups import DESCRIPTION
 
 #: Modules that a server has no use for before it serves.
@@ -18,11 +21,32 @@ HEAVY = (
 )
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
+@pytest.mark.parametrize("words", [["-h"], ["--help"], ["help"]])
+def test_help_lists_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
     shown = capsys.readouterr().out
-    for command in (*SERVERS, "topic", "send", "consume", "bench"):
-        assert command in shown
+    assert [word for word in ENTRIES if f"\n  {word} " not in shown] == []
+    assert main([]) == 2
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("word", [w for w, e in ENTRIES.items() if e.module and w != "spark"])
+def test_every_command_has_help_with_an_example(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noun = load(word)
+    for words, command in noun.commands.items():
+        assert command.examples, words
+        assert all(example.startswith(f"cometmq {word}") for example in command.examples)
+        assert main([word, *words.split(), "-h"]) == 0
+        shown = capsys.readouterr().out
+        assert command.examples[0] in shown
+        assert command.summary.endswith(".")
+
+
+def test_the_words_after_help_are_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "topic", "list"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: cometmq topic list")
 
 
 def test_version_says_which_core_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,13 +54,100 @@ def test_version_says_which_core_runs(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"cometmq {version('cometmq')}, core: {DESCRIPTION}\n"
 
 
-def test_words_that_ask_a_broker_do_not_start_one() -> None:
-    assert {f"broker {word}" for word in OF_A_BROKER} == BROKER_COMMANDS.keys()
+def test_help_of_a_server_shows_its_options_and_the_commands_on_running_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["broker", "-h"]) == 0
+    shown = capsys.readouterr().out
+    assert "--stop-with-input" in shown
+    assert "\n  promote " in shown
 
 
-def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stat"]) == 2
-    assert "stat" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stat"], "cometmq: there is no command 'stat' (did you mean 'start'?); see cometmq -h"),
+        (
+            ["topic", "lst"],
+            "cometmq topic: there is no command cometmq topic lst (did you mean 'list'?); "
+            "see cometmq topic -h",
+        ),
+        (
+            ["broker", "config"],
+            "cometmq broker: there is no command cometmq broker config: "
+            "use one of config get, config set; see cometmq broker -h",
+        ),
+        (
+            ["topic", "list", "--al"],
+            "cometmq topic list: there is no option --al (did you mean '--all'?); "
+            "see cometmq topic list -h",
+        ),
+        (["topic", "list", "x"], "cometmq topic list: unexpected argument 'x'; "),
+        (["topic", "show"], "cometmq topic show: the following arguments are required: TOPIC; "),
+        (["topic", "create", "t", "--queues", "0"], "argument --queues: 0 is less than 1"),
+        (["topic", "create", "t", "--queues", "x"], "argument --queues: 'x' is not a number"),
+        (["topic", "list", "--watch", "0"], "not a number of seconds"),
+    ],
+)
+def test_bad_words_are_one_line_and_exit_code_2(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert told in line
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotConnected("a:1", "gone"), 1),
+        (SettingsError("filter", "bad"), 2),
+        (PermissionError(13, "Permission denied", "/x"), 1),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(7), 7),
+        (SystemExit("text"), 1),
+        (SystemExit(None), 0),
+    ],
+)
+def test_errors_become_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "dispatch", fail)
+    assert main(["topic", "list"]) == code
+
+
+def test_an_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise CometError("what, where,\nwhat to do")
+
+    monkeypatch.setattr(entry, "dispatch", fail)
+    assert main(["topic"]) == 1
+    assert capsys.readouterr().err == "cometmq topic: what, where, what to do\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> int:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(entry, "dispatch", fail)
+    with pytest.raises(KeyError):
+        main(["topic"])
+
+
+def test_output_that_nobody_reads_ends_the_command() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "cometmq.cli", "schema"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_an_unknown_log_level_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +161,23 @@ def test_servers_take_their_own_words_also_behind_general_options(
     words = ["--log-level", "error", "start", "--set", "brokerNam=a"]
     assert main(words) == 2
     assert "brokerName" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["-h", "topic list -h", "broker list -h", "group lag -h"])
+def test_help_imports_neither_client_nor_broker(words: str) -> None:
+    code = (
+        "import sys; from cometmq.cli.main import main; main(sys.argv[1:]); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    wanted = ("rich", "asyncio", "yaml", "numpy", "cometmq.client", "cometmq.broker.")
+    loaded = done.stderr.split()
+    assert "cometmq.cli.main" in loaded
+    heavy = [name for name in loaded if name.startswith(wanted)]
+    assert heavy == []
 
 
 LOADED_WHEN_READY = """

@@ -1,27 +1,161 @@
-"""Entry point of the ``cometmq`` command: passes the arguments to a server or to another command.
+"""Entry point of the ``cometmq`` command: runs the noun, and turns errors into exit codes.
 
-Servers parse their arguments with argparse, because a broker must respond within 600 ms of its
-start, and typer with rich takes 60 to 90 ms to import. All other commands use typer.
+A server starts without the modules of the tools, because a broker must respond within 600 ms of
+its start; and each tool starts without the others.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-SERVERS = frozenset({"start", "namesrv", "broker"})
-#: Words after "broker" that send a request to a running broker instead of starting one.
-OF_A_BROKER = frozenset({"promote", "drain", "undrain"})
+from cometmq.cli.nouns import ENTRIES, GROUPS, load
+
+FAILED: Final = 1
+REFUSED: Final = 2
+INTERRUPTED: Final = 130
+#: As a shell reports a program that ended because nobody reads its output.
+BROKEN_PIPE: Final = 141
+
+
+EXAMPLES: Final = (
+    "cometmq start --store data",
+    "cometmq topic create orders --queues 8",
+    "cometmq group lag billing --watch",
+    "cometmq topic list -o json",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 cannot be done as requested."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    asks = words[:1] == ["broker"] and OF_A_BROKER.intersection(words[1:2])
-    if words and words[0] in SERVERS and not asks:
+    try:
+        words = _general_options(words)
+        return dispatch(words)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else FAILED if done.code else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes standard output at its end; nobody reads that.
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        noun = f" {words[0]}" if words and words[0] in ENTRIES else ""
+        if str(error):
+            print(f"cometmq{noun}: {' '.join(_sentence(error).split())}", file=sys.stderr)
+        return code
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """Run the command in ``words`` and return its exit code. Raises CometError."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return dispatch([*words[1:], "-h"])
+        print(help_text())
+        return 0 if words else REFUSED
+    if words[0] == "complete":  # what the scripts of `cometmq completion` call
+        from cometmq.cli.completion import complete
+
+        print("\n".join(complete(words[1:])))
+        return 0
+    entry = ENTRIES.get(words[0])
+    if entry is None:
+        from cometmq.cli.command import Refused
+        from cometmq.cli.parser import nearest
+
+        raise Refused(
+            f"there is no command {words[0]!r}{nearest(words[0], ENTRIES)}; see cometmq -h"
+        )
+    if entry.is_server and (not entry.module or not words[1:] or words[1].startswith("-")):
         from cometmq.cli.servers import main as serve
 
+        if entry.module and words[1:2] in (["-h"], ["--help"]):
+            return _server_help(words[0])
         return serve(words)
-    from cometmq.cli.app import main as do
+    return load(words[0]).run(words[1:])
 
-    return do(words)
+
+def _server_help(word: str) -> int:
+    from cometmq.cli.servers import build_parser
+
+    noun = load(word)
+    print(f"cometmq {word} runs a server; cometmq {word} COMMAND works on running ones.\n")
+    print(noun.help_text())
+    print(f"\ncometmq {word} without a command:\n")
+    build_parser().parse_args([word, "-h"])
+    return 0
+
+
+def help_text() -> str:
+    """Return the help of the program."""
+    from cometmq.cli.command import columns
+
+    text = (
+        "Usage: cometmq COMMAND [...]\n\n"
+        "Apache RocketMQ rebuilt in Python: broker, name server, client and tools.\n"
+    )
+    for title, entries in GROUPS.items():
+        rows = [(word, entry.summary) for word, entry in entries.items()]
+        text += f"\n{title}:\n{columns(rows)}\n"
+    options = [
+        ("-h, --help", "Print help; also after each command."),
+        ("--version", "Print the version and the core in use."),
+        ("--log-level LEVEL", "Least level to log: debug, info, warning or error."),
+    ]
+    text += f"\noptions:\n{columns(options)}\n"
+    return text + "\nexamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES)
+
+
+def _general_options(words: list[str]) -> list[str]:
+    """Handle the options before the command; return the words from the command on."""
+    level = ""
+    while words and words[0].startswith("--"):
+        name, equals, value = words[0].partition("=")
+        if name == "--version":
+            _print_version()
+            raise SystemExit(0)
+        if name != "--log-level":
+            break
+        rest = words[1:] if equals else words[2:]
+        level, words = value if equals else (words[1] if words[1:] else "?"), rest
+    if level:
+        from cometmq.cli import logs
+        from cometmq.cli.command import Refused
+
+        if level not in logs.LEVELS:
+            raise Refused(f"--log-level: {level!r} is not one of {', '.join(logs.LEVELS)}")
+        logs.configure(level)
+    return words
+
+
+def _print_version() -> None:
+    from importlib.metadata import version
+
+    from cometmq.speedups import DESCRIPTION
+
+    print(f"cometmq {version('cometmq')}, core: {DESCRIPTION}")
+
+
+def _exit_code(error: Exception) -> int | None:
+    """Return the exit code for an error; None for a bug."""
+    from cometmq.core.errors import CometError, SettingsError
+
+    code = getattr(error, "exit_code", None)
+    if isinstance(error, CometError):
+        if isinstance(code, int):
+            return code
+        return REFUSED if isinstance(error, SettingsError) else FAILED
+    return FAILED if isinstance(error, OSError) else None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

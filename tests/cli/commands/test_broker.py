@@ -82,7 +82,7 @@ def test_a_broker_is_drained_and_comes_back(
             assert row["permissions"].startswith(permissions)
         assert main(["broker", "drain", "nobody", "--json", *where]) == 1
         captured = capsys.readouterr()
-        assert json.loads(captured.out)["topics"] == 0
+        assert captured.out == ""
         assert "no name server has a topic of broker nobody" in captured.err
         assert main(["broker", "drain", "broker-a", "-n", f"{namesrv.namesrv};127.0.0.1:1"]) == 1
         captured = capsys.readouterr()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cometmq import BlockingClient
-from cometmq.admin.api import END, Admin
-from cometmq.cli.commands.group import moment_of
+from cometmq.admin.api import Admin
+from cometmq.admin.messages import EARLIEST, LATEST, at_offset, at_time
 from cometmq.cli.main import main
+from cometmq.cli.parser import position_of
 from cometmq.core.errors import SettingsError
 from cometmq.testing.cluster import Cluster
 
@@ -57,8 +58,15 @@ def test_a_group_is_looked_at_and_reset(
         message = next(messages)
         assert message.body == b"0"
         message.ack()
+    assert main([*reset, "last", "--dry-run", *where]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "would reset topic=t broker=broker-a queue=0 before=1 offset=2 skipped=1 repeated=0\n"
+        in told
+    )
+    assert "nothing was changed" in told
     assert main([*reset, "last", *where]) == 0
-    assert "offset" in capsys.readouterr().out
+    assert "before=1 offset=2" in capsys.readouterr().out
     assert main([*reset, "first", "--never-skip", "--json", *where]) == 0
     assert printed(capsys)[0]["offset"] == 0
     assert main(["group", "progress", "g", "--topic", "t", *where]) == 0
@@ -79,15 +87,15 @@ def test_a_group_without_members_is_one_line(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["progress", "nosuch"], "no broker knows group 'nosuch'"),
-        (["progress", "nosuch", "--json"], "no broker knows group 'nosuch'"),
-        (["progress", "nosuch", "--topic", "t"], "no broker knows group 'nosuch'"),
+        (["progress", "nosuch"], "group 'nosuch'"),
+        (["progress", "nosuch", "--json"], "group 'nosuch'"),
+        (["progress", "nosuch", "--topic", "t"], "group 'nosuch'"),
         (["progress", "g", "--topic", "nosuch"], "topic 'nosuch'"),
-        (["progress", "g", "--topic", "other"], "group 'g' has not consumed topic 'other'"),
-        (["members", "nosuch"], "no broker knows group 'nosuch'"),
+        (["progress", "g", "--topic", "other"], "group 'g': it has not consumed topic 'other'"),
+        (["members", "nosuch"], "group 'nosuch'"),
         (["members", "g"], "no consumer of group 'g' is connected"),
-        (["status", "nosuch", "somebody"], "no broker knows group 'nosuch'"),
-        (["reset", "nosuch", "t", "--to", "first"], "no broker knows group 'nosuch'"),
+        (["status", "nosuch", "somebody"], "group 'nosuch'"),
+        (["reset", "nosuch", "t", "--to", "first"], "group 'nosuch'"),
         (["reset", "g", "nosuch", "--to", "first"], "topic 'nosuch'"),
         (["reset", "nosuch", "nosuch", "--to", "first"], "topic 'nosuch'"),
         (["reset", "nosuch", "nosuch", "--to", "first", "--new"], "topic 'nosuch'"),
@@ -131,11 +139,26 @@ def test_a_group_may_be_given_a_beginning_before_it_exists(
     assert "lag=0" in capsys.readouterr().out
 
 
-def test_moments() -> None:
-    assert moment_of("first") == 0
-    assert moment_of("last") == END
-    assert moment_of("1700000000000") == 1_700_000_000_000
-    assert moment_of("2023-11-14T22:13:20") == 1_700_000_000_000
-    assert moment_of("2023-11-15T00:13:20+02:00") == 1_700_000_000_000
-    with pytest.raises(SettingsError):
-        moment_of("tomorrow")
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("first", EARLIEST),
+        ("last", LATEST),
+        ("1700000000000", at_time(1_700_000_000_000)),
+        ("2023-11-14T22:13:20", at_time(1_700_000_000_000)),
+        ("@2023-11-15T00:13:20+02:00", at_time(1_700_000_000_000)),
+        ("@-1h", at_time(6_400_000)),
+        ("-1.5m", at_time(9_910_000)),
+        ("@-400d", at_time(0)),
+    ],
+)
+def test_positions(text: str, found: object) -> None:
+    assert position_of(text, 10_000_000) == found
+
+
+def test_a_position_may_be_an_offset() -> None:
+    assert position_of("17", 0, offsets=True) == at_offset(17)
+    assert position_of("@17", 0, offsets=True) == at_time(17)
+    for text in ("tomorrow", "-1x", "", "--"):
+        with pytest.raises(SettingsError, match="is not first, last"):
+            position_of(text, 0)

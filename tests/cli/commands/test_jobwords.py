@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
+from cometmq.cli.command import Command
 from cometmq.cli.commands.spark import command
 from cometmq.spark.jobs.job import JobOption, size_bytes
 
@@ -25,34 +24,33 @@ class Options:
     extra: dict[str, str] = field(default_factory=dict)
 
 
-def runner(seen: list[Any]) -> typer.Typer:
-    def extra(options: Options, *, as_json: bool = False) -> None:
-        seen.append((options, as_json))
+def run(seen: list[Any], *words: str) -> int:
+    def extra(options: Options, *, deep_too: bool = False) -> list[Any]:
+        seen.append((options, deep_too))
+        return []
 
-    app = typer.Typer()
-    app.command()(command(Options, extra))
-    return app
+    return Command("job", command(Options, extra)).run("cometmq spark", words)
 
 
-def parsed(*words: str, **env: str) -> tuple[Options, bool]:
+def parsed(*words: str) -> tuple[Options, bool]:
     seen: list[Any] = []
-    done = CliRunner().invoke(runner(seen), list(words), env=env)
-    assert done.exit_code == 0, done.output
+    assert run(seen, *words) == 0
     found: tuple[Options, bool] = seen[0]
     return found
 
 
-def test_defaults_are_the_dataclass_s() -> None:
+def test_defaults_are_the_dataclass_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed("-n", "a:1", "x") == (Options("a:1", Path("x")), False)
-    assert parsed("x", NAMESRV_ADDR="b:2")[0].nameservers == "b:2"
+    monkeypatch.setenv("NAMESRV_ADDR", "b:2")
+    assert parsed("x")[0].nameservers == "b:2"
 
 
 def test_every_kind_of_option() -> None:
     words = ["--namesrv", "a:1", "x", "--topic", "t", "--topic", "u", "--max-size", "2k"]
     words += ["--limit", "3", "--by", "key", "--deep", "--no-checked", "--extra", "k=v"]
-    options, as_json = parsed(*words, "--as-json")
+    options, deep_too = parsed(*words, "--deep-too")
     wanted = Options("a:1", Path("x"), ("t", "u"), 2_000, 3, "key", True, False, {"k": "v"})
-    assert (options, as_json) == (wanted, True)
+    assert (options, deep_too) == (wanted, True)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +63,15 @@ def test_every_kind_of_option() -> None:
     ],
 )
 def test_bad_words_are_refused(words: list[str]) -> None:
-    done = CliRunner().invoke(runner([]), words, env={"NAMESRV_ADDR": ""})
-    assert done.exit_code == 2
+    with pytest.raises(SystemExit) as done:
+        run([], *words)
+    assert done.value.code == 2
 
 
-def test_help_tells_what_the_words_say() -> None:
-    shown = CliRunner().invoke(runner([]), ["--help"]).output
+def test_help_tells_what_the_words_say(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run([], "--help")
+    shown = capsys.readouterr().out
     assert "How big." in shown
     assert "--max-size" in shown
     assert "Where." in shown

@@ -98,4 +98,4 @@ def test_bad_words_are_refused(
 def test_no_name_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["send", "t", "x", "-n", "127.0.0.1:1"]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("cometmq: 127.0.0.1:1: ")
+    assert line.startswith("cometmq send: 127.0.0.1:1: ")

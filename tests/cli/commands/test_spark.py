@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.errors import AnalysisException
 
+from cometmq.cli import render
+from cometmq.cli.command import Exit
 from cometmq.cli.commands import spark as command
 from cometmq.cli.main import main
 from cometmq.core.errors import CometError, SettingsError
@@ -82,14 +84,14 @@ def test_bad_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_report_is_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    command.print_report(Report(lags={"p50": 1200}))
+    render.print_one(Report(lags={"p50": 1200}))
     shown = capsys.readouterr().out
     assert "by tag:" in shown
-    assert "1,234" in shown
+    assert "1234" in shown
     assert "a note" in shown
-    assert "p50=1,200" in shown
-    assert command.json_lines(Report()) == [Report()]
-    assert command.json_lines(Lines()) == [Row("a", 1), Row("b", 2)]
+    assert "p50=1200" in shown
+    assert command.items_of(Report()) == [Report()]
+    assert command.items_of(Lines()) == [Row("a", 1), Row("b", 2)]
 
 
 @pytest.fixture
@@ -138,10 +140,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_exit_codes(fail: str, code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        command.of_job(Job("fake", "Fails."))(args=["--fail", fail, "--json"])
+    try:
+        done = command.of_job(Job("fake", "Fails.")).run("spark", ["--fail", fail, "--json"])
+    except Exit as ended:
+        done = ended.exit_code
     shown = capsys.readouterr()
-    assert done.value.code == code
+    assert done == code
     assert shown.err.startswith(told)
     if not told:
         assert json.loads(shown.out)["messages"] == 1234
@@ -193,4 +197,4 @@ def test_a_second_interrupt_waits_for_nothing() -> None:
 @pytest.mark.usefixtures("fake")
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(KeyError, match="bug"):
-        command.of_job(Job("fake", "Fails."))(args=["--fail", "bug"])
+        command.of_job(Job("fake", "Fails.")).run("spark", ["--fail", "bug"])

@@ -1,13 +1,14 @@
 """Store directories from the command line."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from subprocess import run
 
 import pytest
 
-from cometmq.cli.commands.store import Bar, age, moment, settings, time_ms
+from cometmq.cli.commands.store import Bar, settings, time_ms
 from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
 from cometmq.store.log.checksums import BLOCK_BYTES
@@ -37,15 +38,15 @@ def test_settings_come_from_the_broker_s_file(tmp_path: Path) -> None:
 def test_info(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "info", str(store)]) == 0
     shown = capsys.readouterr().out
-    assert "last written by:  CometMQ" in shown
-    assert f"files of {FILE_BYTES} bytes" in shown
-    assert "2,500" in shown
-    assert "2023-11-14 22:13Z" in shown
-    assert shown.count("yes") == 2
+    assert re.search("last written by: +CometMQ", shown)
+    assert re.search(f"log file bytes: +{FILE_BYTES}", shown)
+    assert " 2500" in shown
+    assert "2023-11-14T22:13:" in shown
+    assert shown.count("  yes\n") == 2
     assert main(["store", "info", str(store), "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["topics"] == [{"topic": "t", "queues": 3, "messages": 2_500}]
-    assert value["positions"]["clean"] is True
+    assert value["checkpoint"]["clean"] is True
 
 
 def test_info_of_a_java_broker_s_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,10 +56,10 @@ def test_info_of_a_java_broker_s_store(tmp_path: Path, capsys: pytest.CaptureFix
     shown = capsys.readouterr()
     assert "crashed: the next start recovers it" in shown.out
     assert "noted:" not in shown.out
-    assert "warning: damage:" in shown.err
+    assert "damage:" in shown.out
     (tmp_path / "empty" / "commitlog").mkdir(parents=True)
     assert main(["store", "info", str(tmp_path / "empty")]) == 0
-    assert "topic" not in capsys.readouterr().out
+    assert "TOPIC" not in capsys.readouterr().out
 
 
 def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == ""
     assert main(["store", "verify", str(store), "--full", "--json", "--processes", "1"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert (summary["kind"], summary["sound"], summary["records"]) == ("summary", True, 2_500)
+    assert (summary["sound"], summary["records"], summary["findings"]) == (True, 2_500, [])
 
 
 def test_verify_finds_damage(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +81,8 @@ def test_verify_finds_damage(store: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "is DAMAGED" in shown.out
     assert "restore the file" in shown.err
     assert main(["store", "verify", str(store), "--json"]) == 1
-    found, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    summary = json.loads(capsys.readouterr().out)
+    (found,) = summary["findings"]
     assert (found["severity"], found["kind"], found["offset"]) == ("damage", "block", BLOCK_BYTES)
     assert summary["sound"] is False
     flip_byte(path, BLOCK_BYTES + 17)
@@ -189,14 +191,6 @@ def test_times(text: str, expected: int) -> None:
 def test_times_that_are_none(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "dump", str(store), "--since", "yesterday"]) == 2
     assert "is not a time" in capsys.readouterr().err
-
-
-def test_times_as_text() -> None:
-    assert moment(1_700_000_000_000) == "2023-11-14 22:13Z"
-    assert moment(-1) == age(-1, 5) == ""
-    now_ms = 1_700_000_000_000
-    found = [age(now_ms - seconds * 1_000, now_ms) for seconds in (0, 119, 7_199, 172_799, 172_800)]
-    assert found == ["0 s ago", "119 s ago", "119 m ago", "47 h ago", "2 d ago"]
 
 
 def test_the_bar_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

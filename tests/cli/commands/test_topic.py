@@ -16,10 +16,10 @@ def test_a_topic_is_created_listed_and_described(
     where = ["-n", cometmq_cluster.namesrv]
     assert main(["topic", "create", "regions", "--queues", "3", *where]) == 0
     created = capsys.readouterr().out
-    assert f"addresses=0={cometmq_cluster.broker} queues=3 permissions=RW" in created
+    assert created.startswith("created topic=regions broker=broker-a read_queues=3 write_queues=3 ")
 
     assert main(["topic", "list", *where]) == 0
-    assert capsys.readouterr().out.splitlines() == ["regions"]
+    assert capsys.readouterr().out.split() == ["TOPIC", "KIND", "regions", "normal"]
     assert main(["topic", "list", "--all", "--json", *where]) == 0
     everything = [json.loads(line)["topic"] for line in capsys.readouterr().out.splitlines()]
     assert {"regions", "TBW102"} <= set(everything)
@@ -28,11 +28,14 @@ def test_a_topic_is_created_listed_and_described(
     capsys.readouterr()
     assert main(["topic", "describe", "regions", *where]) == 0
     shown = capsys.readouterr().out
-    assert "last stored" in shown
+    assert "LAST-STORED-AT" in shown
     assert shown.count("broker-a") == 4
+    host, _, port = cometmq_cluster.broker.rpartition(":")
     assert main(["topic", "describe", "regions", "--json", *where]) == 0
     state = json.loads(capsys.readouterr().out)
     assert sorted(queue["max_offset"] for queue in state["queues"]) == [0, 0, 1]
+    (broker,) = state["brokers"]
+    assert broker["addresses"] == [{"id": 0, "address": {"host": host, "port": int(port)}}]
 
 
 def test_an_unknown_topic_or_broker_is_one_line(

@@ -11,13 +11,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from rich.live import Live
-from rich.text import Text
-
-from cometmq.admin.api import Admin
-from cometmq.cli import render
-from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.cli import connect, render
+from cometmq.cli.command import Noun
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Option
 from cometmq.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
 
     from cometmq.client.client import Client
     from cometmq.message.model import MessageQueue
+
+noun = Noun("bench", "Measure sends and pulls.")
 
 DRAW_INTERVAL_MS = 200
 PULL_MESSAGES = 32
@@ -41,47 +40,53 @@ class Phase:
     request_ns: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
-    def result(self) -> dict[str, object]:
-        """Return the results by name; times are milliseconds."""
+    def result(self) -> PhaseRow:
+        """Return the results of the phase."""
         times = sorted(self.request_ns)
-        return {
-            "phase": self.name,
-            "messages": self.messages,
-            "seconds": round(self.seconds, 3),
-            "messages_per_s": round(self.messages / self.seconds) if self.seconds else 0,
-            "mib_per_s": round(self.body_bytes / self.seconds / 2**20, 2) if self.seconds else 0.0,
-            "requests": len(times),
-            "p50_ms": _at(times, 0.5),
-            "p99_ms": _at(times, 0.99),
-            "max_ms": _at(times, 1.0),
-        }
+        return PhaseRow(
+            self.name,
+            self.messages,
+            round(self.seconds, 3),
+            round(self.messages / self.seconds) if self.seconds else 0,
+            round(self.body_bytes / self.seconds / 2**20, 2) if self.seconds else 0.0,
+            len(times),
+            _at(times, 0.5),
+            _at(times, 0.99),
+            _at(times, 1.0),
+        )
 
 
-def bench(
-    namesrv: Namesrv = "",
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """Results of one phase; latencies are those of requests."""
+
+    phase: str
+    messages: int
+    seconds: float
+    messages_per_s: int
+    mib_per_s: float
+    requests: int
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@noun.command("", "bench --seconds 10 --size 128 --connections 8 --in-flight 64")
+async def bench(
+    cluster: Connected,
     topic: Annotated[
-        str, typer.Option(help="Topic to send to; it is created with --queues queues.")
+        str, Option(help="Topic to send to; it is created with --queues queues.")
     ] = "comet-bench",
-    queues: Annotated[int, typer.Option(min=1)] = 8,
-    size: Annotated[int, typer.Option(min=1, help="Size of a body in bytes.")] = 128,
-    connections: Annotated[int, typer.Option(min=1)] = 4,
-    in_flight: Annotated[int, typer.Option(min=1, help="Sends in flight on each connection.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of the send phase.")] = 10,
-    pull: Annotated[bool, typer.Option(help="Pull the messages that were sent.")] = True,
-    as_json: AsJson = False,
-) -> None:
+    queues: Annotated[int, Option(min=1, help="Number of queues.")] = 8,
+    size: Annotated[int, Option(min=1, help="Size of a body in bytes.")] = 128,
+    connections: Annotated[int, Option(min=1, help="Number of connections.")] = 4,
+    in_flight: Annotated[int, Option(min=1, help="Sends in flight on each connection.")] = 64,
+    seconds: Annotated[float, Option(min=0.1, help="Duration of the send phase.")] = 10,
+    pull: Annotated[bool, Option("--pull", help="Pull the messages that were sent.")] = True,
+) -> list[PhaseRow]:
     """Measure sends, then pulls, against a running cluster."""
     settings = Settings(topic, queues, size, connections, in_flight, seconds)
-
-    async def main() -> list[Phase]:
-        return await _bench(namesrv, settings, pull=pull)
-
-    results = [phase.result() for phase in run(main())]
-    if as_json:
-        render.print_json(results)
-    else:
-        headings = [name.replace("_", " ") for name in results[0]]
-        render.print_table(headings, (list(each.values()) for each in results))
+    return [phase.result() for phase in await _bench(cluster, settings, pull=pull)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +101,15 @@ class Settings:
     seconds: float
 
 
-async def _bench(namesrv: str, settings: Settings, *, pull: bool) -> list[Phase]:
+async def _bench(cluster: Connected, settings: Settings, *, pull: bool) -> list[Phase]:
     clock = SystemClock()
     phases: list[Phase] = []
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(client(namesrv)) for _ in range(settings.connections)
+            await stack.enter_async_context(connect.client(cluster.connection))
+            for _ in range(settings.connections)
         ]
-        await Admin(clients[0].session).create_topic(settings.topic, queues=settings.queues)
+        await cluster.admin.create_topic(settings.topic, queues=settings.queues)
         written = await clients[0].queues(settings.topic, "write")
         starts = {queue: await clients[0].puller.max_offset(queue) for queue in written}
         sending = Phase("send", clock.monotonic_ns())
@@ -130,6 +136,9 @@ async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:
 async def _draw(phase: Phase, clock: SystemClock, console: Console) -> None:
     if not console.is_terminal:
         return
+    from rich.live import Live
+    from rich.text import Text
+
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             seconds = max(1e-9, (clock.monotonic_ns() - phase.started_ns) / 1e9)

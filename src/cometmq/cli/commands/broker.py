@@ -1,21 +1,84 @@
-"""``cometmq broker promote|drain|undrain``."""
+"""``cometmq broker``, ``namesrv`` and ``cluster``: running servers, their state and settings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
-from cometmq.admin import failover
-from cometmq.admin.failover import PromotionOutcome, promote
-from cometmq.cli import render
-from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.cli.command import Noun
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Argument, Option, nearest
+from cometmq.cli.render import Address, Result
 from cometmq.core.errors import CometError
-from cometmq.protocol.bodies import Finding, Promote
 
 if TYPE_CHECKING:
-    from cometmq.admin.failover import Told
+    from cometmq.admin.api import Admin, Broker
+    from cometmq.admin.failover import PromotionOutcome, Told
+    from cometmq.protocol.bodies import Finding
+
+broker = Noun("broker", "Running brokers: their state, settings and roles.")
+namesrv = Noun("namesrv", "Running name servers: their state and settings.")
+
+BrokerName = Annotated[
+    str, Argument("BROKER", "Name of the broker, or HOST:PORT of one of its processes.")
+]
+ClusterName = Annotated[str, Option("--cluster", help="Only in this cluster.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """One broker process; id 0 is the master. Rates are messages a second over ten seconds."""
+
+    cluster: str
+    broker: str
+    id: int
+    address: Address | None
+    version: str | None
+    put_per_s: float | None
+    get_per_s: float | None
+    problem: str | None
+
+    WIDE: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One value of a server, by name."""
+
+    server: Address | None
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """Something that speaks for or against a promotion."""
+
+    weight: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """Result of a promotion, or of checking whether it is possible."""
+
+    address: Address | None
+    name: str
+    role: str
+    begins: bool
+    duration_ms: int
+    findings: list[FindingRow]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRow:
+    """What one name server did: the number of topics whose permissions it changed."""
+
+    broker: str
+    name_server: Address | None
+    topics: int
+    problem: str | None
 
 
 class MasterRole(StrEnum):
@@ -26,99 +89,191 @@ class MasterRole(StrEnum):
 
 
 Role = Annotated[
-    MasterRole,
-    typer.Option(
-        help="Its role as a master, which decides when it acknowledges a send.",
-        case_sensitive=False,
-    ),
+    MasterRole, Option("--role", help="Its role as a master: when it acknowledges a send.")
 ]
 
 
-def show_finding(finding: Finding) -> None:
-    """Print a finding as a line."""
-    typer.echo(f"{finding.weight:<8} {finding.text}")
+@broker.command("list", "broker list", "broker list -o json")
+async def list_(cluster: Connected, cluster_name: ClusterName = "") -> Result[BrokerRow]:
+    """List the brokers, with their versions and rates.
+
+    The exit code is 1 if one of them does not answer.
+    """
+    rows = [await _row(cluster.admin, each) for each in await cluster.admin.brokers(cluster_name)]
+    if not rows:
+        where = f"cluster {cluster_name!r}" if cluster_name else "any cluster"
+        raise CometError(f"the name server knows no broker of {where}")
+    silent = [str(row.address) for row in rows if row.problem]
+    return Result(rows, problem=f"no answer from {', '.join(silent)}" if silent else "")
 
 
-def promote_command(
-    address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", show_default=False, help="The running slave.")
-    ],
-    role: Role = MasterRole.ASYNC_MASTER,
-    force: Annotated[
-        bool, typer.Option("--force", help="Promote it although a finding refuses that.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only print the findings; promote nothing.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a running slave the master of its name."""
-
-    async def main() -> PromotionOutcome:
-        async with client("") as opened:
-            remoting, clock = opened.session.remoting, opened.session.clock
-            wanted = Promote(role.value, force, check)
-            return await promote(remoting, clock, address, wanted)
-
-    outcome = run(main())
-    found = outcome.promotion
-    if as_json:
-        render.print_json([found])
-    else:
-        for finding in found.findings:
-            show_finding(finding)
-    if found.begins:
-        if not as_json:
-            _say_promoted(address, role.value, outcome)
-        return
-    if any(finding.refuses for finding in found.findings):
-        raise CometError(
-            f"{address} was not promoted: see the refusals above; --force overrides them"
+async def _row(admin: Admin, each: Broker) -> BrokerRow:
+    address = Address.parse(each.address)
+    try:
+        runtime = await admin.broker_runtime(each.address)
+    except CometError as error:
+        return BrokerRow(
+            each.cluster, each.name, each.broker_id, address, None, None, None, str(error)
         )
+    return BrokerRow(
+        each.cluster, each.name, each.broker_id, address,
+        runtime.get("brokerVersionDesc"), _first_rate(runtime.get("putTps", "")),
+        _first_rate(runtime.get("getTransferedTps", "")), None,
+    )  # fmt: skip
 
 
-def _say_promoted(address: str, role: str, outcome: PromotionOutcome) -> None:
-    typer.echo(
+def _first_rate(text: str) -> float | None:
+    """Return the first of three rates ("10s 60s 600s"); None if there is none."""
+    try:
+        return round(float(text.split()[0]), 2)
+    except (IndexError, ValueError):
+        return None
+
+
+async def addresses_of(cluster: Connected, name: str, *, masters_only: bool = False) -> list[str]:
+    """Return the addresses of the processes of a broker; HOST:PORT stands for itself.
+
+    Raises CometError if no name server knows the broker.
+    """
+    if Address.parse(name) is not None:
+        return [name]
+    brokers = await cluster.admin.brokers(masters_only=masters_only)
+    found = [each.address for each in brokers if each.name == name]
+    if not found:
+        known = sorted({each.name for each in brokers})
+        raise CometError(
+            f"there is no broker {name!r}{nearest(name, known)}; brokers: {', '.join(known) or '-'}"
+        )
+    return found
+
+
+@broker.command("show", "broker show broker-a")
+async def show(cluster: Connected, name: BrokerName) -> list[KeyValue]:
+    """Show what the processes of a broker report: version, rates, offsets, disk."""
+    rows = []
+    for address in await addresses_of(cluster, name):
+        found = await cluster.admin.broker_runtime(address)
+        server = Address.parse(address)
+        rows += [KeyValue(server, key, value) for key, value in sorted(found.items())]
+    return rows
+
+
+@broker.command(
+    "config get", "broker config get broker-a", "broker config get broker-a flushDiskType"
+)
+async def config_get(
+    cluster: Connected,
+    name: BrokerName,
+    keys: Annotated[list[str] | None, Argument("KEY", "Only these settings.")] = None,
+) -> list[KeyValue]:
+    """Show settings of the processes of a broker."""
+    rows = []
+    for address in await addresses_of(cluster, name):
+        found = await cluster.admin.broker_config(address)
+        rows += selected(found, keys, Address.parse(address))
+    return rows
+
+
+def selected(
+    found: dict[str, str], keys: list[str] | None, server: Address | None
+) -> list[KeyValue]:
+    """Return the rows of settings, of all or of ``keys``. Raises CometError for an unknown key."""
+    for key in keys or ():
+        if key not in found:
+            raise CometError(f"{server} has no setting {key!r}{nearest(key, found)}")
+    return [
+        KeyValue(server, key, value)
+        for key, value in sorted(found.items())
+        if not keys or key in keys
+    ]
+
+
+@broker.command("config set", "broker config set broker-a fileReservedTime=48", does="updated")
+async def config_set(
+    cluster: Connected,
+    name: BrokerName,
+    pairs: Annotated[list[str], Argument("KEY=VALUE", "Settings to change.")],
+) -> list[KeyValue]:
+    """Change settings of the running processes of a broker; they keep them after restarts."""
+    from cometmq.cli.configuration import parse_settings
+
+    values = parse_settings(pairs)
+    rows = []
+    for address in await addresses_of(cluster, name):
+        await cluster.admin.update_broker_config(address, values)
+        rows += [KeyValue(Address.parse(address), key, value) for key, value in values.items()]
+    return rows
+
+
+@broker.command("promote", "broker promote 10.0.0.2:10911 --check", "broker promote 10.0.0.2:10911")
+async def promote(
+    cluster: Connected,
+    address: Annotated[str, Argument("HOST:PORT", "The running slave.")],
+    role: Role = MasterRole.ASYNC_MASTER,
+    force: Annotated[bool, Option(help="Promote it although a finding refuses that.")] = False,
+    check: Annotated[bool, Option(help="Only print the findings; promote nothing.")] = False,
+) -> Result[Promoted]:
+    """Make a running slave the master of its name."""
+    from cometmq.admin.failover import promote as carry_out
+    from cometmq.protocol.bodies import Promote
+
+    remoting, clock = cluster.session.remoting, cluster.session.clock
+    wanted = Promote(role.value, force, check)
+    outcome = await carry_out(remoting, clock, address, wanted)
+    found = outcome.promotion
+    row = Promoted(
+        Address.parse(address), found.broker_name, role.value, found.begins, outcome.duration_ms,
+        [FindingRow(each.weight, each.text) for each in found.findings],
+    )  # fmt: skip
+    lines = [finding_line(each) for each in found.findings]
+    problem = ""
+    if found.begins:
+        lines += _promoted_lines(address, role.value, outcome)
+    elif any(each.refuses for each in found.findings):
+        problem = f"{address} was not promoted: see the refusals above; --force overrides them"
+    return Result([row], shown="\n".join(lines), problem=problem)
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as a line."""
+    return f"{finding.weight:<8} {finding.text}"
+
+
+def _promoted_lines(address: str, role: str, outcome: PromotionOutcome) -> list[str]:
+    return [
         f"promoted {address} name={outcome.promotion.broker_name} role={role} "
-        f"duration_ms={outcome.duration_ms}"
-    )
-    typer.echo(
+        f"duration_ms={outcome.duration_ms}",
         f"It stays {role} after restarts. Set brokerRole={role} and brokerId=0 in its settings "
-        "at the next opportunity."
-    )
+        "at the next opportunity.",
+    ]
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The broker's name.")]
+Name = Annotated[str, Argument("NAME", "The broker's name.")]
 
 
-def drain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
+@broker.command("drain", "broker drain broker-a", does="drained")
+async def drain(cluster: Connected, name: Name) -> Result[DrainRow]:
     """Make producers stop using a broker; consumers still read its messages."""
+    from cometmq.admin import failover
 
-    async def main() -> list[Told]:
-        async with client(namesrv) as opened:
-            return await failover.drain(opened.session, name)
-
-    _show_told("drained", name, run(main()), as_json)
+    return _drained(name, await failover.drain(cluster.session, name))
 
 
-def undrain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
+@broker.command("undrain", "broker undrain broker-a", does="undrained")
+async def undrain(cluster: Connected, name: Name) -> Result[DrainRow]:
     """Make producers use a drained broker again."""
+    from cometmq.admin import failover
 
-    async def main() -> list[Told]:
-        async with client(namesrv) as opened:
-            return await failover.undrain(opened.session, name)
-
-    _show_told("undrained", name, run(main()), as_json)
+    return _drained(name, await failover.undrain(cluster.session, name))
 
 
-def _show_told(done: str, name: str, told: list[Told], as_json: bool) -> None:
-    if as_json:
-        render.print_json(told)
-    for each in told:
-        if not (as_json or each.problem):
-            typer.echo(f"{done} broker={name} name_server={each.name_server} topics={each.topics}")
+def _drained(name: str, told: list[Told]) -> Result[DrainRow]:
+    rows = [
+        DrainRow(name, Address.parse(each.name_server), each.topics, each.problem or None)
+        for each in told
+    ]
     missed = [f"{each.name_server} ({each.problem})" for each in told if each.problem]
-    if missed:
-        raise CometError(f"not reached, run the command again: {', '.join(missed)}")
-    if not any(each.topics for each in told):
+    problem = f"not reached, run the command again: {', '.join(missed)}" if missed else ""
+    if not missed and not any(each.topics for each in told):
         raise CometError(f"no name server has a topic of broker {name}")
+    return Result(rows, problem=problem)

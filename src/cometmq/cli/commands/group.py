@@ -1,171 +1,461 @@
-"""``cometmq group members|progress|status|reset``."""
+"""``cometmq group``: consumer groups, their lag, members, offsets and settings."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
-from cometmq.admin.api import END, Admin, held
-from cometmq.admin.views import (
-    HeldRow,
-    MemberRow,
-    PositionRow,
-    held_rows,
-    member_rows,
-    position_rows,
-    progress_rows,
-    total_lag,
-)
-from cometmq.cli import render
-from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.cli.command import DryRun, Noun, Yes, confirm
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Argument, Option, position_of
+from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, SettingsError
 
-app = typer.Typer(help="Consumer groups: members, progress, status, reset.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cometmq.admin.api import Admin
+    from cometmq.admin.groups import OffsetPlan
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.bodies import ConsumerConnections
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
-OfTopic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+group = Noun("group", "Consumer groups: their lag, members, offsets and settings.")
+
+#: Groups that every broker has (upstream: SubscriptionGroupManager.java).
+SYSTEM_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+    }
+)  # fmt: skip
+Name = Annotated[str, Argument("GROUP")]
+OfTopic = Annotated[str, Argument("TOPIC")]
+OneTopic = Annotated[str, Option("--topic", "-t", help="Only this topic.")]
 
 
-@app.command()
-def members(group: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
-    """Print the consumers of a group that are connected."""
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group: its members, and how many messages it has not consumed (null: it never consumed)."""
 
-    async def main() -> list[MemberRow]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            found = await admin.consumer_connections(group)
-            if found is None:
-                await _demand(admin, group)
-                return []
-            return member_rows(found)
+    group: str
+    members: int
+    lag: int | None
+    consumed_per_s: float
+    type: str | None
+    model: str | None
 
-    rows = run(main())
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One connected consumer of a group."""
+
+    client_id: str
+    address: Address | None
+    language: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """What the members of a group subscribe to."""
+
+    topic: str
+    filter: str
+    filter_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """Progress of a group in one queue; ``lag`` counts messages."""
+
+    topic: str
+    broker: str
+    queue: int
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    consumed_at: datetime | None
+    client_id: str | None
+
+    WIDE: ClassVar[tuple[str, ...]] = ("client_id",)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group: its members, subscriptions, lag by topic, and settings on each broker."""
+
+    group: str
+    lag: int | None
+    consumed_per_s: float
+    type: str | None
+    model: str | None
+    start: str | None
+    members: list[MemberRow]
+    subscriptions: list[SubscriptionRow]
+    topics: list[TopicLag]
+    settings: list[GroupSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """Lag of a group in one topic."""
+
+    topic: str
+    queues: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Settings of a group on one broker."""
+
+    group: str
+    broker: str
+    consume: bool
+    broadcast: bool
+    from_min: bool
+    retry_queues: int
+    retries: int
+    read_from: int
+    read_from_when_slow: int
+    notify_members: bool
+
+    WIDE: ClassVar[tuple[str, ...]] = ("from_min", "read_from", "read_from_when_slow")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """Prefetch state of one queue, as its consumer reports it."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    held: int
+    held_mib: int
+    locked: bool
+    pulled_at: datetime | None
+    consumed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRow:
+    """Offset of a group in one queue, before a change and after it, and messages that this skips or
+    repeats.
+    """
+
+    topic: str
+    broker: str
+    queue: int
+    before: int | None
+    offset: int
+    skipped: int
+    repeated: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """A group that was deleted, and the brokers that had it."""
+
+    group: str
+    brokers: list[str]
+
+
+@group.command("list", "group list", "group list -o json")
+async def list_(
+    cluster: Connected,
+    everything: Annotated[bool, Option("--all", "-a", help="Also groups of the system.")] = False,
+) -> list[GroupRow]:
+    """List the groups that the brokers know, with their members and lag."""
+    groups = cluster.groups
+    names = [name for name in await groups.names() if everything or name not in SYSTEM_GROUPS]
+    if not names:
+        return []
+    return [
+        GroupRow(
+            each.group, each.members, each.lag, each.consumed_per_second,
+            each.consume_type or None, each.message_model or None,
+        )
+        for each in await groups.summaries(names)
+    ]  # fmt: skip
+
+
+@group.command("show", "group show billing")
+async def show(cluster: Connected, name: Name) -> GroupInfo:
+    """Show a group: members, subscriptions, lag by topic, settings."""
+    groups = cluster.groups
+    connections = await groups.members(name)
+    progress = await groups.progress(name)
+    by_topic: dict[str, list[int]] = {}
+    for queue, each in progress.queues.items():
+        behind = max(0, each.broker_offset - each.consumer_offset)
+        by_topic.setdefault(queue.topic, []).append(behind)
+    subscriptions = connections.subscription_table if connections else {}
+    return GroupInfo(
+        name,
+        progress.lag,
+        progress.consumed_per_second,
+        connections.consume_type if connections else None,
+        connections.message_model if connections else None,
+        connections.consume_from_where if connections else None,
+        _members(connections),
+        [
+            SubscriptionRow(topic, each.sub_string, each.expression_type or "TAG")
+            for topic, each in sorted(subscriptions.items())
+        ],
+        [TopicLag(topic, len(found), sum(found)) for topic, found in sorted(by_topic.items())],
+        await _settings(cluster, name),
+    )
+
+
+@group.command(
+    "lag", "group lag billing --watch", "group lag billing --topic orders", old=("progress",)
+)
+async def lag(cluster: Connected, name: Name, topic: OneTopic = "") -> Result[LagRow]:
+    """Show the offsets of a group, and its lag, in each queue."""
+    if topic:
+        await cluster.admin.topic_route(topic)
+    progress = await cluster.groups.progress(name, topic)
+    owners = await _owners(cluster.admin, name, {queue.topic for queue in progress.queues})
+    rows = [
+        LagRow(
+            queue.topic, queue.broker_name, queue.queue_id, each.broker_offset,
+            each.consumer_offset, max(0, each.broker_offset - each.consumer_offset),
+            when(each.last_timestamp), owners.get(queue),
+        )
+        for queue, each in progress.queues.items()
+    ]  # fmt: skip
     if not rows:
-        raise CometError(f"no consumer of group {group!r} is connected")
-    if as_json:
-        render.print_json(rows)
-    else:
-        render.print_rows(rows)
+        raise CometError(f"group {name!r} has not consumed any topic")
+    return Result(rows, notes=(f"lag={progress.lag}",))
 
 
-@app.command()
-def progress(
-    group: Name,
-    namesrv: Namesrv = "",
-    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Print the offsets of a group, and its lag, from its brokers."""
-
-    async def main() -> None:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            await _demand(admin, group, topic)
-            found = await admin.consumer_progress(group, topic or None)
-            if topic and group not in await admin.groups_of(topic):
-                raise CometError(f"group {group!r} has not consumed topic {topic!r}")
-        rows = progress_rows(found)
-        if as_json:
-            render.print_json(rows)
-        else:
-            render.print_rows(rows)
-            typer.echo(f"lag={total_lag(found.values())}")
-
-    run(main())
+async def _owners(admin: Admin, name: str, topics: set[str]) -> dict[MessageQueue, str]:
+    """Return the member that reads each queue, as far as the members report it."""
+    if await admin.consumer_connections(name) is None:
+        return {}
+    found: dict[MessageQueue, str] = {}
+    for topic in sorted(topics):
+        try:
+            positions = await admin.consumers.positions(name, topic)
+        except CometError:
+            continue  # the members do not answer; their offsets are known from the brokers
+        for client_id, queues in positions.items():
+            found |= dict.fromkeys(queues, client_id)
+    return found
 
 
-@app.command()
-def status(
-    group: Name,
-    member: Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default=False)],
-    namesrv: Namesrv = "",
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also print the stacks of its threads and tasks.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print the messages that one consumer holds of each queue, as it reports them."""
-
-    async def main() -> tuple[list[HeldRow], str | None]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            await _demand(admin, group)
-            info = await admin.consumers.running_info(group, member, stacks=stacks)
-            return held_rows(held(info)), info.jstack
-
-    rows, text = run(main())
-    if as_json:
-        render.print_json(rows)
-        return
-    render.print_rows(rows)
-    if text:
-        typer.echo(text)
+@group.command("members", "group members billing")
+async def members(cluster: Connected, name: Name) -> list[MemberRow]:
+    """List the connected consumers of a group."""
+    rows = _members(await cluster.groups.members(name))
+    if not rows:
+        raise CometError(f"no consumer of group {name!r} is connected")
+    return rows
 
 
-@app.command()
-def reset(
-    group: Name,
+def _members(found: ConsumerConnections | None) -> list[MemberRow]:
+    from cometmq.protocol.codes import version_name
+
+    return [
+        MemberRow(
+            each.client_id, Address.parse(each.client_addr), each.language,
+            version_name(each.version),
+        )
+        for each in (found.connection_set if found else ())
+    ]  # fmt: skip
+
+
+@group.command("status", "group status billing 10.0.0.7@4711#1 --stacks")
+async def status(
+    cluster: Connected,
+    name: Name,
+    member: Annotated[str, Argument("CLIENT_ID")],
+    stacks: Annotated[bool, Option(help="Also print the stacks of its threads and tasks.")] = False,
+) -> Result[HeldRow]:
+    """Show the messages that one consumer holds of each queue, as it reports them."""
+    from cometmq.admin.api import held
+
+    await cluster.admin.require_group(name)
+    info = await cluster.admin.consumers.running_info(name, member, stacks=stacks)
+    rows = [
+        HeldRow(
+            queue.topic, queue.broker_name, queue.queue_id, each.commit_offset,
+            each.cached_msg_count, each.cached_msg_size_in_mi_b, each.locked,
+            when(each.last_pull_timestamp), when(each.last_consume_timestamp),
+        )
+        for queue, each in held(info).items()
+    ]  # fmt: skip
+    return Result(rows, notes=(info.jstack,) if info.jstack else ())
+
+
+@group.command(
+    "reset",
+    "group reset billing orders --to 2026-01-31T08:00 --dry-run",
+    "group reset billing orders --to first",
+    does="reset",
+)
+async def reset(
+    cluster: Connected,
+    name: Name,
     topic: OfTopic,
     to: Annotated[
-        str,
-        typer.Option(help="first, last, or a time: ISO 8601, or ms since the epoch."),
+        str, Option(metavar="POSITION", help="first, last, a time (ISO 8601, ms), or -1h.")
     ],
-    namesrv: Namesrv = "",
+    queue: Annotated[list[int] | None, Option(min=0, help="Only this queue.")] = None,
+    broker: Annotated[str, Option(help="Only the queues of this broker.")] = "",
+    offset: Annotated[bool, Option(help="POSITION is an offset.")] = False,
     keep: Annotated[
-        bool,
-        typer.Option(
-            "--never-skip", help="Leave queues unchanged if the reset would skip messages."
-        ),
+        bool, Option("--never-skip", help="Leave queues that would skip messages unchanged.")
     ] = False,
     new: Annotated[
-        bool,
-        typer.Option(
-            "--new", help="Accept a group that no broker knows; it will begin at that point."
-        ),
+        bool, Option("--new", help="Accept a group that no broker knows; it begins there.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Set the offsets of a group in a topic, whether its consumers run or not."""
-    at_ms = moment_of(to)
+    dry_run: DryRun = False,
+) -> Result[ResetRow]:
+    """Set the offsets of a group in a topic, whether its consumers run or not.
 
-    async def main() -> list[PositionRow]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            await _demand(admin, "" if new else group, topic)
-            return position_rows(await admin.consumers.reset(group, topic, at_ms, force=not keep))
-
-    rows = run(main())
-    if as_json:
-        render.print_json(rows)
-    else:
-        render.print_rows(rows)
-
-
-async def _demand(admin: Admin, group: str, topic: str = "") -> None:
-    """Check that a group and a topic exist; an empty name is not checked.
-
-    Raises RouteNotFound for the topic and CometError for the group.
+    Running consumers follow a reset of a whole topic. The output shows the offsets before, so that
+    the change can be undone.
     """
-    if topic:
-        await admin.topic_route(topic)
-    if group and not await admin.knows_group(group):
-        raise CometError(f"no broker knows group {group!r}: check its name")
+    position = position_of(to, cluster.session.clock.wall_ms(), offsets=offset)
+    plan = await cluster.groups.plan_reset(
+        name, topic, position, queues=queue or (), broker=broker, never_skip=keep, is_new=new
+    )
+    return await _carried_out(cluster, plan, dry_run, "reset")
 
 
-def moment_of(text: str) -> int:
-    """Parse a time to ms since the epoch; "last" is END. Raises SettingsError."""
-    if text in ("first", "last"):
-        return 0 if text == "first" else END
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise SettingsError(
-            "--to", f"{text!r} is not first, last or a time such as 2026-01-31T08:00"
-        ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1000)
+@group.command("clone", "group clone billing billing-2 orders --dry-run", does="cloned")
+async def clone(
+    cluster: Connected,
+    source: Annotated[str, Argument("SOURCE", "The group whose offsets are copied.")],
+    target: Annotated[str, Argument("TARGET", "The group that gets them; it may be new.")],
+    topic: OfTopic,
+    dry_run: DryRun = False,
+) -> Result[ResetRow]:
+    """Give a group the offsets that another one has in a topic."""
+    await cluster.admin.topic_route(topic)
+    plan = await cluster.groups.plan_clone(source, target, topic)
+    return await _carried_out(cluster, plan, dry_run, "clone")
+
+
+async def _carried_out(
+    cluster: Connected, plan: OffsetPlan, dry_run: bool, verb: str
+) -> Result[ResetRow]:
+    """Carry out a change of offsets unless it is a dry run; return what changes."""
+    offsets = None if dry_run else await cluster.groups.apply(plan)
+    rows = [
+        ResetRow(
+            each.queue.topic, each.queue.broker_name, each.queue.queue_id, each.committed,
+            each.wanted if offsets is None else offsets.get(each.queue, each.wanted),
+            each.skipped, each.repeated,
+        )
+        for each in plan.changes
+    ]  # fmt: skip
+    if dry_run:
+        return Result(rows, notes=("dry run: nothing was changed",), does=f"would {verb}")
+    return Result(rows)
+
+
+@group.command("config", "group config billing")
+async def config(cluster: Connected, name: Name) -> list[GroupSettings]:
+    """Show the settings of a group on each broker."""
+    return await _settings(cluster, name)
+
+
+@group.command("create", "group create billing --retries 3", does="created")
+async def create(
+    cluster: Connected,
+    name: Name,
+    retries: Annotated[int, Option(min=-1, help="Deliveries before the dead-letter queue.")] = 16,
+    retry_queues: Annotated[int, Option(min=0, help="Queues of its retry topic.")] = 1,
+    consume: Annotated[bool, Option("--consume", help="May its members consume?")] = True,
+    broadcast: Annotated[bool, Option("--broadcast", help="May they broadcast?")] = True,
+    cluster_name: Annotated[str, Option("--cluster", help="Only in this cluster.")] = "",
+) -> list[GroupSettings]:
+    """Create a group on all masters, before its first consumer does."""
+    from cometmq.protocol.bodies import SubscriptionGroupConfig as Config
+
+    wanted = Config(
+        name, consume_enable=consume, consume_broadcast_enable=broadcast,
+        retry_queue_nums=retry_queues, retry_max_times=retries,
+    )  # fmt: skip
+    await cluster.admin.update_group(wanted, cluster_name)
+    return await _settings(cluster, name)
+
+
+@group.command("update", "group update billing --no-consume", does="updated")
+async def update(
+    cluster: Connected,
+    name: Name,
+    retries: Annotated[int | None, Option(min=-1, help="Deliveries before it gives up.")] = None,
+    retry_queues: Annotated[int | None, Option(min=0, help="Queues of its retry topic.")] = None,
+    consume: Annotated[
+        bool | None, Option("--consume/--no-consume", help="May its members consume?")
+    ] = None,
+    broadcast: Annotated[
+        bool | None, Option("--broadcast/--no-broadcast", help="May they broadcast?")
+    ] = None,
+) -> list[GroupSettings]:
+    """Change settings of a group on all masters; what is not named stays as it is."""
+    import msgspec
+
+    from cometmq.protocol.codes import RequestCode
+    from cometmq.protocol.fastjson import encode_json
+
+    given = {
+        "retry_max_times": retries, "retry_queue_nums": retry_queues,
+        "consume_enable": consume, "consume_broadcast_enable": broadcast,
+    }  # fmt: skip
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise SettingsError("update", "name at least one setting, such as --retries 3")
+    found = await cluster.groups.config(name)
+    if not found:
+        raise CometError(f"no broker has settings of group {name!r}: cometmq group create {name}")
+    for each in await cluster.admin.brokers(masters_only=True):
+        if each.name in found:
+            changed = msgspec.structs.replace(found[each.name], **changes)
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await cluster.admin.call(each.address, code, None, encode_json(changed))
+    return await _settings(cluster, name)
+
+
+@group.command("delete", "group delete billing --yes", does="deleted")
+async def delete(
+    cluster: Connected,
+    name: Name,
+    topics: Annotated[
+        bool, Option(help="Also delete its retry topic and its dead letters.")
+    ] = False,
+    yes: Yes = False,
+) -> GroupDeleted:
+    """Delete a group with its offsets, on all masters."""
+    await cluster.admin.require_group(name)
+    more = ", its retry topic and its dead letters" if topics else ""
+    confirm(f"Delete group {name} with its offsets{more}?", yes)
+    await cluster.groups.delete(name, topics=topics)
+    masters = await cluster.admin.brokers(masters_only=True)
+    return GroupDeleted(name, [each.name for each in masters])
+
+
+@group.command("forget", "group forget billing --yes", does="forgot")
+async def forget(cluster: Connected, name: Name, yes: Yes = False) -> GroupDeleted:
+    """Delete all offsets of a group and keep its settings."""
+    await cluster.admin.require_group(name)
+    confirm(f"Delete all offsets of group {name}?", yes)
+    await cluster.groups.forget_offsets(name)
+    masters = await cluster.admin.brokers(masters_only=True)
+    return GroupDeleted(name, [each.name for each in masters])
+
+
+async def _settings(cluster: Connected, name: str) -> list[GroupSettings]:
+    found = await cluster.groups.config(name)
+    return [
+        GroupSettings(
+            name, broker, each.consume_enable, each.consume_broadcast_enable,
+            each.consume_from_min_enable, each.retry_queue_nums, each.retry_max_times,
+            each.broker_id, each.which_broker_when_consume_slowly,
+            each.notify_consumer_ids_changed_enable,
+        )
+        for broker, each in sorted(found.items())
+    ]  # fmt: skip

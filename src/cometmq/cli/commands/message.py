@@ -1,135 +1,256 @@
-"""``cometmq send`` and ``cometmq consume``."""
+"""``cometmq message``: sends, consumes and finds messages."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
-import typer
-
-from cometmq.admin.views import moment
-from cometmq.cli import render, serve
-from cometmq.cli.configuration import parse_settings
-from cometmq.cli.connect import AsJson, Namesrv, client, run
-from cometmq.core.errors import RouteNotFound
-from cometmq.message.model import Message
+from cometmq.cli.command import Exit, Noun
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Argument, Option, moment_of
+from cometmq.cli.render import Address, body_text, cell, time_text, when
+from cometmq.core.errors import CometError, RouteNotFound, SettingsError
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.pushconsumer import Subscription
-    from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.sendrequests import SendResult
+    from cometmq.message.model import Message, StoredMessage
+
+message = Noun("message", "Messages: send, consume, find.")
 
 BATCH_LINES = 256
 
+Topic = Annotated[str, Argument("TOPIC")]
+Form = Annotated[
+    str,
+    Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="Text for each message: %t topic, %b broker, %p queue, %o offset, %k keys, %g tag, "
+        "%v body, %d time, %i id, %s size, %h properties; \\n and \\t are escapes.",
+    ),
+]
 
-def send(
-    topic: Annotated[str, typer.Argument(show_default=False)],
-    body: Annotated[str, typer.Argument(help="The body; '-' reads it from standard input.")] = "-",
-    namesrv: Namesrv = "",
-    tag: Annotated[str, typer.Option(help="Tag, by which consumers filter.")] = "",
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="Key to find the message by; may be given several times."),
-    ] = None,
-    order_key: Annotated[
-        str, typer.Option(help="Messages with the same order key stay in order.")
-    ] = "",
-    delay_level: Annotated[int, typer.Option(min=0, help="Delay level; 0 delivers at once.")] = 0,
+
+@dataclass(frozen=True, slots=True)
+class SentRow:
+    """A message that was sent, and where it is stored."""
+
+    id: str
+    status: str
+    broker: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A stored message. ``encoding`` says how ``body`` shows its bytes: as text, or as base64."""
+
+    id: str
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    tag: str | None
+    keys: list[str]
+    stored_at: datetime | None
+    born_at: datetime | None
+    born_on: Address | None
+    stored_on: Address | None
+    offset_id: str
+    deliveries: int
+    size_bytes: int
+    properties: dict[str, str]
+    encoding: Literal["text", "base64"]
+    body: str
+
+    WIDE: ClassVar[tuple[str, ...]] = (
+        "born_at", "born_on", "stored_on", "offset_id", "deliveries", "size_bytes", "properties",
+        "encoding",
+    )  # fmt: skip
+
+    def line(self) -> str:
+        """Return the line of a message among others: where it is, and its body."""
+        stored = time_text(self.stored_at) if self.stored_at else "-"
+        body = self.body if self.encoding == "base64" else body_text(self.body.encode())
+        return (
+            f"{stored} queue={self.queue} offset={self.offset} tag={cell(self.tag)} "
+            f"keys={','.join(self.keys) or '-'} {body}"
+        )
+
+
+def message_row(found: StoredMessage) -> MessageRow:
+    """Return the row of a message."""
+    try:
+        body, encoding = found.body.decode(), "text"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(found.body).decode(), "base64"
+    return MessageRow(
+        found.message_id, found.topic, found.broker_name, found.queue_id,
+        found.queue_offset, found.tag or None, list(found.keys), when(found.store_ms),
+        when(found.born_ms), Address.parse(found.born_address),
+        Address.parse(found.store_address), found.offset_id, found.reconsume_times,
+        found.size_bytes, dict(found.properties),
+        "text" if encoding == "text" else "base64", body,
+    )  # fmt: skip
+
+
+_ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\\\": "\\", "\\0": "\0"}
+_FORMS: Final[dict[str, Callable[[MessageRow], object]]] = {
+    "t": lambda row: row.topic,
+    "b": lambda row: row.broker,
+    "p": lambda row: row.queue,
+    "o": lambda row: row.offset,
+    "k": lambda row: " ".join(row.keys),
+    "g": lambda row: row.tag or "",
+    "v": lambda row: row.body,
+    "d": lambda row: time_text(row.stored_at) if row.stored_at else "",
+    "i": lambda row: row.id,
+    "s": lambda row: row.size_bytes,
+    "h": lambda row: ",".join(f"{key}={value}" for key, value in row.properties.items()),
+    "%": lambda row: "%",
+}
+
+
+def formatted(form: str, row: MessageRow) -> str:
+    """Return a message in the form of ``--format``."""
+
+    def replaced(found: re.Match[str]) -> str:
+        word = found[0]
+        return _ESCAPES[word] if word in _ESCAPES else str(_FORMS[word[1]](row))
+
+    return re.sub(r"\\[nt0\\]|%[tbpokgvdish%]", replaced, form)
+
+
+def check_format(form: str) -> None:
+    """Raise SettingsError for a ``%`` that stands for nothing."""
+    for found in re.finditer(r"%(.?)", form.replace("%%", "")):
+        if found[1] not in _FORMS:
+            raise SettingsError("--format", f"%{found[1]} stands for nothing: see --help")
+
+
+def printed(form: str, row: MessageRow) -> bool:
+    """Print a message in the form of ``--format``; return False without a form."""
+    if form:
+        sys.stdout.write(formatted(form, row))
+        sys.stdout.flush()
+    return bool(form)
+
+
+def parse_properties(pairs: list[str]) -> dict[str, str]:
+    """Parse ``key=value`` words. Raises SettingsError."""
+    from cometmq.cli.configuration import parse_settings
+
+    return parse_settings(pairs)
+
+
+async def send(
+    cluster: Connected,
+    topic: Topic,
+    body: Annotated[str, Argument("BODY", "The body; '-' reads it from standard input.")] = "-",
+    tag: Annotated[str, Option(help="Tag, by which consumers filter.")] = "",
+    key: Annotated[list[str] | None, Option(help="Key to find the message by.")] = None,
+    order_key: Annotated[str, Option(help="Messages with one order key stay in order.")] = "",
+    delay_level: Annotated[int, Option(min=0, help="Delay level; 0 delivers at once.")] = 0,
     property: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A user property.")
+        list[str] | None, Option(metavar="KEY=VALUE", help="A user property.")
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Send each line of the body as a message.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Send a message, or one for each line, and print the place where it is stored."""
+    lines: Annotated[bool, Option("--lines", help="Send each line as a message.")] = False,
+) -> list[SentRow]:
+    """Send a message, or one for each line, and show where it is stored."""
+    from cometmq.message.model import Message
+
     raw = sys.stdin.buffer.read() if body == "-" else body.encode()
     bodies = [line for line in raw.splitlines() if line] if lines else [raw]
-    properties = parse_settings(property or [])
+    properties = parse_properties(property or [])
     messages = [
         Message(topic, each, tag, tuple(key or ()), 0, delay_level, True, properties)
         for each in bodies
     ]
-
-    async def main() -> list[SendResult]:
-        found: list[SendResult] = []
-        async with client(namesrv) as opened:
-            for at in range(0, len(messages), BATCH_LINES):
-                part = messages[at : at + BATCH_LINES]
-                if len(part) == 1 or delay_level:
-                    sends = (opened.send(each, order_key=order_key or None) for each in part)
-                    found += await asyncio.gather(*sends)
-                else:
-                    found += await opened.send_many(part, order_key=order_key or None)
-        return found
-
-    results = run(main())
-    if as_json:
-        render.print_json(results)
-        return
-    for result in results:
-        queue = result.queue
-        typer.echo(
-            f"sent id={result.message_id} status={result.status.name} broker={queue.broker_name} "
-            f"queue={queue.queue_id} offset={result.queue_offset}"
+    results = await _send_all(cluster, messages, order_key or None, alone=bool(delay_level))
+    return [
+        SentRow(
+            each.message_id, each.status.name, each.queue.broker_name, each.queue.queue_id,
+            each.queue_offset,
         )
+        for each in results
+    ]  # fmt: skip
 
 
-def consume(
-    topic: Annotated[str, typer.Argument(show_default=False)],
-    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
-    namesrv: Namesrv = "",
-    filter: Annotated[str, typer.Option(help="Tags, such as 'insert || update'.")] = "*",
-    count: Annotated[
-        int, typer.Option(min=0, help="Stop after this number of messages; 0: never.")
-    ] = 0,
+async def _send_all(
+    cluster: Connected, messages: list[Message], order_key: str | None, *, alone: bool
+) -> list[SendResult]:
+    """Send messages in batches; ``alone`` sends each one in a request of its own."""
+    found: list[SendResult] = []
+    for at in range(0, len(messages), BATCH_LINES):
+        part = messages[at : at + BATCH_LINES]
+        if len(part) == 1 or alone:
+            sends = (cluster.client.send(each, order_key=order_key) for each in part)
+            found += await asyncio.gather(*sends)
+        else:
+            found += await cluster.client.send_many(part, order_key=order_key)
+    return found
+
+
+async def consume(
+    cluster: Connected,
+    topic: Topic,
+    group: Annotated[str, Option("--group", "-g", help="The consumer group.")],
+    filter: Annotated[str, Option(help="Tags, such as 'insert || update'.")] = "*",
+    count: Annotated[int, Option(min=0, help="Stop after this number; 0: never.")] = 0,
     start: Annotated[
-        Literal["first", "last"],
-        typer.Option("--from", help="Position at which a new group begins."),
+        Literal["first", "last"], Option("--from", help="Where a new group begins.")
     ] = "first",
     timeout: Annotated[
-        float, typer.Option(min=0, help="Stop after this many seconds without a message; 0: never.")
+        float, Option(min=0, help="Stop after these seconds without a message; 0: never.")
     ] = 0,
-    as_json: AsJson = False,
-) -> None:
+    form: Form = "",
+) -> AsyncIterator[MessageRow]:
     """Consume messages as a member of a group and print them; interrupt to stop.
 
     The exit code is 1 if fewer than --count messages were received before the timeout. Without
     --count it is 1 if no message was received because the topic does not exist.
     """
+    from cometmq.cli.serve import on_signals
 
-    async def main() -> int:
-        stop = asyncio.Event()
-        serve.on_signals(stop.set)
-        async with client(namesrv) as opened:
-            subscription = opened.subscribe(
-                topic, group=group, filter=filter, start=start, concurrency=1
-            )
-            await subscription.start()
-            try:
-                await opened.session.route(topic)
-            except RouteNotFound as error:
-                typer.echo(f"cometmq: {error}; waiting for it", err=True)
-            idle = Idle(subscription, stop, timeout)
-            async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(idle.close_in_time())
-                taken = 0
-                async for message in subscription:
-                    async with message.processing():
-                        _show(message, as_json=as_json)
-                    taken += 1
-                    idle.seen.set()
-                    if taken == count:
-                        break
-                watch.cancel()
-            if not taken:
-                await opened.session.route(topic)  # raises if there is no such topic
-        return taken
-
-    if run(main()) < count:
-        raise typer.Exit(1)
+    check_format(form)
+    stop = asyncio.Event()
+    on_signals(stop.set)
+    opened = cluster.client
+    subscription = opened.subscribe(topic, group=group, filter=filter, start=start, concurrency=1)
+    await subscription.start()
+    try:
+        await opened.session.route(topic)
+    except RouteNotFound as error:
+        print(f"cometmq consume: {error}; waiting for it", file=sys.stderr)
+    idle = Idle(subscription, stop, timeout)
+    taken = 0
+    watch = opened.session.tasks.spawn(idle.close_in_time(), name="close an idle consumer")
+    try:
+        async for received in subscription:
+            async with received.processing(reraise=True):
+                row = replace(message_row(received.stored), topic=received.topic)
+                if not printed(form, row):
+                    yield row
+            taken += 1
+            idle.seen.set()
+            if taken == count:
+                break
+    finally:
+        watch.cancel()
+        await subscription.close()
+    if not taken:
+        await opened.session.route(topic)  # raises if there is no such topic
+    if taken < count:
+        raise Exit(1)
 
 
 class Idle:
@@ -146,7 +267,7 @@ class Idle:
         self._timeout_s = timeout_s or None
 
     async def close_in_time(self) -> None:
-        """Wait for ``stop`` or the timeout, then close the subscription."""
+        """Wait until the subscription is idle, and close it."""
         while not self._stop.is_set():
             self.seen.clear()
             async with asyncio.TaskGroup() as tasks:
@@ -161,25 +282,44 @@ class Idle:
         await self._subscription.close()
 
 
-def _show(message: ReceivedMessage, *, as_json: bool) -> None:
-    queue = message.queue
-    if as_json:
-        value = {
-            "id": message.message_id,
-            "topic": message.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "offset": message.queue_offset,
-            "tag": message.tag,
-            "keys": message.keys,
-            "store_ms": message.store_ms,
-            "reconsume_times": message.reconsume_times,
-            "body": message.body.decode(errors="replace"),
-        }
-        render.print_json([value])
-        return
-    typer.echo(
-        f"{moment(message.store_ms)} queue={queue.queue_id} "
-        f"offset={message.queue_offset} tag={message.tag or '-'} "
-        f"keys={','.join(message.keys) or '-'} {render.body_text(message.body)}"
+async def show(
+    cluster: Connected,
+    topic: Topic,
+    id: Annotated[
+        str, Argument("ID", "Message id (unique key) or offset id; without it name --key.")
+    ] = "",
+    key: Annotated[str, Option("--key", "-k", help="Messages with this key.")] = "",
+    limit: Annotated[int, Option(min=1, help="Largest number of messages.")] = 64,
+    since: Annotated[str, Option(metavar="TIME", help="Stored at or after this time.")] = "",
+    until: Annotated[str, Option(metavar="TIME", help="Stored before this time.")] = "",
+) -> list[MessageRow]:
+    """Show messages by id or by key, with all their properties."""
+    if bool(id) == bool(key):
+        raise SettingsError("show", "give an id, or --key")
+    if id:
+        found = await cluster.admin.message_by_id(id, topic)
+        if found is None:
+            raise CometError(f"topic {topic!r} has no message {id!r}, or it is deleted already")
+        return [message_row(found)]
+    now_ms = cluster.session.clock.wall_ms()
+    begin_ms = moment_of(since, now_ms) if since else 0
+    end_ms = moment_of(until, now_ms) if until else 2**63 - 1
+    rows = await cluster.admin.messages_by_key(
+        topic, key, max_messages=limit, begin_ms=begin_ms, end_ms=end_ms
     )
+    if not rows:
+        raise CometError(f"topic {topic!r} has no message with key {key!r}")
+    return [message_row(each) for each in rows]
+
+
+_SEND = ('send regions "Canillo" --tag update --key AD-02', "send regions --lines < changes.txt")
+_CONSUME = ("consume regions -g readers --count 10 --timeout 5",)
+
+message.command("send", *(f"message {each}" for each in _SEND), does="sent")(send)
+message.command("consume", *(f"message {each}" for each in _CONSUME))(consume)
+message.command("show", "message show orders 7F00000100002A9F0000000000001234")(show)
+
+send_noun = Noun("send", "Send messages.")
+send_noun.command("", *_SEND, does="sent")(send)
+consume_noun = Noun("consume", "Consume messages.")
+consume_noun.command("", *_CONSUME)(consume)

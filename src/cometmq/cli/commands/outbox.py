@@ -3,119 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
-
-from cometmq.cli import render, serve
-from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.cli.command import Noun
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Argument, Option
 from cometmq.core.clock import SystemClock
-from cometmq.outbox import PostgresOutbox, Relay, SqliteOutbox
-from cometmq.outbox.relay import RelaySettings
+from cometmq.core.errors import CometError
+
+if TYPE_CHECKING:
+    from cometmq.outbox import PostgresOutbox, SqliteOutbox
 
 T = TypeVar("T")
-AnyOutbox = SqliteOutbox | PostgresOutbox
 
-FAILED = 1
+app = Noun("outbox", "The outbox of an application: publish rows, show waiting and refused rows.")
 
-app = typer.Typer(
-    help="The outbox of an application: publish rows, show waiting and refused rows.",
-    no_args_is_help=True,
-)
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that the broker refused, and why."""
+
+    row: int
+    topic: str
+    order_key: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """Rows that wait, the age of the oldest, and the refused rows."""
+
+    waiting: int
+    oldest_age_ms: int
+    refused: int
+    refused_rows: list[RefusedRow]
+
 
 Database = Annotated[
     str,
-    typer.Argument(
-        metavar="DATABASE", show_default=False, help="A SQLite file, or postgresql://..."
-    ),
+    Argument(metavar="DATABASE", help="A SQLite file, or postgresql://..."),
 ]
-Table = Annotated[str, typer.Option(help="Name of the outbox's table.")]
-RowId = Annotated[int, typer.Argument(metavar="ROW", show_default=False)]
+Table = Annotated[str, Option(help="Name of the outbox's table.")]
+RowId = Annotated[int, Argument(metavar="ROW")]
 
 
-@app.command()
-def relay(
+@app.command("relay", "outbox relay shop.sqlite")
+async def relay(
+    cluster: Connected,
     database: Database,
-    namesrv: Namesrv = "",
     table: Table = "outbox",
     transactional: Annotated[
-        bool,
-        typer.Option(
-            "--transactional", help="Send rows without an order key as transactional messages."
-        ),
+        bool, Option(help="Send rows without an order key as transactional messages.")
     ] = False,
-    keep_hours: Annotated[float, typer.Option(min=0, help="Hours to keep published rows.")] = 0,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the table if it is missing.")
-    ] = False,
+    keep_hours: Annotated[float, Option(min=0, help="Hours to keep published rows.")] = 0,
+    create: Annotated[bool, Option(help="Create the table if it is missing.")] = False,
 ) -> None:
     """Publish waiting and new rows until stopped by SIGTERM or an interrupt.
 
     Several relays may run on one outbox: one works, and another one takes over when it ends.
     """
+    from cometmq.cli.serve import on_signals
+    from cometmq.outbox import Relay
+    from cometmq.outbox.relay import RelaySettings
+
     outbox = outbox_at(database, table)
-    settings = RelaySettings(transactional=transactional, keep_ms=int(keep_hours * 3_600_000))
-
-    async def main() -> None:
-        async with client(namesrv) as opened:
-            working = Relay(opened, outbox, settings)
-            serve.on_signals(working.stop)
-            typer.echo(f"ready outbox={outbox.name}")
-            await working.run()
-            typer.echo(f"stopped published={working.published} refused={working.refused}")
-
     if create:
         _asked(outbox, outbox.create)
-    run(main())
+    settings = RelaySettings(transactional=transactional, keep_ms=int(keep_hours * 3_600_000))
+    working = Relay(cluster.client, outbox, settings)
+    on_signals(working.stop)
+    print(f"ready outbox={outbox.name}", flush=True)
+    await working.run()
+    print(f"stopped published={working.published} refused={working.refused}", flush=True)
 
 
-@app.command()
-def status(database: Database, table: Table = "outbox", as_json: AsJson = False) -> None:
-    """Print the number of waiting rows, the age of the oldest, and the refused rows."""
+@app.command("status", "outbox status shop.sqlite --watch")
+def status(database: Database, table: Table = "outbox") -> OutboxStatus:
+    """Show the number of waiting rows, the age of the oldest, and the refused rows."""
     outbox = outbox_at(database, table)
     found = _asked(outbox, outbox.status)
-    refused = _asked(outbox, outbox.refused)
     age_ms = SystemClock().wall_ms() - found.oldest_ms if found.oldest_ms is not None else 0
-    if as_json:
-        line = {"waiting": found.waiting, "oldest_age_ms": age_ms, "refused": found.refused}
-        render.print_json([line])
-        return
-    typer.echo(f"waiting={found.waiting} oldest_age_s={age_ms // 1000} refused={found.refused}")
-    for row in refused:
-        typer.echo(f"refused row={row.id} topic={row.topic} key={row.order_key}: {row.reason}")
+    return OutboxStatus(
+        found.waiting,
+        age_ms,
+        found.refused,
+        [
+            RefusedRow(row.id, row.topic, row.order_key or None, row.reason)
+            for row in _asked(outbox, outbox.refused)
+        ],
+    )
 
 
-@app.command()
+@app.command("retry", "outbox retry shop.sqlite 17")
 def retry(database: Database, row: RowId, table: Table = "outbox") -> None:
     """Send a refused row again, and the rows that wait for it."""
     outbox = outbox_at(database, table)
     _decided(row, _asked(outbox, lambda: outbox.retry(row)))
 
 
-@app.command()
+@app.command("discard", "outbox discard shop.sqlite 17")
 def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
     """Delete a refused row, and send the rows that wait for it."""
     outbox = outbox_at(database, table)
     _decided(row, _asked(outbox, lambda: outbox.discard(row)))
 
 
-def outbox_at(database: str, table: str) -> AnyOutbox:
+def outbox_at(database: str, table: str) -> SqliteOutbox | PostgresOutbox:
     """Return the outbox in a SQLite file or at a PostgreSQL address. Raises SettingsError."""
+    from cometmq.outbox import PostgresOutbox, SqliteOutbox
+
     if database.startswith(("postgresql://", "postgres://")):
         return PostgresOutbox(database, table)
     return SqliteOutbox(database, table)
 
 
-def _asked(outbox: AnyOutbox, question: Callable[[], T]) -> T:
+def _asked(outbox: SqliteOutbox | PostgresOutbox, question: Callable[[], T]) -> T:
     try:
         return question()
     except outbox.errors as error:
         line = " ".join(str(error).split())
-        typer.echo(f"cometmq outbox: {outbox.name}: {line}", err=True)
-        raise typer.Exit(FAILED) from None
+        raise CometError(f"{outbox.name}: {line}") from None
 
 
 def _decided(row: int, done: bool) -> None:
     if not done:
-        typer.echo(f"cometmq outbox: row {row} is not refused", err=True)
-        raise typer.Exit(FAILED)
+        raise CometError(f"row {row} is not refused")

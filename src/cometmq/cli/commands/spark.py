@@ -8,24 +8,24 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields
 from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from cometmq.cli import render
+from cometmq.cli.command import Command, Exit, Noun, Refused
 from cometmq.cli.configuration import parse_settings
-from cometmq.cli.connect import AsJson  # noqa: TC001 - typer reads it
+from cometmq.cli.parser import Argument, Option, Parser
+from cometmq.cli.render import Result
 from cometmq.core.errors import CometError, SettingsError
-from cometmq.spark.jobs.job import JOBS, Job
+from cometmq.spark.jobs.job import BY_NAME, JOBS, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +37,8 @@ _NAMED: Final[Mapping[str, tuple[str, ...]]] = {"nameservers": ("--namesrv", "-n
 _NAMESRV: Final = "NAMESRV_ADDR"
 
 
-def command(options: type[Any], extra: Callable[..., None]) -> Callable[..., None]:
-    """Return a function for typer with the fields of ``options`` and the keywords of ``extra``.
+def command(options: type[Any], extra: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for a command with the fields of ``options`` and the keywords of ``extra``.
 
     It calls ``extra(options(...), **keywords)``.
     """
@@ -46,11 +46,13 @@ def command(options: type[Any], extra: Callable[..., None]) -> Callable[..., Non
     also = Signature.from_callable(extra, eval_str=True).parameters
     others = [each for each in also.values() if each.kind is Parameter.KEYWORD_ONLY]
 
-    def call(**values: Any) -> None:
+    def call(**values: Any) -> Any:
         given = {name: _value(values.pop(name), options, name) for name in own}
-        extra(options(**given), **values)
+        return extra(options(**given), **values)
 
-    call.__signature__ = Signature([*own.values(), *others])  # type: ignore[attr-defined]
+    call.__signature__ = Signature(  # type: ignore[attr-defined]
+        [*own.values(), *others], return_annotation=Result[dict[str, Any]]
+    )
     call.__annotations__ = {}
     return call
 
@@ -66,18 +68,16 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
     needed = default is MISSING
     several = get_origin(kind) in (tuple, dict)
     kind = _plain(kind)
-    help_text = word.help if word else None
+    help_text = word.help if word else ""
     read = word.read if word else None
-    if read is not None:
-        read = _refusing(read)
+    told: Argument | Option
     if word and word.positional:
-        told = typer.Argument(help=help_text, parser=read, show_default=False)
+        told = Argument(help=help_text, read=read)
     else:
         name = _name(field.name, word, several=several, is_on=default is True)
         names = _NAMED.get(field.name, (name,))
-        shown = not (needed or several or default in (None, "", False))
-        env = _NAMESRV if field.name == "nameservers" and needed else None
-        told = typer.Option(*names, help=help_text, parser=read, show_default=shown, envvar=env)
+        env = _NAMESRV if field.name == "nameservers" and needed else ""
+        told = Option(*names, help=help_text, read=read, env=env)
     value = Parameter.empty if needed else (None if several else default)
     if value is None:
         kind = kind | None
@@ -97,7 +97,7 @@ def _split(hint: Any) -> tuple[JobOption | None, Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type as typer knows it: several values are a list."""
+    """Return the type as the parser knows it: several values are a list."""
     if get_origin(kind) is tuple:
         return list[get_args(kind)[0]]  # type: ignore[misc]
     return list[str] if get_origin(kind) is dict else kind
@@ -109,22 +109,8 @@ def _name(field: str, word: JobOption | None, *, several: bool, is_on: bool) -> 
     return f"--{name}/--no-{name}" if is_on else f"--{name}"
 
 
-def _refusing(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap a reader so that its ValueError becomes typer's error."""
-
-    def parse(text: Any) -> Any:
-        if not isinstance(text, str):
-            return text
-        try:
-            return read(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    return parse
-
-
 def _value(value: Any, options: type[Any], name: str) -> Any:
-    """Convert a value read by typer to the type of the field."""
+    """Convert a parsed value to the type of the field."""
     kind = _split(get_type_hints(options, include_extras=True)[name])[1]
     if get_origin(kind) is tuple:
         return tuple(value or ())
@@ -140,15 +126,12 @@ _CANCEL_S: Final = 0.2
 _EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres"}
 
 Master = Annotated[
-    str, typer.Option(metavar="URL", help="Spark's master: local[N], spark://..., yarn, k8s://...")
+    str, Option(metavar="URL", help="Spark's master: local[N], spark://..., yarn, k8s://...")
 ]
-Memory = Annotated[str, typer.Option(help="Memory of the driver.")]
-Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")]
+Memory = Annotated[str, Option(help="Memory of the driver.")]
+Conf = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="A setting of Spark.")]
 
-app = typer.Typer(
-    help="Jobs on Spark: archive, search, check, replay and measure topics and stores.",
-    no_args_is_help=True,
-)
+app = Noun("spark", "Jobs on Spark: archive, search, check, replay and measure topics and stores.")
 
 
 def run(
@@ -158,22 +141,17 @@ def run(
     master: str,
     memory: str,
     conf: list[str],
-    as_json: bool,
-) -> None:
-    """Run a job and print its report; raise typer.Exit if the report is not ok."""
+) -> Result[Any]:
+    """Run a job and return its report; the exit code is 1 if the report is not ok."""
     with _explained(job.name):
         spark = _session(job.name, master, memory, parse_settings(conf))
         try:
-            with _interruptible(spark), _bar(shown=not as_json) as progress:
+            with _interruptible(spark), _bar() as progress:
                 report = job.load().run(spark, options, progress)
         finally:
             _stop(spark)
-    if as_json:
-        render.print_json(json_lines(report))
-    else:
-        print_report(report)
-    if not getattr(report, "ok", True):
-        raise typer.Exit(FAILED)
+    ok = getattr(report, "ok", True)
+    return Result(items_of(report), shown=report, exit_code=0 if ok else FAILED)
 
 
 def what_is_missing() -> str:
@@ -191,38 +169,13 @@ def what_is_missing() -> str:
     return ""
 
 
-def json_lines(report: Any) -> list[Any]:
-    """Return the values that --json prints, one per line.
+def items_of(report: Any) -> list[Any]:
+    """Return the values that --output json has.
 
     These are the rows of the report's field named by ``LINES``, or the whole report.
     """
     lines = getattr(report, "LINES", "")
     return list(getattr(report, lines)) if lines else [report]
-
-
-def print_report(report: Any) -> None:
-    """Print a report: each list of values as a table, then all single values in one table."""
-    found = {each.name: getattr(report, each.name) for each in fields(report)}
-    found = {name: value for name, value in found.items() if value not in (None, (), [], {})}
-    tables = {name: value for name, value in found.items() if isinstance(value, tuple | list)}
-    plain = [(name.replace("_", " "), _text(v)) for name, v in found.items() if name not in tables]
-    for name, rows in tables.items():
-        typer.echo(f"{name.replace('_', ' ')}:")
-        if is_dataclass(rows[0]):
-            render.print_rows(rows)
-        else:
-            for row in rows:
-                typer.echo(f"  {row}")
-    if plain:
-        render.print_table(("", ""), plain)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={_text(each)}" for key, each in value.items())
-    if is_dataclass(value):
-        return _text({each.name: getattr(value, each.name) for each in fields(value)})
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _session(name: str, master: str, memory: str, conf: dict[str, str]) -> SparkSession:
@@ -272,14 +225,16 @@ def _interruptible(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+def _bar() -> Iterator[Callable[[str, int, int], None]]:
     """Show a progress bar for each stage on standard error, if that is a terminal."""
-    console = render.console(stderr=True)
-    if not (shown and console.is_terminal):
+    if not sys.stderr.isatty():
         from cometmq.spark.jobs.job import silent
 
         yield silent
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = render.console(stderr=True)
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -299,14 +254,14 @@ def _explained(job: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"cometmq spark {job}: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        print(f"cometmq spark {job}: interrupted", file=sys.stderr)
+        raise Exit(INTERRUPTED) from None
     except Exception as error:
         code = _code_of(error)
         if code is None:
             raise
-        typer.echo(f"cometmq spark {job}: {_line_of(error)}", err=True)
-        raise typer.Exit(code) from None
+        print(f"cometmq spark {job}: {_line_of(error)}", file=sys.stderr)
+        raise Exit(code) from None
 
 
 def _code_of(error: Exception) -> int | None:
@@ -337,40 +292,49 @@ def _extra_for(error: Exception) -> str:
     return _EXTRAS.get((name or "").partition(".")[0], "")
 
 
-def _add(job: Job) -> None:
-    """Add a job's command.
+@dataclass(frozen=True, slots=True)
+class JobCommand(Command):
+    """Command of a job. Its options are known only after the module of the job is imported."""
 
-    Its options are known only after its module is imported, so the arguments are passed on to an
-    application that is made then.
-    """
-    words = {"allow_extra_args": True, "ignore_unknown_options": True}
+    @property
+    def item_type(self) -> Any:
+        """Type of the rows: each job has its own."""
+        return dict[str, Any]
 
-    @app.command(job.name, help=job.summary, context_settings=words, add_help_option=False)
-    def call(context: typer.Context) -> None:
-        missing = what_is_missing()
-        if missing:
-            typer.echo(f"cometmq spark {job.name}: {missing}", err=True)
-            raise typer.Exit(REFUSED)
-        of_job(job)(args=list(context.args), prog_name=f"cometmq spark {job.name}")
+    def parser(self, prog: str) -> Parser:
+        """Return the parser of the job's options. Raises Refused without Spark or Java."""
+        return of_job(BY_NAME[self.words]).parser(prog)
+
+    def run(self, prog: str, words: Sequence[str]) -> int:
+        """Run the job. Raises Refused without Spark or Java."""
+        return of_job(BY_NAME[self.words]).run(prog, words)
 
 
-def of_job(job: Job) -> typer.Typer:
-    """Return the command line of one job."""
+def of_job(job: Job) -> Command:
+    """Return the command of one job. Raises Refused without Spark or Java."""
+    missing = what_is_missing()
+    if missing:
+        raise Refused(missing)
 
     def extra(
-        options: Any,
-        *,
-        master: Master = "local[*]",
-        memory: Memory = "1g",
-        conf: Conf = None,
-        as_json: AsJson = False,
-    ) -> None:
-        run(job, options, master=master, memory=memory, conf=conf or [], as_json=as_json)
+        options: Any, *, master: Master = "local[*]", memory: Memory = "1g", conf: Conf = None
+    ) -> Result[Any]:
+        return run(job, options, master=master, memory=memory, conf=conf or [])
 
-    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(help=job.summary)(command(job.load().options, extra))
-    return one
+    function = command(job.load().options, extra)
+    function.__doc__ = job.summary
+    function.__dict__["__command__"] = f"spark {job.name}"
+    return Command(job.name, function)
+
+
+def _stub(summary: str) -> Callable[[], None]:
+    """Return a function that has only the summary of a job."""
+
+    def stub() -> None: ...
+
+    stub.__doc__ = summary
+    return stub
 
 
 for _job in JOBS:
-    _add(_job)
+    app.commands[_job.name] = JobCommand(_job.name, _stub(_job.summary))

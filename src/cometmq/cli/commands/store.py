@@ -3,23 +3,23 @@ broker."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.progress import TransferSpeedColumn as Speed
 
 from cometmq.cli import render
-from cometmq.cli.connect import AsJson
+from cometmq.cli.command import Exit, Noun, Refused
+from cometmq.cli.parser import Argument, Option
+from cometmq.cli.render import Result, when
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import SettingsError, StoreError
+from cometmq.core.errors import CometError, SettingsError, StoreError
 from cometmq.core.settings import build, parse_properties
 from cometmq.store.config import DamagePolicy, StoreConfig
 
@@ -29,23 +29,15 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logfile import Gap
     from cometmq.store.tools.verify import Verified
 
-app = typer.Typer(
-    help="Store directories: info, verify, dump, snapshot, restore, repair.", no_args_is_help=True
-)
+app = Noun("store", "Store directories; most commands need a store that no broker is using.")
 
-NOT_DONE = 2
-
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", show_default=False, help="The store directory.")
-]
+Directory = Annotated[Path, Argument(metavar="DIR", help="The store directory.")]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "-c", "--config", metavar="FILE", help="The broker's property file, if there is one."
-    ),
+    Option("-c", "--config", metavar="FILE", help="The broker's property file, if there is one."),
 ]
 WhileRunning = Annotated[
-    bool, typer.Option("--while-running", help="Read the store although a broker is using it.")
+    bool, Option("--while-running", help="Read the store although a broker is using it.")
 ]
 
 
@@ -56,11 +48,6 @@ class Body(StrEnum):
     text = "text"
     base64 = "base64"
     none = "none"
-
-
-@app.callback()
-def _stores() -> None:
-    """Commands on a store directory; most need a store that no broker is using."""
 
 
 def settings(directory: Path, config: Path | None) -> StoreConfig:
@@ -78,22 +65,29 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (StoreError, SettingsError) as error:
-        typer.echo(f"cometmq store: {error}", err=True)
-        raise typer.Exit(NOT_DONE) from error
+        raise Refused(str(error)) from error
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"cometmq store: {named}{error.strerror or error}", err=True)
-        raise typer.Exit(NOT_DONE) from error
+        raise Refused(f"{named}{error.strerror or error}") from error
 
 
 class Bar:
     """Progress bar for bytes on standard error; prints nothing if that is not a terminal."""
 
     def __init__(self, what: str) -> None:
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
         console = render.console(stderr=True)
         columns = (
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-            Speed(), TimeRemainingColumn(),
+            TransferSpeedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         self._progress = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
@@ -116,106 +110,144 @@ class Bar:
         self._progress.advance(self._task, size_bytes)
 
 
-@app.command()
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One log file of a store. ``records`` is null if counting would mean reading the file."""
+
+    file: str
+    used_bytes: int
+    records: int | None
+    first_stored_at: datetime | None
+    last_stored_at: datetime | None
+    sealed: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """One topic of a store."""
+
+    topic: str
+    queues: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """One index file of a store."""
+
+    file: str
+    entries: int
+    first_stored_at: datetime | None
+    last_stored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Log offsets up to which a store noted its files as written and as synced to the device."""
+
+    durable: int
+    written: int
+    synced: int
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What a store directory holds."""
+
+    root: str
+    log_directory: str
+    file_system: str | None
+    state: str
+    last_written_by: str
+    log_start: int
+    log_end: int
+    log_file_bytes: int
+    queue_file_bytes: int
+    checkpoint: Checkpoint | None
+    warnings: list[str]
+    log_files: list[LogFile]
+    topics: list[StoredTopic]
+    index_files: list[IndexFile]
+
+
+@app.command("info", "store info /data/store", "store info /data/store -o json")
 def info(
-    directory: Directory,
-    config: ConfigFile = None,
-    while_running: WhileRunning = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a store holds: files, ranges, topics, ages, and the last writer."""
+    directory: Directory, config: ConfigFile = None, while_running: WhileRunning = False
+) -> StoreReport:
+    """Show what a store holds: files, ranges, topics, ages, and the last writer."""
     from cometmq.store.tools.inspection import inspect_store
 
     with refusing():
         found = inspect_store(settings(directory, config), while_running=while_running)
-    if as_json:
-        render.print_json([found])
-        return
-    _show_info(found)
+    return report_of(found)
 
 
-def _show_info(found: StoreInfo) -> None:
-    facts = {
-        "root": found.root,
-        "log directory": found.log_directory,
-        "file system": found.file_system or "unknown",
-        "state": found.state,
-        "last written by": found.last_writer,
-        "log": f"{found.log_start} to {found.log_end}, files of {found.log_file_bytes} bytes",
-        "queue files": f"{found.queue_file_bytes} bytes",
-    }
+def report_of(found: StoreInfo) -> StoreReport:
+    """Return the overview of a store as the output has it."""
     noted = found.positions
-    if noted is not None:
-        facts["checkpoint"] = (
-            f"on the device up to {noted.durable}, queues and index up to {noted.written} "
-            f"(on the device up to {noted.synced})"
-        )
-    for name, fact in facts.items():
-        typer.echo(f"{name + ':':18}{fact}")
-    now_ms = SystemClock().wall_ms()
-    typer.echo("")
-    render.print_table(
-        ("log file", "used bytes", "records", "stored from", "to", "sealed"),
+    checkpoint = (
+        Checkpoint(noted.durable, noted.written, noted.synced, noted.clean) if noted else None
+    )
+    return StoreReport(
+        found.root, found.log_directory, found.file_system or None, found.state,
+        found.last_writer, found.log_start, found.log_end, found.log_file_bytes,
+        found.queue_file_bytes, checkpoint, found.warnings,
         [
-            (
-                row.file, row.used_bytes, row.records if row.records >= 0 else "?",
-                moment(row.first_stored_ms), age(row.last_stored_ms, now_ms), row.seal,
+            LogFile(
+                row.file, row.used_bytes, row.records if row.records >= 0 else None,
+                when(row.first_stored_ms), when(row.last_stored_ms), row.seal,
             )
             for row in found.log
         ],
+        [StoredTopic(row.topic, row.queues, row.messages) for row in found.topics],
+        [
+            IndexFile(
+                row.file, row.entries, when(row.first_stored_ms), when(row.last_stored_ms)
+            )
+            for row in found.index
+        ],
     )  # fmt: skip
-    if found.topics:
-        typer.echo("")
-        rows = [(row.topic, row.queues, row.messages) for row in found.topics]
-        render.print_table(("topic", "queues", "messages"), rows)
-    if found.index:
-        typer.echo("")
-        render.print_table(
-            ("index file", "entries", "stored from", "to"),
-            [
-                (
-                    row.file,
-                    row.entries,
-                    moment(row.first_stored_ms),
-                    age(row.last_stored_ms, now_ms),
-                )
-                for row in found.index
-            ],
-        )
-    for warning in found.warnings:
-        typer.echo(f"warning: {warning}", err=True)
 
 
-def moment(time_ms: int) -> str:
-    """Format a time as text, in UTC; empty for an unknown time."""
-    if time_ms <= 0:
-        return ""
-    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
+@dataclass(frozen=True, slots=True)
+class DamageRow:
+    """One finding: damage or a note, where it is, and how many cases there are."""
+
+    severity: str
+    kind: str
+    path: str
+    offset: int | None
+    text: str
+    count: int
 
 
-def age(time_ms: int, now_ms: int) -> str:
-    """Format the age of a time in a suitable unit; empty for an unknown time."""
-    if time_ms <= 0:
-        return ""
-    seconds = max(0, now_ms - time_ms) // 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Result of a verification."""
+
+    root: str
+    sound: bool
+    log_bytes: int
+    log_files: int
+    sealed_files: int
+    records: int
+    queues: int
+    queue_entries: int
+    index_entries: int
+    seconds: float
+    findings: list[DamageRow]
 
 
-@app.command()
+@app.command("verify", "store verify /data/store")
 def verify(
     directory: Directory,
     config: ConfigFile = None,
-    processes: Annotated[
-        int, typer.Option(min=0, help="Number of processes; 0: one per processor.")
-    ] = 0,
+    processes: Annotated[int, Option(min=0, help="Number of processes; 0: one per processor.")] = 0,
     full: Annotated[
-        bool, typer.Option("--full", help="Also decode every record of sealed files.")
+        bool, Option("--full", help="Also decode every record of sealed files.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result[Verdict]:
     """Check every record, queue entry and index entry, and compare them with each other.
 
     Exit code 0: no damage. 1: damage was found. 2: the store could not be verified.
@@ -229,76 +261,69 @@ def verify(
             settings(directory, config), processes=processes, full=full,
             began=bar.began, progress=bar.advance,
         )  # fmt: skip
-    _show_verified(found, (clock.monotonic_ms() - begun_ms) / 1000, as_json=as_json)
-    if not found.is_sound:
-        raise typer.Exit(1)
+    return _verdict(found, (clock.monotonic_ms() - begun_ms) / 1000)
 
 
-def _show_verified(found: Verified, seconds: float, *, as_json: bool) -> None:
-    summary = {
-        "kind": "summary",
-        "sound": found.is_sound,
-        "log_bytes": found.log_bytes,
-        "log_files": len(found.directory.log_files),
-        "sealed_files": found.sealed_files,
-        "records": found.records,
-        "queues": found.queues,
-        "queue_entries": found.entries,
-        "index_entries": found.index_entries,
-        "seconds": round(seconds, 3),
-    }
-    if as_json:
-        render.print_json([*found.findings, summary])
-        return
-    for finding in found.findings:
-        typer.echo(finding.line())
-    verdict = "sound" if found.is_sound else "DAMAGED"
-    typer.echo(
-        f"{found.directory.root} is {verdict}: {found.records} records in "
-        f"{len(found.directory.log_files)} log files ({found.sealed_files} sealed), "
-        f"{found.entries} entries of {found.queues} queues, {found.index_entries} index entries, "
-        f"in {seconds:.1f} s"
+def _verdict(found: Verified, seconds: float) -> Result[Verdict]:
+    rows = [
+        DamageRow(
+            each.severity.value, each.kind, each.path, each.offset if each.offset >= 0 else None,
+            each.text, each.count,
+        )
+        for each in found.findings
+    ]  # fmt: skip
+    verdict = Verdict(
+        found.directory.root, found.is_sound, found.log_bytes, len(found.directory.log_files),
+        found.sealed_files, found.records, found.queues, found.entries, found.index_entries,
+        round(seconds, 3), rows,
+    )  # fmt: skip
+    word = "sound" if found.is_sound else "DAMAGED"
+    lines = [finding.line() for finding in found.findings]
+    lines.append(
+        f"{verdict.root} is {word}: {found.records} records in {verdict.log_files} log files "
+        f"({found.sealed_files} sealed), {found.entries} entries of {found.queues} queues, "
+        f"{found.index_entries} index entries, in {seconds:.1f} s"
     )
-    _hint(found.findings)
+    return Result(
+        [verdict], shown="\n".join(lines), problem="" if found.is_sound else _hint(found.findings)
+    )
 
 
-def _hint(findings: list[Finding]) -> None:
+def _hint(findings: list[Finding]) -> str:
+    """Return what to do about damage."""
     kinds = {finding.kind for finding in findings if finding.severity.value == "damage"}
     if kinds & {"block", "body", "gap", "log-file-missing", "log-file-size", "log-short"}:
-        typer.echo(
+        return (
             "The log is damaged: restore the file from a snapshot or copy if there is one, "
-            "otherwise see 'cometmq store repair --help'.",
-            err=True,
+            "otherwise see cometmq store repair -h"
         )
-    elif kinds:
-        typer.echo(
-            "The log is intact, and all other files can be rebuilt from it: see "
-            "'cometmq store repair --help'.",
-            err=True,
-        )
+    return (
+        "The log is intact, and all other files can be rebuilt from it: see cometmq store repair -h"
+    )
 
 
-@app.command()
+@app.command(
+    "dump",
+    "store dump /data/store --topic orders --key A-17 --since 2026-11-21T08:00 --limit 10",
+)
 def dump(
     directory: Directory,
     config: ConfigFile = None,
-    start: Annotated[int, typer.Option("--from", min=0, help="First physical offset.")] = 0,
-    stop: Annotated[
-        int | None, typer.Option("--to", min=0, help="End at this physical offset.")
-    ] = None,
-    topic: Annotated[str, typer.Option(help="Only records of this topic.")] = "",
+    start: Annotated[int, Option("--from", min=0, help="First physical offset.")] = 0,
+    stop: Annotated[int | None, Option("--to", min=0, help="End at this physical offset.")] = None,
+    topic: Annotated[str, Option(help="Only records of this topic.")] = "",
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Only records of queues with this number.")
+        int | None, Option(min=0, help="Only records of queues with this number.")
     ] = None,
-    key: Annotated[str, typer.Option(help="Only records with this key or unique key.")] = "",
+    key: Annotated[str, Option(help="Only records with this key or unique key.")] = "",
     since: Annotated[
         str,
-        typer.Option(metavar="TIME", help="Stored at or after this time: ms, or 2026-11-21T12:00."),
+        Option(metavar="TIME", help="Stored at or after this time: ms, or 2026-11-21T12:00."),
     ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before this time.")] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of records.")] = None,
+    until: Annotated[str, Option(metavar="TIME", help="Stored before this time.")] = "",
+    limit: Annotated[int | None, Option(min=1, help="Largest number of records.")] = None,
     body: Annotated[
-        Body, typer.Option(help="Print bodies as text, as base64, or not at all.")
+        Body, Option(help="Print bodies as text, as base64, or not at all.")
     ] = Body.auto,
     while_running: WhileRunning = False,
 ) -> None:
@@ -313,9 +338,9 @@ def dump(
 
     def tell(gap: Gap) -> None:
         gaps.append(gap)
-        typer.echo(
+        print(
             f"no record at offset {gap.start}: {gap.problem} ({gap.stop - gap.start} bytes)",
-            err=True,
+            file=sys.stderr,
         )
 
     with refusing():
@@ -332,7 +357,7 @@ def dump(
             if number == limit:
                 break
     if gaps:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 _FAR = 1 << 62
@@ -355,16 +380,14 @@ def time_ms(text: str, otherwise: int) -> int:
         ) from None
 
 
-@app.command()
+@app.command("snapshot", "store snapshot /data/store /data/snapshots/before-upgrade")
 def snapshot(
     directory: Directory,
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", show_default=False, help="Directory to create.")
-    ],
+    target: Annotated[Path, Argument(metavar="TARGET", help="Directory to create.")],
     config: ConfigFile = None,
     copy: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--copy", help="Copy full log files instead of sharing them, for another file system."
         ),
     ] = False,
@@ -380,31 +403,30 @@ def snapshot(
             settings(directory, config), str(target), copy=copy,
             began=bar.began, progress=bar.advance,
         )  # fmt: skip
-    typer.echo(
+    print(
         f"snapshot of a {'running' if made.running else 'stopped'} store at {made.path}: log "
         f"{made.log_start} to {made.log_end}, {made.linked_bytes} bytes shared, "
         f"{made.copied_bytes} copied"
     )
 
 
-@app.command()
+@app.command("restore", "store restore /data/snapshots/before-upgrade /data/store-2")
 def restore(
-    source: Annotated[
-        Path, typer.Argument(metavar="SNAPSHOT", show_default=False, help="The snapshot.")
-    ],
-    target: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="Directory of the new store.")
-    ],
-    check: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the copy.")] = True,
+    source: Annotated[Path, Argument(metavar="SNAPSHOT", help="The snapshot.")],
+    target: Annotated[Path, Argument(metavar="DIR", help="Directory of the new store.")],
+    check: Annotated[bool, Option("--verify/--no-verify", help="Verify the copy.")] = True,
 ) -> None:
     """Copy a snapshot to a new store directory, sync the copy to the device, and verify it."""
     from cometmq.store.tools.snapshot import restore as put_back
 
     with refusing(), Bar("restoring") as bar:
         copied = put_back(str(source), str(target), began=bar.began, progress=bar.advance)
-    typer.echo(f"restored {target} from {source}: {copied} bytes copied")
+    print(f"restored {target} from {source}: {copied} bytes copied")
     if check:
-        verify(target)
+        found = verify(target)
+        print(found.shown)
+        if found.problem:
+            raise CometError(found.problem)
 
 
 LEFT = 1
@@ -418,31 +440,31 @@ class Choice(StrEnum):
     truncate = "truncate"
 
 
-@app.command()
+@app.command("repair", "store repair /data/store")
 def repair(
     directory: Directory,
     config: ConfigFile = None,
     damage: Annotated[
         Choice,
-        typer.Option(
+        Option(
             help="What to do about damage in the log: nothing, leave out the damaged records, or "
             "end the log before them."
         ),
     ] = Choice.refuse,
     queues: Annotated[
-        bool, typer.Option("--queues", help="Rebuild all queues, also those without damage.")
+        bool, Option("--queues", help="Rebuild all queues, also those without damage.")
     ] = False,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Rebuild the queues of this topic; may be given several times."),
+        Option(help="Rebuild the queues of this topic; may be given several times."),
     ] = None,
-    index: Annotated[bool, typer.Option("--index", help="Rebuild the index.")] = False,
+    index: Annotated[bool, Option("--index", help="Rebuild the index.")] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Repair; without this option, only print what would be done."),
+        Option("--yes", help="Repair; without this option, only print what would be done."),
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=0, help="Number of processes that verify; 0: one per processor.")
+        int, Option(min=0, help="Number of processes that verify; 0: one per processor.")
     ] = 0,
 ) -> None:
     """Verify a stopped store, and rebuild the files that do not match the log.
@@ -461,22 +483,22 @@ def repair(
         )  # fmt: skip
     for finding in found.findings:
         if finding.severity.value == "damage":
-            typer.echo(finding.line())
+            print(finding.line())
     for line in plan.lines(policy):
-        typer.echo(line if yes else f"would {line}")
+        print(line if yes else f"would {line}")
     if plan.is_empty:
-        typer.echo("nothing that a repair can fix" if plan.others else "nothing to repair")
+        print("nothing that a repair can fix" if plan.others else "nothing to repair")
     elif yes:
         with refusing(), Bar("repairing") as bar:
             report = carry_out(
                 replace(sizes, damage_policy=policy), plan, SystemClock(), progress=_Steps(bar).to
             )
         for line in report_lines(report):
-            typer.echo(line)
+            print(line)
     else:
-        typer.echo("Nothing was changed: add --yes to repair.", err=True)
+        print("Nothing was changed: add --yes to repair.", file=sys.stderr)
     if plan.others or not (yes or plan.is_empty):
-        raise typer.Exit(LEFT)
+        raise Exit(LEFT)
 
 
 class _Steps:

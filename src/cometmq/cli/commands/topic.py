@@ -1,93 +1,312 @@
-"""``cometmq topic list|create|describe``."""
+"""``cometmq topic``: list, show, create, update and delete topics."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import typer
+from cometmq.cli.command import Noun, Yes, confirm
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Argument, Option
+from cometmq.cli.render import Address, Result, when
+from cometmq.core.errors import CometError
 
-from cometmq.admin.api import Admin
-from cometmq.admin.views import QueueRow, RouteRow, queue_rows, route_rows
-from cometmq.cli import render
-from cometmq.cli.connect import AsJson, Namesrv, client, run
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.bodies import TopicOffset, TopicRoute
 
-app = typer.Typer(help="Topics: list, create, describe.", no_args_is_help=True)
+topic = Noun("topic", "Topics: their queues, permissions, offsets and brokers.")
 
 #: Prefixes of the retry topics and dead-letter queues of groups.
-GROUP_PREFIXES = ("%RETRY%", "%DLQ%")
+RETRY, DEAD = "%RETRY%", "%DLQ%"
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
-
-
-@app.command("list")
-def list_(
-    namesrv: Namesrv = "",
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also print system, retry and dead-letter topics.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print the topics that the name servers know."""
-
-    async def main() -> list[str]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            hidden = set() if everything else await admin.system_topics()
-            return [name for name in await admin.list_topics() if not is_hidden(name, hidden)]
-
-    def is_hidden(name: str, hidden: set[str]) -> bool:
-        return not everything and (name in hidden or name.startswith(GROUP_PREFIXES))
-
-    found = run(main())
-    if as_json:
-        render.print_json({"topic": name} for name in found)
-    else:
-        for name in found:
-            typer.echo(name)
+Name = Annotated[str, Argument("TOPIC")]
+Brokers = Annotated[list[str] | None, Option("--broker", help="Only on this broker.")]
+ClusterName = Annotated[str, Option("--cluster", help="Only in this cluster.")]
+Queues = Annotated[int, Option(min=1, max=65_535, help="Number of queues on each broker.")]
+#: Permissions as the command line has them, and on the wire.
+Permissions = Literal["RW", "R", "W", "none"]
+_PERM = {"RW": 6, "R": 4, "W": 2, "none": 0}
 
 
-@app.command()
-def create(
-    topic: Name,
-    namesrv: Namesrv = "",
-    queues: Annotated[
-        int, typer.Option(min=1, max=65_535, help="Number of queues on each broker.")
-    ] = 8,
-    order: Annotated[bool, typer.Option("--order", help="Mark it as an ordered topic.")] = False,
-    broker: Annotated[
-        list[str] | None, typer.Option(help="Only on this broker; may be given several times.")
-    ] = None,
-) -> None:
-    """Create a topic, or change the number of its queues."""
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """A topic that the name servers know. ``kind`` is normal, system, retry or dead-letter."""
 
-    async def main() -> list[RouteRow]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            route = await admin.create_topic(
-                topic, queues=queues, order=order, brokers=broker or ()
+    topic: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Address of one process of a broker; id 0 is the master."""
+
+    id: int
+    address: Address | None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """Queues of a topic on one broker."""
+
+    broker: str
+    cluster: str
+    addresses: list[BrokerAddress]
+    read_queues: int
+    write_queues: int
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue of a topic. Offsets count messages."""
+
+    broker: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    last_stored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic: where it is, its queues, and the groups that read it."""
+
+    topic: str
+    kind: str
+    messages: int
+    brokers: list[RouteRow]
+    queues: list[QueueRow]
+    groups: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigRow:
+    """Configuration of a topic on one broker."""
+
+    topic: str
+    broker: str
+    read_queues: int
+    write_queues: int
+    permissions: str
+    order: bool
+    filter_type: str
+    sys_flag: int
+
+    WIDE: ClassVar[tuple[str, ...]] = ("filter_type", "sys_flag")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """A topic that was deleted, and the brokers that had it."""
+
+    topic: str
+    brokers: list[str]
+
+
+def permissions(perm: int) -> str:
+    """Format permissions as ``RW``, ``R-``, ``-W`` or ``--``."""
+    return ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-")
+
+
+def kind_of(name: str, system: set[str]) -> str:
+    """Return the kind of a topic, from its name and the names of the system topics."""
+    if name.startswith(RETRY):
+        return "retry"
+    if name.startswith(DEAD):
+        return "dead-letter"
+    return "system" if name in system else "normal"
+
+
+def route_rows(route: TopicRoute) -> list[RouteRow]:
+    """Return a row for each broker that has queues of the topic."""
+    brokers = {each.broker_name: each for each in route.broker_datas}
+    rows = []
+    for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+        broker = brokers.get(data.broker_name)
+        found = sorted((int(k), v) for k, v in broker.broker_addrs.items()) if broker else []
+        addresses = [BrokerAddress(number, Address.parse(text)) for number, text in found]
+        rows.append(
+            RouteRow(
+                data.broker_name, broker.cluster if broker else "", addresses,
+                data.read_queue_nums, data.write_queue_nums, permissions(data.perm),
             )
-            return route_rows(route)
+        )  # fmt: skip
+    return rows
 
-    for row in run(main()):
-        typer.echo(
-            f"created topic={topic} broker={row.broker} addresses={row.addresses} "
-            f"queues={row.write_queues} permissions={row.permissions}"
+
+def queue_rows(stats: dict[MessageQueue, TopicOffset]) -> list[QueueRow]:
+    """Return a row for each queue, in order."""
+    return [
+        QueueRow(
+            queue.broker_name, queue.queue_id, each.min_offset, each.max_offset,
+            each.max_offset - each.min_offset, when(each.last_update_timestamp),
         )
+        for queue, each in sorted(stats.items())
+    ]  # fmt: skip
 
 
-@app.command()
-def describe(topic: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
-    """Print the brokers of a topic, and the offsets of its queues."""
+@topic.command("list", "topic list", "topic list --all -o json")
+async def list_(
+    cluster: Connected,
+    everything: Annotated[
+        bool, Option("--all", "-a", help="Also system, retry and dead-letter topics.")
+    ] = False,
+) -> list[TopicName]:
+    """List the topics that the name servers know."""
+    system = await cluster.admin.system_topics()
+    rows = [TopicName(name, kind_of(name, system)) for name in await cluster.admin.list_topics()]
+    return [row for row in rows if everything or row.kind == "normal"]
 
-    async def main() -> tuple[list[RouteRow], list[QueueRow]]:
-        async with client(namesrv) as opened:
-            admin = Admin(opened.session)
-            stats = await admin.topic_stats(topic)
-            return route_rows(await admin.topic_route(topic)), queue_rows(stats)
 
-    brokers, queues = run(main())
-    if as_json:
-        render.print_json([{"topic": topic, "brokers": brokers, "queues": queues}])
-        return
-    render.print_rows(brokers)
-    render.print_rows(queues)
+@topic.command("show", "topic show orders", old=("describe",))
+async def show(cluster: Connected, name: Name) -> TopicInfo:
+    """Show a topic: its brokers, its queues with their offsets, and its groups."""
+    admin = cluster.admin
+    stats = await admin.topic_stats(name)
+    queues = queue_rows(stats)
+    return TopicInfo(
+        name,
+        kind_of(name, await admin.system_topics()),
+        sum(row.messages for row in queues),
+        route_rows(await admin.topic_route(name)),
+        queues,
+        await admin.groups_of(name),
+    )
+
+
+@topic.command("create", "topic create orders --queues 8 --broker broker-a", does="created")
+async def create(
+    cluster: Connected,
+    name: Name,
+    queues: Queues = 8,
+    read_queues: Annotated[int | None, Option(min=1, help="Number of queues to read.")] = None,
+    permission: Annotated[Permissions, Option("--permissions", help="What clients may do.")] = "RW",
+    order: Annotated[bool, Option(help="Mark it as an ordered topic.")] = False,
+    cluster_name: ClusterName = "",
+    broker: Brokers = None,
+) -> list[TopicConfigRow]:
+    """Create a topic on all masters, on those of a cluster, or on those named.
+
+    If one of the named brokers is not there, nothing is created.
+    """
+    await cluster.admin.create_topic(
+        name, queues=queues, read_queues=read_queues, perm=_PERM[permission], order=order,
+        cluster=cluster_name, brokers=broker or (),
+    )  # fmt: skip
+    return await _configs(cluster, name, broker)
+
+
+@topic.command("update", "topic update orders --queues 16", does="updated")
+async def update(
+    cluster: Connected,
+    name: Name,
+    queues: Annotated[int | None, Option(min=1, help="Number of queues to write and read.")] = None,
+    read_queues: Annotated[int | None, Option(min=0, help="Number of queues to read.")] = None,
+    write_queues: Annotated[int | None, Option(min=0, help="Number of queues to write.")] = None,
+    permission: Annotated[
+        Permissions | None, Option("--permissions", help="What clients may do.")
+    ] = None,
+    order: Annotated[bool | None, Option("--order/--no-order", help="Ordered or not.")] = None,
+    broker: Brokers = None,
+) -> list[TopicConfigRow]:
+    """Change a topic on the brokers that have it; what is not named stays as it is."""
+    before = await _configs(cluster, name, broker)
+    for row in before:
+        await cluster.admin.create_topic(
+            name,
+            read_queues=_first(read_queues, queues, row.read_queues),
+            write_queues=_first(write_queues, queues, row.write_queues),
+            perm=_PERM[permission] if permission else _bits(row.permissions),
+            order=row.order if order is None else order,
+            brokers=[row.broker],
+        )
+    return await _configs(cluster, name, broker)
+
+
+@topic.command("permissions", "topic permissions orders R --yes", does="updated")
+async def set_permissions(
+    cluster: Connected,
+    name: Name,
+    permission: Annotated[Permissions, Argument(help="What clients may do from now on.")],
+    broker: Brokers = None,
+    yes: Yes = False,
+) -> list[TopicConfigRow]:
+    """Set what clients may do with a topic: read and write, one of them, or nothing."""
+    if permission != "RW":
+        confirm(f"Clients of topic {name} that need more than {permission!r} will fail.", yes)
+    return await update(cluster, name, permission=permission, broker=broker)
+
+
+@topic.command("config", "topic config orders")
+async def config(cluster: Connected, name: Name, broker: Brokers = None) -> list[TopicConfigRow]:
+    """Show the configuration of a topic on each master."""
+    return await _configs(cluster, name, broker)
+
+
+@topic.command("delete", "topic delete orders --yes", does="deleted")
+async def delete(
+    cluster: Connected, name: Name, cluster_name: ClusterName = "", yes: Yes = False
+) -> TopicDeleted:
+    """Delete a topic with its messages, on all brokers and name servers."""
+    rows = route_rows(await cluster.admin.topic_route(name))
+    stats = await cluster.admin.topic_stats(name)
+    count = sum(each.max_offset - each.min_offset for each in stats.values())
+    names = [row.broker for row in rows]
+    confirm(f"Delete topic {name} with {count} messages on {', '.join(names)}?", yes)
+    await cluster.admin.delete_topic(name, cluster_name)
+    return TopicDeleted(name, names)
+
+
+@topic.command("route", "topic route orders -o wide")
+async def route(cluster: Connected, name: Name) -> list[RouteRow]:
+    """Show the brokers of a topic, as clients learn them from a name server."""
+    return route_rows(await cluster.admin.topic_route(name))
+
+
+@topic.command("groups", "topic groups orders")
+async def groups(cluster: Connected, name: Name) -> Result[GroupName]:
+    """List the groups that read a topic, or did."""
+    found = await cluster.admin.groups_of(name)
+    return Result([GroupName(name, each) for each in found])
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """A group that reads a topic."""
+
+    topic: str
+    group: str
+
+
+async def _configs(
+    cluster: Connected, name: str, brokers: list[str] | None
+) -> list[TopicConfigRow]:
+    """Return the configuration on each master that has the topic. Raises CometError if none has."""
+    rows = []
+    for each in await cluster.admin.brokers(masters_only=True):
+        if brokers and each.name not in brokers:
+            continue
+        found = await cluster.admin.topic_config(each.address, name)
+        if found is not None:
+            rows.append(
+                TopicConfigRow(
+                    name, each.name, found.read_queue_nums, found.write_queue_nums,
+                    permissions(found.perm), found.order, found.topic_filter_type,
+                    found.topic_sys_flag,
+                )
+            )  # fmt: skip
+    if not rows:
+        where = f"broker {', '.join(brokers)}" if brokers else "any broker"
+        raise CometError(f"there is no topic {name!r} on {where}: see cometmq topic list --all")
+    return rows
+
+
+def _first(*found: int | None) -> int:
+    return next(each for each in found if each is not None)
+
+
+def _bits(shown: str) -> int:
+    return (4 if "R" in shown else 0) | (2 if "W" in shown else 0)
