@@ -20,7 +20,10 @@ def test_a_job_has_options_a_report_and_run(job: Job) -> None:
 
 
 def test_the_names_alone_need_no_spark() -> None:
-    code = "import sys, cometmq.cli.commands.spark; print('pyspark' in sys.modules, 'numpy' in sys.modules)"
+    code = (
+        "import sys, cometmq.cli.commands.spark; "
+        "print('pyspark' in sys.modules, 'numpy' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
