@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 from cometmq.cli.command import Noun
 from cometmq.cli.connect import Connected
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cometmq.outbox import PostgresOutbox, SqliteOutbox
 
 T = TypeVar("T")
+AnyOutbox: TypeAlias = "SqliteOutbox | PostgresOutbox"
 
 app = Noun("outbox", "The outbox of an application: publish rows, show waiting and refused rows.")
 
@@ -109,7 +110,7 @@ def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
     _decided(row, _asked(outbox, lambda: outbox.discard(row)))
 
 
-def outbox_at(database: str, table: str) -> SqliteOutbox | PostgresOutbox:
+def outbox_at(database: str, table: str) -> AnyOutbox:
     """Return the outbox in a SQLite file or at a PostgreSQL address. Raises SettingsError."""
     from cometmq.outbox import PostgresOutbox, SqliteOutbox
 
@@ -118,7 +119,7 @@ def outbox_at(database: str, table: str) -> SqliteOutbox | PostgresOutbox:
     return SqliteOutbox(database, table)
 
 
-def _asked(outbox: SqliteOutbox | PostgresOutbox, question: Callable[[], T]) -> T:
+def _asked(outbox: AnyOutbox, question: Callable[[], T]) -> T:
     try:
         return question()
     except outbox.errors as error:
