@@ -78,7 +78,7 @@ class SignedHead:
     It is cut once, as ``head_pieces`` does for requests without signatures.
     """
 
-    __slots__ = ("_count", "_order", "_parts", "_pieces", "_rest", "_secret")
+    __slots__ = ("_count", "_keyed", "_order", "_parts", "_pieces", "_rest")
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class SignedHead:
         names: Sequence[str],
     ) -> None:
         known = {**ext, **_named(credentials)}
-        self._secret = credentials.secret_key.encode()
+        # Copying a hash that has its key takes half the time of hmac.digest.
+        self._keyed = hmac.new(credentials.secret_key.encode(), digestmod="sha1")
         self._count = len(names)
         self._pieces = head_pieces(
             code, {**known, SIGNATURE: ""}, language, (*names, SIGNATURE)
@@ -113,7 +114,8 @@ class SignedHead:
         Raises UnicodeEncodeError for text that UTF-8 cannot encode.
         """
         texts = [f"{part}{values[at]}" for part, at in zip(self._parts, self._order, strict=True)]
-        content = ("".join(texts) + self._rest).encode() + body
-        proof = b64encode(hmac.digest(self._secret, content, "sha1"))
+        keyed = self._keyed.copy()
+        keyed.update(("".join(texts) + self._rest).encode() + body)
+        proof = b64encode(keyed.digest())
         pieces, at = self._pieces, self._count
         return (*pieces[:at], b"".join((pieces[at], proof, pieces[at + 1])), pieces[at + 2])
