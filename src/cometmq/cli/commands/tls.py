@@ -11,7 +11,6 @@ of mode 0600, and none is ever overwritten. The package ``cryptography`` makes t
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -240,8 +239,6 @@ def _write(
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    # Created with its mode, so that no key is readable by others at any time.
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_bytes(content)
