@@ -8,12 +8,27 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.admin.api import Admin
-from cometmq.admin.groups import GroupInUse, Groups, OffsetChange, Progress
+from cometmq.admin.groups import (
+    GroupInUse,
+    Groups,
+    MemberStatus,
+    OffsetChange,
+    Progress,
+    blocked_queues,
+    differing_subscriptions,
+)
 from cometmq.admin.messages import EARLIEST, LATEST, at_offset, at_time
 from cometmq.client.client import Client
 from cometmq.core.errors import NotFound, RequestTimedOut, RouteNotFound
 from cometmq.message.model import Message, MessageQueue
-from cometmq.protocol.bodies import ConsumeOffset, SubscriptionGroupConfig
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ConsumeOffset,
+    ProcessQueueInfo,
+    RunningInfoRead,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from cometmq.testing.cluster import Cluster
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
@@ -232,3 +247,33 @@ def test_lag() -> None:
     queue = MessageQueue("t", "b", 0)
     assert Progress("g", {}, 0.0).lag is None
     assert Progress("g", {queue: ConsumeOffset(5, 9, 0)}, 0.0).lag == 0
+
+
+def state(client_id: str, *subscriptions: SubscriptionData) -> MemberStatus:
+    info = RunningInfoRead(subscription_set=subscriptions)
+    return MemberStatus(ClientConnection(client_id, "h:1", "JAVA", 407), info)
+
+
+def test_subscriptions_that_differ() -> None:
+    first = state("a", SubscriptionData("t", "x"), SubscriptionData("u", "*"))
+    second = state("b", SubscriptionData("t", "y"), SubscriptionData("u", "*"))
+    third = state("c", SubscriptionData("u", "*"))
+    silent = MemberStatus(first.connection, None, "no answer")
+    assert differing_subscriptions([first, second, third, silent]) == {
+        "t": {"a": "x", "b": "y", "c": ""}
+    }
+    assert differing_subscriptions([first, silent]) == {}
+
+
+def test_queues_that_are_blocked() -> None:
+    def key(queue_id: int) -> str:
+        return f'{{"topic":"t","brokerName":"b","queueId":{queue_id}}}'
+
+    table = {
+        key(0): ProcessQueueInfo(cached_msg_count=1, last_pull_timestamp=90_000),
+        key(1): ProcessQueueInfo(cached_msg_count=0, last_pull_timestamp=90_000),
+        key(2): ProcessQueueInfo(
+            cached_msg_count=1, last_pull_timestamp=90_000, last_consume_timestamp=80_000
+        ),
+    }
+    assert blocked_queues(RunningInfoRead(mq_table=table)) == [MessageQueue("t", "b", 0)]

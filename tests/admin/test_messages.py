@@ -21,7 +21,7 @@ from cometmq.admin.messages import (
 )
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.core.errors import NotFound, RouteNotFound
+from cometmq.core.errors import BrokerRefused, CometError, NotFound, RouteNotFound
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
@@ -229,6 +229,46 @@ async def test_half_messages(client: Client, messages: Messages) -> None:
     assert half.queue_id in (0, 1)
     assert half.producer_group
     assert half.transaction_id == half.message.unique_key
+
+
+async def test_open_transactions(
+    client: Client, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await fresh_topic(client, 1)
+    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+        found: list[HalfMessage] = []
+        while not found:
+            found = [each for each in await messages.open_transactions() if each.topic == topic]
+        assert [each.message.body for each in found] == [b"half"]
+    async with asyncio.timeout(30):
+        while [each for each in await messages.open_transactions() if each.topic == topic]:
+            pass  # until its end is noted
+    monkeypatch.setattr(looked_at, "ENDS_MAX", 0)
+    with pytest.raises(CometError, match="more than 0 transactions ended"):
+        await messages.open_transactions()
+
+
+async def test_transactions_that_were_given_up(messages: Messages) -> None:
+    assert [each async for each in messages.half_messages(given_up=True)] == []
+
+
+async def test_round_trips(client: Client, admin: Admin, messages: Messages) -> None:
+    topic = await fresh_topic(client, 2)
+    (broker,) = await admin.brokers()
+    trips = await messages.round_trips(topic, count=3, size_bytes=5)
+    assert [(each.queue.queue_id, each.error) for each in trips] == [
+        (0, None),
+        (1, None),
+        (0, None),
+    ]
+    assert all(each.duration_ms > 0 for each in trips)
+    assert await all_of(messages.browse(topic)) == [b"aaaaa"] * 3
+    (own,) = await messages.round_trips(broker.name, broker=broker.name)
+    assert own.error is None
+    with pytest.raises(NotFound, match="no writable queue there"):
+        await messages.round_trips(topic, broker="nobody")
+    (refused,) = await messages.round_trips(topic, size_bytes=5 << 20)
+    assert isinstance(refused.error, BrokerRefused)
 
 
 def test_a_half_message_with_odd_properties() -> None:

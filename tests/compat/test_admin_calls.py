@@ -136,7 +136,13 @@ async def test_half_messages(client: Client, messages: Messages) -> None:
     async with client.transaction(topic, b"half"), asyncio.timeout(30):
         while not found:  # until the name server has the topic of half messages
             found = [each async for each in messages.half_messages() if each.topic == topic]
+        assert topic in {each.topic for each in await messages.open_transactions()}
     assert [(each.message.body, each.queue_id, each.checks) for each in found] == [(b"half", 0, 0)]
+    async with asyncio.timeout(30):
+        while topic in {each.topic for each in await messages.open_transactions()}:
+            pass  # until its end is noted
+    (trip,) = await messages.round_trips(topic)
+    assert trip.error is None
 
 
 async def test_dead_letters_are_sent_again_once(client: Client, admin: Admin) -> None:

@@ -99,6 +99,39 @@ class MemberStatus:
     problem: str = ""
 
 
+def differing_subscriptions(states: Iterable[MemberStatus]) -> dict[str, dict[str, str]]:
+    """Return the filter expressions by client id of each topic that members subscribe differently.
+
+    An empty expression means that the member does not subscribe to the topic. Such a group loses
+    messages, because brokers keep one subscription for it.
+    """
+    by_client = {
+        state.connection.client_id: {each.topic: each.sub_string for each in info.subscription_set}
+        for state in states
+        if (info := state.info) is not None
+    }
+    topics = {topic for topics in by_client.values() for topic in topics}
+    found = {
+        topic: {client: each.get(topic, "") for client, each in sorted(by_client.items())}
+        for topic in sorted(topics)
+    }
+    return {topic: each for topic, each in found.items() if len(set(each.values())) > 1}
+
+
+def blocked_queues(info: RunningInfoRead, *, longer_than_ms: int = 60_000) -> list[MessageQueue]:
+    """Return the queues of which a member holds messages, but consumed none for a time.
+
+    The time is that between its last pull and its last consumption (upstream:
+    ConsumerRunningInfo.analyzeProcessQueue).
+    """
+    return [
+        queue
+        for queue, each in sorted(by_queue(info.mq_table).items())
+        if each.cached_msg_count > 0
+        and each.last_pull_timestamp - each.last_consume_timestamp > longer_than_ms
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
     """Planned offset of one queue.

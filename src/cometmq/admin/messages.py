@@ -33,7 +33,7 @@ from cometmq.core.errors import (
 from cometmq.filter import tags
 from cometmq.message import properties as props
 from cometmq.message.model import MessageQueue, StoredMessage
-from cometmq.message.names import AUTO_CREATE_TOPIC, HALF_TOPIC
+from cometmq.message.names import AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fields import from_ext
@@ -60,6 +60,10 @@ _PULL_AGAIN_MS: Final = 1_000
 #: Responses that a tail holds before the caller takes them.
 _READY_MAX: Final = 64
 _PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
+#: Ends of transactions that are held at one time.
+ENDS_MAX: Final = 500_000
+#: Group in whose name brokers look through half messages.
+_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
 class PositionKind(Enum):
@@ -438,20 +442,106 @@ class Messages:
         consumers = self._admin.consumers
         return await consumers.consume_directly(group, client_id or members[0], message.offset_id)
 
-    # ------------------------------------------------------------------ half messages
+    async def round_trips(
+        self, topic: str, *, broker: str = "", count: int = 1, size_bytes: int = 128
+    ) -> list[RoundTrip]:
+        """Send messages one after another and return the time that each took.
 
-    async def half_messages(self, *, start: Position = EARLIEST) -> AsyncIterator[HalfMessage]:
-        """Yield the stored half messages of transactions, oldest first.
-
-        Whether a transaction has ended is known to its broker only; a checked half message is
-        stored again, so that its unique key can occur several times. Nothing is yielded if no
-        broker has had a transaction.
+        The queues of the topic, or of ``broker``, take turns. A failed send is a result too, with
+        its error. Every broker has a topic of its own name, which is meant for this.
         """
+        queues = [
+            queue
+            for queue in await self._session.publish_queues(topic)
+            if broker in ("", queue.broker_name)
+        ]
+        if not queues:
+            raise NotFound("broker", broker, f"topic {topic!r} has no writable queue there")
+        found: list[RoundTrip] = []
+        clock = self._session.clock
+        probe = StoredMessage(
+            topic, 0, 0, 0, b"a" * size_bytes, {}, 0, 0, clock.wall_ms(), b"", 0, b"", 0, 0, 0
+        )
+        for at in range(count):
+            queue = queues[at % len(queues)]
+            key = self._session.unique_keys.next(clock.wall_ms())
+            begun_ns, error = clock.monotonic_ns(), None
+            try:
+                await self.store(probe, {props.UNIQ_KEY: key}, topic, queue)
+            except ClientError as problem:
+                error = problem
+            found.append(RoundTrip(queue, (clock.monotonic_ns() - begun_ns) / 1e6, error))
+        return found
+
+    # ------------------------------------------------------------------ transactions
+
+    async def half_messages(
+        self, *, start: Position = EARLIEST, given_up: bool = False
+    ) -> AsyncIterator[HalfMessage]:
+        """Yield the stored half messages of transactions, oldest first, ended ones included.
+
+        A checked half message is stored again, so its unique key can occur several times.
+        ``given_up`` yields those whose producers did not answer any check. Nothing is yielded if no
+        broker has such messages.
+        """
+        topic = CHECK_MAX_TIME_TOPIC if given_up else HALF_TOPIC
         try:
-            async for message in self.browse(HALF_TOPIC, start):
+            async for message in self.browse(topic, start):
                 yield half_message(message)
         except RouteNotFound:
             return
+
+    async def open_transactions(self) -> list[HalfMessage]:
+        """Return the half messages of transactions that have not ended, oldest first.
+
+        Brokers note the ends in a topic of their own, and how far they have looked through both.
+        Raises CometError if more than ENDS_MAX transactions ended since.
+        """
+        try:
+            queues = await self.queues(HALF_TOPIC)
+        except RouteNotFound:
+            return []
+        found: list[HalfMessage] = []
+        for queue in queues:
+            ended = await self._ended(queue)
+            start = await self._admin.group_offset(_CHECK_GROUP, queue) or 0
+            selection = Selection(queue.broker_name, frozenset({queue.queue_id}))
+            found += [
+                half_message(message)
+                async for message in self.browse(HALF_TOPIC, at_offset(start), LATEST, selection)
+                if message.queue_offset not in ended
+            ]
+        return sorted(found, key=lambda half: _order(half.message))
+
+    async def _ended(self, queue: MessageQueue) -> set[int]:
+        """Return the offsets of half messages in a queue whose end is noted."""
+        try:
+            ops = [each for each in await self.queues(OP_HALF_TOPIC) if _same_place(each, queue)]
+        except RouteNotFound:
+            return set()
+        ended: set[int] = set()
+        for each in ops:
+            start = await self._admin.group_offset(_CHECK_GROUP, each) or 0
+            selection = Selection(each.broker_name, frozenset({each.queue_id}))
+            async for note in self.browse(OP_HALF_TOPIC, at_offset(start), LATEST, selection):
+                # RocketMQ 5 notes several ends in one message.
+                words = note.body.split(b",")
+                ended.update(int(word) for word in words if word.isdigit() and len(word) < 20)
+                if len(ended) > ENDS_MAX:
+                    raise CometError(
+                        f"{queue.broker_name}: more than {ENDS_MAX:,} transactions ended since its "
+                        "last check: ask again after transactionCheckInterval"
+                    )
+        return ended
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """Duration of one send; ``error`` is None if the message was stored."""
+
+    queue: MessageQueue
+    duration_ms: float
+    error: ClientError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +573,10 @@ def half_message(message: StoredMessage) -> HalfMessage:
 def _order(message: StoredMessage) -> tuple[int, int]:
     """Return the sort key of a message; the second part is exact among messages of one broker."""
     return message.store_ms, message.physical_offset
+
+
+def _same_place(one: MessageQueue, other: MessageQueue) -> bool:
+    return (one.broker_name, one.queue_id) == (other.broker_name, other.queue_id)
 
 
 def _number(text: str, default: int) -> int:
