@@ -86,6 +86,8 @@ EXAMPLES: list[b.Body] = [
     b.ConsumeStatsRead({"{}": b.ConsumeOffset(3, 2, 1)}, 0.5),
     b.BrokerConsumeStats("h:1", [], 5),
     b.BrokerConsumeStatsRead([{"g": [b.ConsumeStatsRead({}, 0.5)]}], 5),
+    b.BrokerStatsItem(1.5, 3, 0.25),
+    b.BrokerStatsData(*(b.BrokerStatsItem(1.5, 3, 0.25) for _ in "dhm")),
     b.ClientStatusRead({"{}": 1}),
     b.QueueTimeSpan(b.QueueKey("t", "a", 0), 1, 2, 3, 4),
     b.ConsumeTimeSpans([b.QueueTimeSpan(b.QueueKey("t", "a", 0), 1, 2, 3, 4)]),

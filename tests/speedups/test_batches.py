@@ -366,6 +366,8 @@ def test_batches_and_single_sends_follow_each_other(core: SimpleNamespace) -> No
     grown, sums, _, _, in_order = world.batch.dispatch(1 << 20)
     assert (grown, sums, in_order) == (world.queues[b"t"][:2], (8, world.position), True)
     assert [queue.max_offset for queue in grown] == [10, 8]
+    assert [(queue.put_count, queue.put_times) for queue in grown] == [(5, 3), (3, 1)]
+    assert sum(queue.put_bytes for queue in grown) == world.position
     world.batch.take_back()
     assert [queue.next_offset for queue in grown] == [5, 5]
 

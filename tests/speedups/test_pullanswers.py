@@ -135,7 +135,8 @@ class World:
     def seen(self) -> Any:
         """All that can be seen of what happened."""
         counted = [
-            (key, each.count, each.size_bytes, each.step) for key, each in self.counters.items()
+            (key, each.count, each.size_bytes, each.times, each.step)
+            for key, each in self.counters.items()
         ]
         totals = self.totals
         return totals.found, totals.missed, totals.transferred, counted, self.asked
@@ -169,7 +170,7 @@ def test_pulls_are_answered_with_what_lies_there(core: SimpleNamespace) -> None:
         answer(world, 3, list(range(3, 35)), 35) * 2, len(frame) * 2, 0, []
     )  # fmt: skip
     assert world.seen[:3] == (2, 0, 64)
-    assert world.seen[3] == [(("g", "t"), 64, 64 * SIZE, 0)]
+    assert world.seen[3] == [(("g", "t"), 64, 64 * SIZE, 2, 0)]
     assert [each[0] for each in world.asked] == ["plan"], "one plan, no wait"
     world.totals.step = 9
     assert world.take(pull(3), suggests=1)[0] == answer(world, 3, list(range(3, 35)), 35, 5)

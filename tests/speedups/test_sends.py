@@ -138,6 +138,7 @@ class World:
             [[known.index(queue) for queue in each] for each in (grown, soiled, due)],
             (in_order, batch.dispatched_count),
             [(queue.next_offset, queue.max_offset, bytes(queue.tail)) for queue in known],
+            [(queue.put_count, queue.put_bytes, queue.put_times) for queue in known],
         )
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from cometmq.broker.stats import PutTimes
 from cometmq.core.errors import CometError, StoreError
 from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.filter.tags import tag_code
@@ -134,7 +135,7 @@ class Turn(msgspec.Struct, eq=False):
     """Requests whose records were appended in one turn of the loop, and that wait for the outcome.
 
     ``end`` is the physical offset at which the turn ends, set by its commit. ``send_count`` sends
-    wait for the turn.
+    wait for the turn. ``begun_ns`` is the time of its first append; 0 if it is not timed.
     """
 
     sends: list[WaitingSend] = msgspec.field(default_factory=list)
@@ -145,6 +146,7 @@ class Turn(msgspec.Struct, eq=False):
     transactions: list[WaitingTransaction] = msgspec.field(default_factory=list)
     watchers: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
     rows_with_ends: list[WaitingRows] = msgspec.field(default_factory=list)
+    begun_ns: int = 0
 
     @property
     def is_awaited(self) -> bool:
@@ -165,8 +167,9 @@ class Turn(msgspec.Struct, eq=False):
     def without_sends(self) -> Turn:
         """Move everything but the sends to a new turn, which waits separately; return that."""
         rest = Turn(
-            end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers
-        )
+            end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers,
+            begun_ns=self.begun_ns,
+        )  # fmt: skip
         self.puts, self.transactions, self.watchers = [], [], []
         return rest
 
@@ -236,8 +239,9 @@ class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
     ``answers`` writes the responses of client sends, ``listener`` hears of the broker's own
-    records. Listeners of ``on_transactions_ended`` get the transactions whose end was appended in a
-    turn, and the error of the turn, if any; they must not wait or raise.
+    records, ``put_times`` counts how long the puts took. Listeners of ``on_transactions_ended`` get
+    the transactions whose end was appended in a turn, and the error of the turn, if any; they must
+    not wait or raise.
     """
 
     def __init__(
@@ -249,6 +253,7 @@ class Appender:
         watchdog: Watchdog,
         answers: Answers | None = None,
         listener: AppendListener | None = None,
+        put_times: PutTimes | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -266,6 +271,8 @@ class Appender:
         #: Repeated sends whose messages are flushed as the policy asks, and that wait for slaves.
         self._repeated = Turn()
         self._due = False
+        self._begun_ns = 0
+        self._put_times = PutTimes() if put_times is None else put_times
         #: True while the turn has a large batch that is not written yet.
         self._is_long = False
         #: Set while a turn may wait for a sync or for slaves.
@@ -310,6 +317,7 @@ class Appender:
         """Answer rows of plain sends once the flush policy is met; see :meth:`add_send`."""
         if not self._due:
             self._due = True
+            self._begun_ns = self._now_ns()
             self._loop.call_soon(self._end_of_turn)
         batch, first, stop = rows
         turn, waiting = self._turn, (peer, batch, first, stop)
@@ -473,6 +481,7 @@ class Appender:
     def _schedule(self) -> None:
         if not self._due:
             self._due = True
+            self._begun_ns = self._now_ns()
             self._loop.call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
@@ -501,6 +510,7 @@ class Appender:
     def _commit(self) -> None:
         # Callbacks of this turn may append records, which belong to the next turn.
         turn, self._turn = self._turn, Turn()
+        turn.begun_ns = self._unsynced.begun_ns = self._repeated.begun_ns = self._begun_ns
         store = self._store
         try:
             store.commit()
@@ -571,6 +581,9 @@ class Appender:
 
     def _durable(self, tokens: list[object]) -> None:
         first, *later = cast("list[Turn]", tokens)
+        if later and self._slaves is None:
+            for turn in (first, *later):
+                self._time(turn)
         # One write a connection for all turns that a sync covered.
         for turn in later:
             first.join(turn)
@@ -602,7 +615,18 @@ class Appender:
             self.waiting_sends -= turn.send_count
             self._fail(turn, error)
 
+    def _time(self, turn: Turn) -> None:
+        """Count how long the puts of a turn took, once."""
+        took_ms = (self._now_ns() - turn.begun_ns) // 1_000_000
+        if turn.begun_ns:
+            self._put_times.add(took_ms, turn.send_count + len(turn.puts))
+        turn.begun_ns = 0
+
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
+        if self._now_ns() - turn.begun_ns < 1_000_000:
+            self._put_times.at_once += turn.send_count + len(turn.puts)
+        else:
+            self._time(turn)
         for on_outcome, result in turn.puts:
             if code != ResponseCode.SUCCESS:
                 result = msgspec.structs.replace(result, code=code)
@@ -618,6 +642,7 @@ class Appender:
             turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
+        self._time(turn)
         for on_outcome, _ in turn.puts:
             _report(on_outcome, error)
         if turn.transactions or turn.rows_with_ends:

@@ -229,6 +229,7 @@ class Broker:
         self.answers = SendAnswers(
             config=config, topics=topics, hooks=self.send_hooks, store_host=store.store_host
         )
+        self.stats = BrokerStats(clock, store.dispatcher, counts_puts=not config.is_slave)
         self.appender = Appender(
             store,
             clock=clock,
@@ -236,8 +237,8 @@ class Broker:
             watchdog=self.watchdog,
             answers=self.answers,
             listener=self.repeats,
+            put_times=self.stats.put_times,
         )
-        self.stats = BrokerStats(clock, store.dispatcher)
         tables = BrokerTables(topics, consumers.groups, consumers.offsets, consumers.members)
         return BrokerContext(
             config, clock, tasks, directory, store, self.appender, self.stats, tables

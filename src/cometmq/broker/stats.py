@@ -1,54 +1,150 @@
-"""Statistics of the broker: totals, rates over 10, 60 and 600 s, pulls by group and topic
-(upstream: StoreStatsService.java, BrokerStatsManager.java).
+"""Statistics of the broker: totals, rates over 10, 60 and 600 s, the times of puts, and the last
+minute, hour and day of each topic and group (upstream: StoreStatsService.java,
+BrokerStatsManager.java, StatsItem.java).
 
-Counting adds almost nothing to a request: the store's dispatcher counts stored messages, and each
-pull is counted once. A sample of the totals is taken each second, and rates are differences between
-two samples. Messages of a topic are not counted here, because the maximum offsets of its queues
-show their number.
+Counting adds almost nothing to a request. The store's dispatch counts messages by queue, each pull
+is counted once, and puts are timed by turns of the loop. Everything else happens when samples are
+taken: each second of the totals, each 10 s of the topics and groups that had messages.
+
+A :class:`Counter` only grows. Its past is a few samples of it: a minute is the difference of two of
+them that are six samples of 10 s apart, an hour of two that are six samples of 10 minutes apart, a
+day of two that are 24 samples of an hour apart. So the figures of a key appear up to 10 s after its
+first message, with the same values as upstream's. Samples are kept only where the counter changed.
 """
 
 from __future__ import annotations
 
+import logging
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
+from cometmq.core.clock import Slices
+from cometmq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.speedups import PullCounter, PullTotals
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
+log = logging.getLogger(__name__)
+
 SAMPLE_INTERVAL_MS: Final = 1_000
 WINDOWS_S: Final = (10, 60, 600)
-#: A group's rate is that of its last minute, in steps of this length.
-_STEP_MS: Final = 10_000
-_STEPS: Final = 6
+#: Time between two samples of topics and groups.
+STEP_MS: Final = 10_000
+#: The windows minute, hour and day: steps between two of its samples, and samples that it spans.
+_SPANS: Final = ((1, 6), (60, 6), (360, 24))
+_STEPS_A_MINUTE: Final = 6
+#: Figures of topics and groups by upstream's names: the table of their counters (topic puts, pulls,
+#: send-backs), and the number of "@" in a key.
+_KEYS: Final = {
+    "TOPIC_PUT_NUMS": (0, 0), "TOPIC_PUT_SIZE": (0, 0),
+    "QUEUE_PUT_NUMS": (0, 1), "QUEUE_PUT_SIZE": (0, 1),
+    "GROUP_GET_NUMS": (1, 1), "GROUP_GET_SIZE": (1, 1),
+    "QUEUE_GET_NUMS": (1, 2), "QUEUE_GET_SIZE": (1, 2),
+    "SNDBCK_PUT_NUMS": (2, 1),
+}  # fmt: skip
+#: Puts that take longer are logged and counted.
+SLOW_PUT_MS: Final = 500
+#: The consumer of the delay queues in statistics (upstream: MixAll.SCHEDULE_CONSUMER_GROUP).
+SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
+
+
+class Figure(NamedTuple):
+    """What one window shows: the sum, the sum a second, and the average of a send or pull."""
+
+    sum: int = 0
+    tps: float = 0.0
+    average: float = 0.0
 
 
 class Counter(PullCounter):
-    """Messages and bytes, with the message count at the beginning of the last few steps of time."""
+    """Messages, bytes, and sends or pulls of one key; ``past`` has their samples by window.
 
-    __slots__ = ("_marks",)
+    A sample is four numbers: its number in the window, and the three counts. ``changed`` gets the
+    counter at its first change in each step. ``key`` is None for one that is no longer sampled
+    under its key.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("__weakref__", "_changed", "key", "past")
+
+    def __init__(self, changed: list[Counter], key: tuple[str, str]) -> None:
         super().__init__()
-        self._marks: tuple[tuple[int, int], ...] = ()
+        self._changed = changed
+        self.key: tuple[str, str] | None = key
+        self.past = array("q"), array("q"), array("q")
 
     def begin(self, step: int) -> None:
         """Begin the step of time number ``step``."""
         self.step = step
-        self._marks = (*self._marks[-_STEPS:], (step, self.count))
+        self._changed.append(self)
 
-    def per_second(self, now_ms: int) -> float:
-        """Return the messages a second over the last minute."""
-        oldest = now_ms // _STEP_MS - _STEPS
-        for step, before in self._marks:
-            if step >= oldest:
-                duration_ms = now_ms - step * _STEP_MS
-                return (self.count - before) * 1000 / max(duration_ms, 1_000)
-        return 0.0
+    def put(self, count: int, size_bytes: int, times: int, step: int) -> None:
+        """Count messages of several sends in a step of time."""
+        if self.step != step:
+            self.begin(step)
+        self.count += count
+        self.size_bytes += size_bytes
+        self.times += times
+
+
+class Samples:
+    """The samples of one window, which all counters share: their times, and how to read a past.
+
+    ``number`` is the number of the last sample; the first one is 1.
+    """
+
+    def __init__(self, interval_ms: int, span: int) -> None:
+        self._interval_ms = interval_ms
+        self._span = span
+        self._times: deque[int] = deque(maxlen=span + 1)
+        self.number = 0
+
+    def note(self, counter: Counter, past: array[int]) -> None:
+        """Add the next sample, :meth:`end` of which comes later, to the past of a counter."""
+        number = self.number + 1
+        # One sample before the window is the value with which the window begins.
+        while len(past) >= 8 and past[4] < number - self._span:
+            del past[:4]
+        past.extend((number, counter.count, counter.size_bytes, counter.times))
+
+    def end(self, now_ms: int) -> None:
+        """End a sample that was taken at ``now_ms``."""
+        self.number += 1
+        self._times.append(now_ms)
+
+    def is_idle(self, past: array[int]) -> bool:
+        """Return whether a counter has samples, and none within the window."""
+        return len(past) > 0 and past[-4] <= self.number - self._span
+
+    def read(self, past: array[int], field: int) -> Figure:
+        """Return what the window shows of a past: 1 for messages, 2 for bytes.
+
+        The past of a key begins with zeros, one interval before its first sample.
+        """
+        numbers = past[::4]
+        last = bisect_right(numbers, self.number) - 1
+        if last < 0:
+            return Figure()
+        begin = self.number - self._span
+        first = bisect_right(numbers, begin) - 1
+        if first >= 0:
+            value, times, since_ms = past[first * 4 + field], past[first * 4 + 3], self._time(begin)
+        else:
+            value = times = 0
+            since_ms = self._time(numbers[0]) - self._interval_ms
+        total = past[last * 4 + field] - value
+        times = past[last * 4 + 3] - times
+        duration_ms = max(self._times[-1] - since_ms, 1)
+        return Figure(total, total * 1000 / duration_ms, total / times if times > 0 else 0.0)
+
+    def _time(self, number: int) -> int:
+        return self._times[number - self.number - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +169,113 @@ class DayTotals:
     gets_today: int = 0
 
 
+class PutQueue(Protocol):
+    """A queue that counts the messages that it got, their bytes and their sends."""
+
+    topic: str
+    queue_id: int
+    put_count: int
+    put_bytes: int
+    put_times: int
+
+
 class Dispatched(Protocol):
     """Counter of the messages that were dispatched to their queues, and of their bytes."""
 
     messages: int
     size_bytes: int
 
+    def take_grown(self) -> Sequence[PutQueue]:
+        """Return the queues that may have got messages since the last call."""
+        ...
+
+
+class PutTimes:
+    """How long puts took, from their append to their answer, in ms.
+
+    ``at_once`` counts those under 1 ms in this minute; :meth:`add` counts the others. Figures by
+    duration are those of the last whole minute, as upstream's.
+    """
+
+    #: Upper ends, exclusive, of the ranges that the runtime information shows.
+    BOUNDS: Final = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
+    #: Upper ends, inclusive, of the ranges from which percentiles are computed.
+    _FINE: Final = (
+        *range(1, 21), *range(22, 51, 2), *range(55, 101, 5), *range(110, 201, 10),
+        *range(250, 501, 50), *range(600, 1_001, 100), *range(2_000, 10_001, 1_000),
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.at_once = 0
+        self.slow_count = 0
+        self.longest_ms = 0
+        self._counts = [0] * (len(self.BOUNDS) + 1)
+        self._fine = [0] * (len(self._FINE) + 1)
+        self.last_counts = [0] * len(self._counts)
+        self._last_fine = [0] * len(self._fine)
+
+    def add(self, took_ms: int, count: int) -> None:
+        """Count puts that were answered together and took ``took_ms``, which is 1 or more."""
+        self._counts[bisect_right(self.BOUNDS, took_ms)] += count
+        self._fine[bisect_left(self._FINE, took_ms)] += count
+        self.longest_ms = max(self.longest_ms, took_ms)
+        if took_ms > SLOW_PUT_MS and count:
+            self.slow_count += count
+            log.warning("slow puts count=%d took_ms=%d", count, took_ms)
+
+    def end_minute(self) -> None:
+        """Begin the next minute."""
+        self._counts[0] += self.at_once
+        self._fine[0] += self.at_once
+        self.last_counts, self._last_fine = self._counts, self._fine
+        self.at_once = 0
+        self._counts = [0] * len(self._counts)
+        self._fine = [0] * len(self._fine)
+
+    def percentile(self, share: float) -> float:
+        """Return the time within which this share of the last minute's puts was answered."""
+        rank, passed = int(sum(self._last_fine) * share), 0
+        for number, count in enumerate(self._last_fine):
+            if rank <= passed + count and count:
+                low = self._FINE[number - 1] if number else 0
+                high = self._FINE[number] if number < len(self._FINE) else max(self.longest_ms, low)
+                return low + (high - low) * (rank - passed) / count
+            passed += count
+        return 0.0
+
 
 class BrokerStats:
-    """All counters of one broker since its start."""
+    """All counters of one broker since its start.
 
-    def __init__(self, clock: Clock, dispatched: Dispatched) -> None:
+    With ``counts_puts`` false, as on a slave, there are no figures of what a topic got.
+    """
+
+    def __init__(self, clock: Clock, dispatched: Dispatched, *, counts_puts: bool = True) -> None:
         self._clock = clock
         self._dispatched = dispatched
         self._before = dispatched.messages, dispatched.size_bytes
+        self._counts_puts = counts_puts
         #: Totals of pulls; the code that answers a pull counts it.
         self.pulled = PullTotals()
-        self.pulled.step = clock.monotonic_ms() // _STEP_MS
+        self.put_times = PutTimes()
         self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)
         self._day = datetime.fromtimestamp(clock.wall_ms() / 1000).date()
         self.started_ms = clock.wall_ms()
         self.days = DayTotals()
+        #: Counters that changed in this step, and since the last sample of each window.
+        self._changed: list[Counter] = []
+        self._changed_since: tuple[dict[Counter, None], ...] = ({}, {}, {})
+        self._windows = tuple(Samples(steps * STEP_MS, span) for steps, span in _SPANS)
+        self._next_step_ms = clock.monotonic_ms()
         self.pulls: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
+        #: By topic, and by "topic@queue id" for the delay queues; as pairs with an empty group.
+        self.topic_puts: dict[tuple[str, str], Counter] = {}
+        self._idle_pulls: WeakValueDictionary[tuple[str, str], Counter] = WeakValueDictionary()
+        self._broker_puts, self._broker_gets = (Counter(self._changed, ("", "")) for _ in "pg")
+        self._sent_back = 0
+        for queue in dispatched.take_grown():  # what recovery dispatched was stored before
+            queue.put_count = queue.put_bytes = queue.put_times = 0
         self._samples.append(self.totals())
 
     # ------------------------------------------------------------------------------------- counting
@@ -121,33 +301,76 @@ class BrokerStats:
 
         It is valid until one of them is deleted.
         """
-        counter = self.pulls.get((group, topic))
+        key = group, topic
+        counter = self.pulls.get(key)
         if counter is None:
-            counter = self.pulls[group, topic] = Counter()
+            counter = self._idle_pulls.pop(key, None) or Counter(self._changed, key)
+            self.pulls[key] = counter
         return counter
 
     def on_pull_missed(self) -> None:
         """Count a pull that found none."""
         self.pulled.missed += 1
 
+    def on_delayed_delivery(self, queue_id: int, count: int, size_bytes: int) -> None:
+        """Count messages of a delay queue that were delivered together."""
+        for topic in (SCHEDULE_TOPIC, f"{SCHEDULE_TOPIC}@{queue_id}"):
+            counter = self.counter(SCHEDULE_CONSUMER, topic)
+            counter.put(count, size_bytes, count, self.pulled.step)
+
     def on_send_back(self, group: str, topic: str) -> None:
         """Count a message that a consumer sent back."""
-        counter = self.send_backs.get((group, topic))
+        self._sent_back += 1
+        key = group, topic
+        counter = self.send_backs.get(key)
         if counter is None:
-            counter = self.send_backs[group, topic] = Counter()
+            counter = self.send_backs[key] = Counter(self._changed, key)
         counter.add(1, 0, self.pulled.step)
+
+    def take_puts(self, queues: Iterable[PutQueue]) -> None:
+        """Count what queues got since they were taken last under their topics."""
+        step = self.pulled.step
+        for queue in queues:
+            count, size_bytes, times = queue.put_count, queue.put_bytes, queue.put_times
+            if not count:
+                continue
+            queue.put_count = queue.put_bytes = queue.put_times = 0
+            topic = queue.topic
+            if not self._counts_puts or topic == OP_HALF_TOPIC:
+                continue
+            self._put_counter(topic).put(count, size_bytes, times, step)
+            if topic == SCHEDULE_TOPIC:
+                key = f"{topic}@{queue.queue_id}"
+                self._put_counter(key).put(count, size_bytes, times, step)
+            # Upstream counts a message that is sent back for its topic, but not for the broker.
+            back = min(self._sent_back, count)
+            self._sent_back -= back
+            self._broker_puts.put(count - back, 0, 0, step)
+
+    def _put_counter(self, topic: str) -> Counter:
+        key = "", topic
+        counter = self.topic_puts.get(key)
+        if counter is None:
+            counter = self.topic_puts[key] = Counter(self._changed, key)
+        return counter
+
+    def _tables(self) -> tuple[dict[tuple[str, str], Counter], ...]:
+        return self.topic_puts, self.pulls, self.send_backs
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
-        for table in (self.pulls, self.send_backs):
-            for key in [key for key in table if key[1] == topic]:
-                del table[key]
+        self._forget(1, topic)
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted group."""
-        for table in (self.pulls, self.send_backs):
-            for key in [key for key in table if key[0] == group]:
-                del table[key]
+        self._forget(0, group)
+
+    def _forget(self, part: int, name: str) -> None:
+        for table in self._tables():
+            for key in [key for key in table if key[part] == name]:
+                table.pop(key).key = None
+        for key in [key for key in self._idle_pulls if key[part] == name]:
+            self._idle_pulls.pop(key).key = None
 
     # -------------------------------------------------------------------------------------- reading
 
@@ -173,17 +396,39 @@ class BrokerStats:
     def consume_tps(self, group: str, topic: str) -> float:
         """Return the messages a second that a group pulled from a topic over the last minute."""
         counter = self.pulls.get((group, topic))
-        return 0.0 if counter is None else counter.per_second(self._clock.monotonic_ms())
+        return 0.0 if counter is None else self._windows[0].read(counter.past[0], 1).tps
+
+    def figures(self, name: str, key: str) -> tuple[Figure, ...] | None:
+        """Return minute, hour and day of a figure by upstream's name and key; None if it has no
+        such key. :meth:`take_puts` of the topic's queues comes first."""
+        field = 2 if name.endswith("_SIZE") else 1
+        found: Counter | None = None
+        if (of_key := _KEYS.get(name)) is not None:
+            number, signs = of_key
+            topic, _, group = key.rpartition("@") if number else (key, "", "")
+            if key.count("@") == signs:
+                found = self._tables()[number].get((group, topic))
+        elif name == "BROKER_PUT_NUMS" and self._counts_puts and self.puts:
+            found = self._broker_puts
+        elif name == "BROKER_GET_NUMS" and self.pulled.transferred:
+            found = self._broker_gets
+        if found is None:
+            return None
+        pairs = zip(self._windows, found.past, strict=True)
+        return tuple(window.read(past, field) for window, past in pairs)
+
+    # ------------------------------------------------------------------------------------- sampling
 
     async def sample_forever(self) -> None:
-        """Take a sample each second, until cancelled."""
+        """Take a sample each second, and those of topics and groups each 10 s, until cancelled."""
         while True:
+            if self._clock.monotonic_ms() >= self._next_step_ms:
+                await self.sample_step()
             await self._clock.sleep_ms(SAMPLE_INTERVAL_MS)
             self.sample()
 
     def sample(self) -> None:
         """Take one sample, and the day's totals if a new day began."""
-        self.pulled.step = self._clock.monotonic_ms() // _STEP_MS
         self._samples.append(self.totals())
         today = datetime.fromtimestamp(self._clock.wall_ms() / 1000).date()
         if today != self._day:
@@ -192,6 +437,53 @@ class BrokerStats:
                 self.days.puts_today, self.puts, self.days.gets_today, self.pulled.transferred
             )
 
+    async def sample_step(self) -> None:
+        """Take the next sample of the counters that changed, in slices."""
+        slices = Slices(self._clock)
+        for queue in self._dispatched.take_grown():
+            self.take_puts((queue,))
+            await slices.pause()
+        now_ms, step = self._clock.monotonic_ms(), self.pulled.step
+        if delivered := self.pulled.transferred - self._broker_gets.count:
+            self._broker_gets.put(delivered, 0, 0, step)
+        changed = self._changed[:]
+        self._changed.clear()
+        self.pulled.step = step + 1
+        self._next_step_ms = max(self._next_step_ms + STEP_MS, now_ms - STEP_MS)
+        for counter in changed:
+            for table in self._changed_since:
+                table[counter] = None
+            if counter.key is not None and counter.key in self._idle_pulls:
+                self.pulls[counter.key] = self._idle_pulls.pop(counter.key)
+            await slices.pause()
+        for number, (steps, _) in enumerate(_SPANS):
+            if step % steps == 0:
+                await self._sample_window(number, slices)
+                self._windows[number].end(now_ms)
+        if step % _STEPS_A_MINUTE == 0:
+            self.put_times.end_minute()
+        if step % _SPANS[-1][0] == 0:
+            await self._forget_idle(slices)
+
+    async def _sample_window(self, number: int, slices: Slices) -> None:
+        window, changed = self._windows[number], self._changed_since[number]
+        for counter in changed:
+            window.note(counter, counter.past[number])
+            await slices.pause()
+        changed.clear()
+
+    async def _forget_idle(self, slices: Slices) -> None:
+        """Drop the counters without a message for a day; a pull's plan may still hold its own."""
+        day = self._windows[-1]
+        for table in self._tables():
+            for key, counter in list(table.items()):
+                is_idle = day.is_idle(counter.past[-1]) and counter not in self._changed_since[-1]
+                if is_idle and table.get(key) is counter:
+                    del table[key]
+                    if table is self.pulls:
+                        self._idle_pulls[key] = counter
+                await slices.pause()
+
     def _rate(self, now: Totals, names: Sequence[str], window_s: int) -> str:
         since_ms = now.at_ms - window_s * 1000
         before = next(
@@ -199,4 +491,4 @@ class BrokerStats:
         )
         duration_ms = max(now.at_ms - before.at_ms, 1_000)
         grown = sum(getattr(now, name) - getattr(before, name) for name in names)
-        return f"{grown * 1000 / duration_ms:.6g}"
+        return str(grown * 1000 / duration_ms)

@@ -391,6 +391,22 @@ class ConsumeStats(Body, frozen=True):
     offset_table: Raw
 
 
+class BrokerStatsItem(Body, frozen=True):
+    """One window of a figure: its sum, the sum a second, and the average of a send or a pull."""
+
+    avgpt: float
+    sum: Int64
+    tps: float
+
+
+class BrokerStatsData(Body, frozen=True):
+    """Response body of 315 (VIEW_BROKER_STATS_DATA)."""
+
+    stats_day: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_minute: BrokerStatsItem
+
+
 class TopicStatsRead(Body, frozen=True):
     """:class:`TopicStats` as a client parses it; keys hold a QueueKey as JSON."""
 

@@ -401,6 +401,14 @@ class CloneGroupOffset(Header):
     offline: Flag = None
 
 
+class ViewBrokerStatsData(Header):
+    """Request header of 315 (VIEW_BROKER_STATS_DATA): the name of a figure, and the key of which it
+    is shown (upstream: ViewBrokerStatsDataRequestHeader.java)."""
+
+    stats_name: str
+    stats_key: str
+
+
 class BrokerConsumeStats(Header):
     """Request header of 317 (GET_BROKER_CONSUME_STATS)."""
 

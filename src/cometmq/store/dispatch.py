@@ -56,6 +56,7 @@ class Dispatcher:
         "_mark",
         "_marks",
         "_pool",
+        "grown",
         "journal",
         "last_ms",
         "listeners",
@@ -74,6 +75,9 @@ class Dispatcher:
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
+        #: Queues that may have got messages since :meth:`take_grown`: those that became dirty since
+        #: then, and those that were dirty at the time.
+        self.grown: set[ConsumeQueue] = set()
         self.listeners: list[Listener] = []
         self.position = 0
         self.messages = self.size_bytes = 0
@@ -123,6 +127,9 @@ class Dispatcher:
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
+                queue.put_count += 1
+                queue.put_bytes += size
+                queue.put_times += 1
                 if not queue.is_dirty:
                     self._soil(queue)
             elif queue_offset >= 0:
@@ -167,6 +174,7 @@ class Dispatcher:
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True
+        self.grown.add(queue)
         self._dirty.append(queue)
         self._marks.append(self._mark)
 
@@ -181,6 +189,9 @@ class Dispatcher:
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
         queue.max_offset = queue_offset + 1
+        queue.put_count += 1
+        queue.put_bytes += size
+        queue.put_times += 1
         if not queue.is_dirty:
             self._soil(queue)
 
@@ -196,6 +207,11 @@ class Dispatcher:
             self.journal.add(segment, self.position)
         except OSError as error:
             self._failed(error)
+
+    def take_grown(self) -> list[ConsumeQueue]:
+        """Return the queues that may have got messages since the last call."""
+        grown, self.grown = self.grown, set(self._dirty)
+        return [*grown]
 
     @property
     def dirty_count(self) -> int:
@@ -261,11 +277,13 @@ class Dispatcher:
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
         """Take over a queue whose files may lack entries since a mark before all others."""
         queue.is_dirty = True
+        self.grown.add(queue)
         self._dirty.append(queue)
         self._marks.append(since)
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop the unwritten entries of queues that are being deleted."""
+        self.grown -= gone
         kept = [pair for pair in zip(self._dirty, self._marks, strict=True) if pair[0] not in gone]
         self._dirty = deque(queue for queue, _ in kept)
         self._marks = deque(mark for _, mark in kept)

@@ -54,6 +54,7 @@ async def test_progress_of_a_group(tmp_path: Path) -> None:
         ]
         assert len((await progress(parts, "t")).offset_table) == 2
         parts.stats.on_pull("g", "t", 60, 1)
+        await parts.stats.sample_step()
         assert (await progress(parts)).consume_tps > 0
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.broker.lookup import find_record
-from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.message.names import is_system_topic
-from cometmq.protocol.bodies import KvTable
-from cometmq.protocol.codes import OUR_VERSION, RequestCode, version_name
+from cometmq.protocol.bodies import BrokerStatsData, BrokerStatsItem, KvTable
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import ViewBrokerStatsData
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,7 @@ _WITHOUT_POOLS: Final = {
     "EndTransactionThreadPoolQueueCapacity": "100000",
     "pageCacheLockTimeMills": "0",
     "dispatchMaxBuffer": "0",
-    "putMessageEntireTimeMax": "0",
     "getMessageEntireTimeMax": "0",
-    "putMessageDistributeTime": " ".join(f"{name}:0" for name in _PUT_TIMES),
-    "putLatency99": "0.00",
-    "putLatency999": "0.00",
 }
 
 
@@ -84,7 +81,23 @@ class BrokerAdmin:
         """Return the handlers by request code."""
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.figures,
         }
+
+    def figures(self, _peer: Peer, request: Request[ViewBrokerStatsData]) -> Reply:
+        """Return the last minute, hour and day of one figure of a topic, a group or the broker."""
+        name, key = request.header.stats_name, request.header.stats_key
+        queues = self._store.queues.by_topic.get(key.partition("@")[0], {})
+        self._stats.take_puts(queues.values())
+        found = None
+        if not name.startswith("BROKER_") or key == self._config.broker_cluster_name:
+            found = self._stats.figures(name, key)
+        if found is None:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{name[:80]}> <{key[:300]}> not exist"
+            )
+        minute, hour, day = (BrokerStatsItem(each.average, each.sum, each.tps) for each in found)
+        return Reply(body=encode_json(BrokerStatsData(day, hour, minute)))
 
     async def runtime_info(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the broker's state under the keys that tools know."""
@@ -122,10 +135,22 @@ class BrokerAdmin:
             "putMessageTimesTotal": str(stats.puts),
             "putMessageSizeTotal": str(stats.put_bytes),
             "putMessageAverageSize": str(average),
+            **self._about_put_times(),
             "putMessageFailedTimes": str(self._store.state.put_failures),
             "startAcceptSendRequestTimeStamp": str(
                 self._config.start_accept_send_request_time_stamp
             ),
+        }
+
+    def _about_put_times(self) -> Mapping[str, str]:
+        times = self._stats.put_times
+        pairs = zip(_PUT_TIMES, times.last_counts, strict=True)
+        return {
+            "putMessageDistributeTime": "".join(f"{name}:{count} " for name, count in pairs),
+            "putMessageEntireTimeMax": str(times.longest_ms),
+            "putMessageSlowTimes": str(times.slow_count),
+            "putLatency99": f"{times.percentile(0.99):.2f}",
+            "putLatency999": f"{times.percentile(0.999):.2f}",
         }
 
     def _about_log(self) -> Mapping[str, str]:

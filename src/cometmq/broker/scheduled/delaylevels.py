@@ -147,6 +147,7 @@ class DelayDelivery:
         self._store = context.store
         self._redelivery = DueDelivery(context.store, context.appender, context.clock)
         self._clock = context.clock
+        self._stats = context.stats
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}
         self._waits = {level: Waits(levels.delay_ms(level)) for level in range(1, len(levels) + 1)}
@@ -260,7 +261,9 @@ class DelayDelivery:
             if stop == at:
                 break
             self._pending = self._redelivery.stored()
-            self._pending.add_done_callback(partial(self._passed, level, begin + stop))
+            sizes = [size for _, size in due[at:stop] if size]
+            passed = partial(self._passed, level, begin + stop, sizes)
+            self._pending.add_done_callback(passed)
             # Shielded: these are stored even during a stop, and close() waits for the callback.
             try:
                 await asyncio.shield(self._pending)
@@ -335,9 +338,12 @@ class DelayDelivery:
         if place is not None:
             self._redelivery.append(record, place, properties, record.properties)
 
-    def _passed(self, level: int, position: int, done: asyncio.Future[None]) -> None:
+    def _passed(
+        self, level: int, position: int, sizes: list[int], done: asyncio.Future[None]
+    ) -> None:
         if not done.cancelled() and done.exception() is None:
             self._positions[level] = position
+            self._stats.on_delayed_delivery(level - 1, len(sizes), sum(sizes))
             self._changed = True
 
     def _is_resting(self, level: int) -> bool:

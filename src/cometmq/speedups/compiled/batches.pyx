@@ -233,6 +233,8 @@ def append_batch(
     ):
         raise MemoryError
     _delay(rows, first, queue, store_ms)
+    if rows.count > first:
+        rows.rows[first].members = <unsigned int>(rows.count - first)
     rows.size_bytes += batch.total
     queue.next_offset += batch.count
     return batch.total, packed

@@ -162,6 +162,7 @@ cdef class PullCounter:
 
     cdef public long long count
     cdef public long long size_bytes
+    cdef public long long times
     cdef public long long step
 
     def __cinit__(self):
@@ -171,11 +172,12 @@ cdef class PullCounter:
         self.step = step
 
     cdef int more(self, long long count, long long size_bytes, long long step) except -1:
-        """Count messages in a time step, which begins if it is a new one."""
+        """Count messages of one pull in a time step, which begins if it is a new one."""
         if self.step != step:
             self.begin(step)
         self.count += count
         self.size_bytes += size_bytes
+        self.times += 1
         return 0
 
     def add(self, long long count, long long size_bytes, long long step):

@@ -67,6 +67,9 @@ cdef class QueueState:
     cdef public long long min_offset
     cdef public long long tail_offset
     cdef public long long delay_ms
+    cdef public long long put_count
+    cdef public long long put_bytes
+    cdef public long long put_times
 
 
 cdef struct Slot:

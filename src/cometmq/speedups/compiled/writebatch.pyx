@@ -358,7 +358,7 @@ cdef class WriteBatch:
         """Append the entries of rows to their queues; see plain/writebatch.py."""
         cdef Row *row
         cdef QueueState queue
-        cdef Py_ssize_t n, k, size, entries, count = 0, size_bytes = 0
+        cdef Py_ssize_t n, k, size, entries, count = 0, size_bytes = 0, run_bytes
         cdef unsigned char *entry
         cdef list grown = []
         cdef list soiled = []
@@ -390,13 +390,22 @@ cdef class WriteBatch:
                     size = PyByteArray_Size(queue.tail)
                     PyByteArray_Resize(queue.tail, size + entries * ENTRY_BYTES)
                     entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
+                    run_bytes = 0
                     for k in range(entries):
                         put64(entry, row[k].place)
                         put32(entry + 8, row[k].size)
                         put64(entry + 12, row[k].tag_code)
                         entry += ENTRY_BYTES
-                        size_bytes += row[k].size
+                        run_bytes += row[k].size
+                    size_bytes += run_bytes
                     queue.max_offset += entries
+                    queue.put_count += entries
+                    queue.put_bytes += run_bytes
+                    # The rows of a batch were one send.
+                    k = 0
+                    while k < entries:
+                        queue.put_times += 1
+                        k += row[k].members
                 else:
                     size_bytes += row.size
                 if not queue.has_grown:

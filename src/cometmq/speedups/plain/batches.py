@@ -58,6 +58,8 @@ def append_batch(
     first = rows.count
     packed = append_messages(rows, messages, queue, middle, (position, store_ms))
     _delay(rows, first, queue)
+    if rows.count > first:
+        rows.rows[first].members = rows.count - first
     rows.size_bytes += total
     return total, packed
 

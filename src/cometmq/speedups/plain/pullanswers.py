@@ -151,17 +151,18 @@ class Wanted(Protocol):
 
 
 class PullCounter:
-    """Messages of a topic delivered to a consumer group, and their bytes.
+    """Messages of a topic delivered to a consumer group, their bytes, and the number of pulls.
 
     ``step`` is the time step in which the last messages were counted. :meth:`begin` is called at
     the start of each new step.
     """
 
-    __slots__ = ("count", "size_bytes", "step")
+    __slots__ = ("count", "size_bytes", "step", "times")
 
     def __init__(self) -> None:
         self.count = 0
         self.size_bytes = 0
+        self.times = 0
         self.step = -1
 
     def begin(self, step: int) -> None:
@@ -169,11 +170,12 @@ class PullCounter:
         self.step = step
 
     def add(self, count: int, size_bytes: int, step: int) -> None:
-        """Count ``count`` messages in a time step, which begins if it is a new one."""
+        """Count ``count`` messages of one pull in a time step, which begins if it is a new one."""
         if self.step != step:
             self.begin(step)
         self.count += count
         self.size_bytes += size_bytes
+        self.times += 1
 
 
 class PullTotals:

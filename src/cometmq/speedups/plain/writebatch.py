@@ -35,6 +35,9 @@ class QueueState:
     ``min_offset`` to ``max_offset`` (exclusive). ``tail`` holds the entries from ``tail_offset``
     on, which include all that are not in a file yet. ``topic_tail`` is the byte string that follows
     the body in its records, ``topic_hash`` the Java hash of ``topic#``.
+
+    ``put_count``, ``put_bytes`` and ``put_times`` count the dispatched messages, their bytes and
+    their sends, since a caller set them to 0.
     """
 
     __slots__ = (
@@ -45,6 +48,9 @@ class QueueState:
         "min_offset",
         "next_offset",
         "number",
+        "put_bytes",
+        "put_count",
+        "put_times",
         "queue_id",
         "tail",
         "tail_offset",
@@ -65,6 +71,9 @@ class QueueState:
         self.topic_hash = 0
         self.is_dirty = False
         self.is_prompt = False
+        self.put_count = 0
+        self.put_bytes = 0
+        self.put_times = 0
 
 
 class KnownQueues:
@@ -276,6 +285,7 @@ class WriteBatch:
         soiled: list[Any] = []
         count = size_bytes = 0
         in_order = True
+        members = 0
         for row in self.rows[self.dispatched_count :]:
             queue = row.queue
             if queue is not None:
@@ -288,6 +298,13 @@ class WriteBatch:
                 if takes_slot:
                     queue.tail += ENTRY.pack(row.place, row.size, row.tag_code)
                     queue.max_offset += 1
+                    queue.put_count += 1
+                    queue.put_bytes += row.size
+                    # The rows of a batch were one send.
+                    if members <= 0:
+                        queue.put_times += 1
+                        members = row.members
+                    members -= 1
                 grown[queue] = None
                 count += 1
                 size_bytes += row.size
