@@ -12,7 +12,7 @@ from cometmq.admin.deadletters import (
     DeadLetter,
     DeadLetters,
     Destination,
-    Outcome,
+    ResendStatus,
     dead_letter,
     plan_resend,
 )
@@ -58,18 +58,18 @@ async def test_letters_are_listed_and_sent_to_the_original_topic_once(
     assert letters[0].message.message_id == sent[0].message_id
     assert letters[0].origin_message_id
     plans = [await dead.resend(letter, dry_run=True) for letter in letters]
-    assert [plan.outcome for plan in plans] == [Outcome.PLANNED] * 2
+    assert [plan.outcome for plan in plans] == [ResendStatus.PLANNED] * 2
     done = await dead.resend(letters[0])
     assert (done.outcome, done.topic, done.message_id) == (
-        Outcome.SENT,
+        ResendStatus.SENT,
         topic,
         plans[0].message_id,
     )
     async with asyncio.timeout(30):
-        while (await dead.resend(letters[0], dry_run=True)).outcome is not Outcome.REPEATED:
+        while (await dead.resend(letters[0], dry_run=True)).outcome is not ResendStatus.REPEATED:
             pass  # until the index has it
-    assert (await dead.resend(letters[0])).outcome is Outcome.REPEATED
-    assert (await dead.resend(letters[0], again=True)).outcome is Outcome.SENT
+    assert (await dead.resend(letters[0])).outcome is ResendStatus.REPEATED
+    assert (await dead.resend(letters[0], again=True)).outcome is ResendStatus.SENT
     found = [message async for message in dead._messages.browse(topic)]
     assert [message.body for message in found] == [b"one", b"two", b"one", b"one"]
     copy = found[2]
@@ -84,14 +84,14 @@ async def test_a_letter_goes_to_its_group_alone(client: Client, dead: DeadLetter
     await die(client, topic, group, [b"one"])
     (letter,) = await letters_of(dead, group)
     done = await dead.resend(letter, Destination.RETRY)
-    assert (done.outcome, done.topic) == (Outcome.SENT, f"%RETRY%{group}")
+    assert (done.outcome, done.topic) == (ResendStatus.SENT, f"%RETRY%{group}")
     assert done.message_id == letter.message.message_id
     async with asyncio.timeout(30), client.subscribe(topic, group=group) as subscription:
         message = await anext(subscription)
         async with message.processing():
             assert (message.topic, message.body, message.reconsume_times) == (topic, b"one", 0)
     again = await dead.resend(letter, Destination.RETRY)
-    assert again.outcome is Outcome.REPEATED
+    assert again.outcome is ResendStatus.REPEATED
 
 
 async def test_a_topic_that_is_gone_is_a_failure(
@@ -102,7 +102,7 @@ async def test_a_topic_that_is_gone_is_a_failure(
     (letter,) = await letters_of(dead, group)
     await admin.create_topic(topic, queues=1, perm=4)
     done = await dead.resend(letter)
-    assert done.outcome is Outcome.FAILED
+    assert done.outcome is ResendStatus.FAILED
     assert "none of its queues is writable" in done.problem
 
 

@@ -49,7 +49,7 @@ class Destination(Enum):
     RETRY = "retry"
 
 
-class Outcome(Enum):
+class ResendStatus(Enum):
     """What became of a letter: it was sent, would be sent (dry run), was sent before, cannot be
     sent because no broker recorded its topic, or was refused."""
 
@@ -85,10 +85,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """Outcome of one letter; ``topic`` and ``message_id`` are those of the copy."""
+    """ResendStatus of one letter; ``topic`` and ``message_id`` are those of the copy."""
 
     letter: DeadLetter
-    outcome: Outcome
+    outcome: ResendStatus
     topic: str
     message_id: str
     problem: str = ""
@@ -164,16 +164,16 @@ class DeadLetters:
         message_id = properties[props.UNIQ_KEY]
         if not topic:
             problem = "no broker recorded the topic that it was first sent to"
-            return Resent(letter, Outcome.NO_ORIGIN, topic, message_id, problem)
+            return Resent(letter, ResendStatus.NO_ORIGIN, topic, message_id, problem)
         try:
             if not again and await self._was_sent(letter, topic, message_id):
-                return Resent(letter, Outcome.REPEATED, topic, message_id)
+                return Resent(letter, ResendStatus.REPEATED, topic, message_id)
             if dry_run:
-                return Resent(letter, Outcome.PLANNED, topic, message_id)
+                return Resent(letter, ResendStatus.PLANNED, topic, message_id)
             await self._messages.store(letter.message, properties, topic)
         except CometError as error:
-            return Resent(letter, Outcome.FAILED, topic, message_id, str(error))
-        return Resent(letter, Outcome.SENT, topic, message_id)
+            return Resent(letter, ResendStatus.FAILED, topic, message_id, str(error))
+        return Resent(letter, ResendStatus.SENT, topic, message_id)
 
     async def _was_sent(self, letter: DeadLetter, topic: str, message_id: str) -> bool:
         # Earlier deliveries in the retry topic have the same id, but were stored before the letter.
