@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.admin.bundle import write_bundle
-from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, Outcome
+from cometmq.admin.deadletters import DeadLetter, DeadLetters, Destination, ResendStatus
 from cometmq.admin.groups import GroupInUse, Groups
 from cometmq.admin.health import Aspect, HealthLimits, check_health, wait_until_healthy
 from cometmq.admin.messages import (
@@ -153,9 +153,9 @@ async def test_dead_letters_are_sent_again_once(client: Client, admin: Admin) ->
     assert listed.letters == 1
     (letter,) = [each async for each in dead.browse(group)]
     assert (letter.origin, letter.message.body) == (topic, b"one")
-    assert (await dead.resend(letter)).outcome is Outcome.SENT
+    assert (await dead.resend(letter)).outcome is ResendStatus.SENT
     await until_repeated(dead, letter, Destination.ORIGIN)
-    assert (await dead.resend(letter, Destination.RETRY)).outcome is Outcome.SENT
+    assert (await dead.resend(letter, Destination.RETRY)).outcome is ResendStatus.SENT
     await until_repeated(dead, letter, Destination.RETRY)
     bodies = [each.body async for each in Messages(admin).browse(topic)]
     assert bodies == [b"one", b"one"]
@@ -171,7 +171,7 @@ async def until_repeated(dead: DeadLetters, letter: DeadLetter, destination: Des
     async with asyncio.timeout(30):
         while True:
             resent = await dead.resend(letter, destination, dry_run=True)
-            if resent.outcome is Outcome.REPEATED:
+            if resent.outcome is ResendStatus.REPEATED:
                 return
 
 
