@@ -21,7 +21,7 @@ from cometmq.admin.traces import (
     events_of,
 )
 from cometmq.client.client import Client
-from cometmq.client.tracing import Consumed, ConsumeEnd, Consuming, TransactionEnded
+from cometmq.client.tracing import Consumed, ConsumeEnd, Consuming, Trace, TransactionEnded
 from cometmq.core.errors import NotFound
 from cometmq.protocol.bodies import (
     ConsumerConnections,
@@ -135,7 +135,13 @@ def test_events_are_joined() -> None:
     alone = Consumed("ID", "h", (), "R2", 300, 50, ConsumeEnd.SUCCESS)
     open_start = Consuming("ID", "i", (), 0, "", "R3", 400)
     over = TransactionEnded("ID", "t", "p", "", (), "h:1", "TX", None, True, "", 50)
-    records = [(end, "c"), (start, "c"), (alone, "d"), (open_start, "e"), (over, "f")]
+    records: list[tuple[Trace, str]] = [
+        (end, "c"),
+        (start, "c"),
+        (alone, "d"),
+        (open_start, "e"),
+        (over, "f"),
+    ]
     assert events_of(list(records)) == [
         LifeEvent(EventKind.TRANSACTION, 50, "p", "f", "unknown", -1),
         LifeEvent(EventKind.CONSUMED, 100, "g", "c", "timed-out", 9, 2),

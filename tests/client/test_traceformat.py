@@ -9,6 +9,7 @@ from cometmq.client.tracing import (
     Consuming,
     MessageKind,
     Sent,
+    Trace,
     TraceRecord,
     TransactionEnded,
     decode_traces,
@@ -86,7 +87,7 @@ def test_a_record_over_the_limit_goes_alone() -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    traces = [
+    traces: list[Trace] = [
         SENT,
         Consuming("ID", "g", ("k",), 2, "R", "REQ", 1000),
         Consumed("ID", "g", (), "REQ", 1009, 9, ConsumeEnd.TIMED_OUT),

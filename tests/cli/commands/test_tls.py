@@ -17,8 +17,10 @@ from tests.net.test_outgoing import problem_of, served
 
 
 def options(folder: Path, client: str = "client") -> TlsOptions:
-    paths = [folder / each for each in ("ca.pem", f"{client}.pem", f"{client}.key")]
-    return TlsOptions(*map(str, paths))
+    ca, certificate, key = (
+        str(folder / each) for each in ("ca.pem", f"{client}.pem", f"{client}.key")
+    )
+    return TlsOptions(ca, certificate, key)
 
 
 def server(folder: Path, made: Issued) -> TlsSettings:
