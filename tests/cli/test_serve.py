@@ -5,11 +5,13 @@ import errno
 import gc
 import os
 import signal
+import socket
 
 import pytest
 
 from cometmq.cli import serve
 from cometmq.core.errors import SettingsError, StoreLocked
+from cometmq.net.server import reserve
 
 
 def signal_self(number: signal.Signals) -> None:
@@ -107,3 +109,21 @@ def test_the_ready_line_leaves_at_once_and_the_collector_starts_fresh(
     gc.unfreeze()
     assert capsys.readouterr().out == "ready namesrv=127.0.0.1:1\n"
     assert gc.isenabled()
+
+
+def test_an_address_in_use_is_named_with_its_process_and_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def main(lifetime: serve.Lifetime) -> None:
+        reserve("127.0.0.1", port).listen()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve.run("broker", main, ports={port: "listenPort"}) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"127.0.0.1:{port}: address already in use by process {os.getpid()} (" in line
+    assert line.endswith("choose another port (listenPort)")
+
+
+def test_a_process_of_another_user_is_not_seen() -> None:
+    assert serve.listening_process(0) == "by a process that this user cannot see"

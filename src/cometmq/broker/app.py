@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.acknowledgement import Appender
 from cometmq.broker.admin import AdminService
-from cometmq.broker.admin.settings import apply_kept
+from cometmq.broker.config import apply_kept
 from cometmq.broker.consumers import ConsumerService
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.dedup import repeat_guard
@@ -41,7 +41,6 @@ from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.tls import server_tls
 from cometmq.speedups import DESCRIPTION
-from cometmq.store.files import PosixFiles
 from cometmq.store.recovery.opening import open_store
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Broker:
         # Callbacks on the stack run in reverse order, also if a later step fails.
         push, push_async = self._stack.callback, self._stack.push_async_callback
         is_slave = self.config.is_slave
-        apply_kept(self.config, self._store_config, self._files or PosixFiles())
+        apply_kept(self.config, self._store_config, self._files)
         listeners = self.addresses.reserve()
         for listener in listeners:
             push(listener.close)

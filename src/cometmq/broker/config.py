@@ -3,16 +3,23 @@ NettyServerConfig.java).
 
 A RocketMQ property file is accepted unchanged. core/javakeys.py has the keys that have no effect
 here.
+
+Settings that are changed while the broker runs are kept in ``config/cometmq-settings.properties``
+below the store, one line a key, and override the property file and the command line at the next
+start. A setting stays changed until it is changed again, or its line is removed while the broker is
+stopped. Java brokers ignore the file.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
 from cometmq.core.javakeys import ignored_keys, ignored_notice
@@ -24,14 +31,25 @@ from cometmq.core.settings import (
     convert,
     live_fields,
     normalise,
+    parse_properties,
     raise_all,
     setting,
 )
 from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
+from cometmq.store.files import PosixFiles, read_file
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
+#: Distance to the second port, to which older clients are directed for sends ("VIP channel").
+VIP_DISTANCE: Final = 2
+#: File in the store's config directory with settings that were changed while the broker ran.
+SETTINGS_FILE: Final = "cometmq-settings.properties"
 #: A Java slave accepts transfers up to its buffer of 4 MiB.
 TRANSFER_BATCH_MAX_BYTES: Final = 2 << 20
 #: Longer polling only burns processor time: a wake-up takes a twentieth of this.
@@ -593,6 +611,58 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
     Raise as :func:`plan_change` does.
     """
     return apply(config, store, plan_change(config, store, values))
+
+
+def kept_path(root: str) -> str:
+    """Return the path of the changed settings in a store directory."""
+    return os.path.join(root, "config", SETTINGS_FILE)
+
+
+def read_kept(root: str, files: Files | None = None) -> dict[str, str]:
+    """Return the changed settings that a store directory has; ``files`` are the machine's own by
+    default.
+
+    Raise SettingsError for a line that is no setting, OSError if the file cannot be read.
+    """
+    path = kept_path(root)
+    raw = read_file(files or PosixFiles(), path)
+    try:
+        return {} if raw is None else parse_properties(raw.decode("utf-8", "replace"))
+    except SettingsError as error:
+        raise SettingsError(error.key, error.problem, where=path) from None
+
+
+def apply_kept(config: BrokerConfig, store: StoreConfig, files: Files | None = None) -> None:
+    """Apply the changed settings of an earlier run to ``config`` and ``store``.
+
+    Keys that cannot be changed while a broker runs are left out, with a warning. Raise as
+    :func:`read_kept` does, and SettingsError for a value that cannot be used.
+    """
+    root = store.store_path_root_dir
+    for key, value in read_kept(root, files).items():
+        try:
+            planned = plan_change(config, store, {key: value})
+        except SettingsError as error:
+            if error.is_unusable:
+                raise SettingsError(key, error.problem, where=kept_path(root)) from None
+            log.warning("kept_setting_ignored key=%s reason=%s", key, error.problem)
+            continue
+        if apply(config, store, planned):
+            path = kept_path(root)
+            log.warning("kept_setting_overrides key=%s value=%s path=%s", key, value, path)
+
+
+def listening_ports(config: BrokerConfig) -> dict[int, str]:
+    """Return the ports on which a broker will listen, with the settings that they come from; those
+    that the system picks are left out."""
+    found = {config.listen_port: "listenPort"}
+    if config.listen_port > VIP_DISTANCE:
+        vip_port = config.listen_port - VIP_DISTANCE
+        found[vip_port] = f"listenPort, which needs the port {VIP_DISTANCE} below it too"
+    if not config.is_slave:
+        found[config.ha_listen_port] = "haListenPort"
+    found.pop(0, None)
+    return found
 
 
 def reachable_address(bind_address: str) -> str:

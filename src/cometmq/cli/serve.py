@@ -8,13 +8,16 @@ it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
+import itertools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from cometmq.core.clock import SystemClock
@@ -28,6 +31,10 @@ log = logging.getLogger(__name__)
 
 DONE: Final = 0
 REFUSED: Final = 2
+
+#: State of a listening socket in /proc/net/tcp.
+_LISTENS: Final = "0A"
+_COMMAND_CHARACTERS: Final = 60
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -80,10 +87,17 @@ class Lifetime:
 Main = Callable[[Lifetime], Coroutine[Any, Any, None]]
 
 
-def run(command: str, main: Main, *, watch_input: bool = False) -> int:
+def run(
+    command: str,
+    main: Main,
+    *,
+    watch_input: bool = False,
+    ports: Mapping[int, str] | None = None,
+) -> int:
     """Run ``main`` until a stop signal; return the exit code of the process.
 
-    With ``watch_input`` the end of standard input counts as a stop signal.
+    With ``watch_input`` the end of standard input counts as a stop signal. ``ports`` has the
+    settings that the ports of the servers come from.
     """
     gc.disable()
     keep_freed_memory()
@@ -94,7 +108,7 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
     except CometError as error:
         return refuse(command, str(error))
     except OSError as error:
-        return refuse(command, explain(error))
+        return refuse(command, explain(error, ports))
     finally:
         gc.enable()
     return DONE
@@ -111,16 +125,21 @@ def refuse(command: str, *problems: str) -> int:
     return REFUSED
 
 
-def explain(error: OSError) -> str:
-    """Return the meaning of an operating system error at the start, and how to fix it."""
+def explain(error: OSError, ports: Mapping[int, str] | None = None) -> str:
+    """Return the meaning of an operating system error at the start, and how to fix it.
+
+    ``ports`` has the settings that the server's ports come from.
+    """
     named = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.EADDRINUSE:
+        port = _port_of(error)
+        setting = (ports or {}).get(port, "")
         return (
-            f"{error}: another process listens there; stop it, or choose another port "
-            "(0: a free one)"
+            f"{named}address already in use {listening_process(port)}: stop it, or choose another "
+            f"port{f' ({setting})' if setting else ' (0: a free one)'}"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{error}: this machine has no such address; choose another --bind"
+        return f"{named}this machine has no such address: choose another --bind (bindAddress)"
     if error.errno in (errno.EACCES, errno.EPERM):
         return (
             f"{named}{error.strerror or error}: choose a directory or port that this user may use"
@@ -128,6 +147,57 @@ def explain(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return f"{named}no space left on the device: free some, or choose another --store"
     return f"{named}{error.strerror or error}"
+
+
+def _port_of(error: OSError) -> int:
+    port = str(error.filename or "").rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
+
+
+def listening_process(port: int) -> str:
+    """Return by which process a TCP port of this machine is in use, as Linux shows it to this
+    user."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+            inodes |= {found for line in lines if (found := _listening_inode(line, port))}
+    if port and inodes:
+        for process in Path("/proc").glob("[0-9]*"):
+            if _has_socket(process, inodes):
+                return f"by process {process.name} ({_command_of(process)})"
+    return "by a process that this user cannot see"
+
+
+def _listening_inode(line: str, port: int) -> str:
+    """Return the inode of the socket of a line, if it listens on ``port``; "" otherwise."""
+    words = line.split()
+    if len(words) < 10 or words[3] != _LISTENS or int(words[1].rpartition(":")[2], 16) != port:
+        return ""
+    return words[9]
+
+
+def _has_socket(process: Path, inodes: Collection[str]) -> bool:
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(descriptor).removeprefix("socket:[").rstrip("]") in inodes:
+                    return True
+    return False
+
+
+def _command_of(process: Path) -> str:
+    """Return the program of a process and its words before the first option, or the Java class.
+
+    Other arguments may hold secrets.
+    """
+    with contextlib.suppress(OSError):
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        plain = itertools.takewhile(lambda word: word[:1] not in ("-", ""), words[1:])
+        classes = (word for word in words if word.startswith("org.apache.rocketmq."))
+        shown = [os.path.basename(word) for word in (words[0], *plain, *classes)]
+        return " ".join(shown)[:_COMMAND_CHARACTERS]
+    return "unknown command"
 
 
 def on_signals(callback: Callable[[], object]) -> None:

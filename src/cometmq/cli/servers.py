@@ -4,6 +4,8 @@
     cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
     cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
 
+With ``--check`` or ``--print-config`` they only look at their settings.
+
 Each prints exactly one line on standard output, once it serves and the broker is registered with a
 name server (a broker without name servers does not wait for registration):
 
@@ -18,12 +20,22 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cometmq.cli import logs, serve
-from cometmq.cli.configuration import Given
+from cometmq.cli.configuration import (
+    Configured,
+    Given,
+    check,
+    configured_broker,
+    configured_namesrv,
+    ports_of,
+    print_config,
+)
 from cometmq.cli.node import (
     node_config,
     running_broker,
@@ -32,6 +44,7 @@ from cometmq.cli.node import (
 )
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.net.server import reserve
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
@@ -45,18 +58,60 @@ log = logging.getLogger(__name__)
 def main(words: Sequence[str]) -> int:
     """Run the server command in ``words`` and return the exit code."""
     options = build_parser().parse_args(words)
-    logs.configure(options.log_level)
+    only_reports = options.print_config or options.check
+    logs.configure("error" if only_reports else options.log_level)
     given = Given()
     try:
         gather(given, options)
-        run: serve.Main = options.prepare(options, given)
+        prepared: Prepared = options.prepare(options, given)
+        if only_reports:
+            return _report(options, prepared, given)
     except SettingsError as error:
         return serve.refuse(options.command, *given.located(error))
     except CometError as error:
         return serve.refuse(options.command, str(error))
     except OSError as error:
         return serve.refuse(options.command, serve.explain(error))
-    return serve.run(options.command, run, watch_input=options.stop_with_input)
+    ports = {port: setting for each in prepared.parts() for port, setting in ports_of(each).items()}
+    return serve.run(
+        options.command, prepared.run, watch_input=options.stop_with_input, ports=ports
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A server that may be started: ``run`` starts it, ``parts`` returns the configurations of what
+    it consists of."""
+
+    run: serve.Main
+    parts: Callable[[], list[Configured]]
+    notices: Sequence[str] = ()
+
+
+def _report(options: argparse.Namespace, prepared: Prepared, given: Given) -> int:
+    """Print what ``--print-config`` and ``--check`` ask for; return the exit code."""
+    parts = prepared.parts()
+    problems: list[str] = []
+    for each in parts:
+        if options.print_config:
+            print("\n".join(print_config(each, given, prepared.notices)))
+        if options.check:
+            problems += check(each, _try_port)
+    if problems:
+        return serve.refuse(options.command, *problems)
+    if options.check:
+        for notice in prepared.notices:
+            print(f"notice: {notice}", file=sys.stderr)
+        print(f"ok: {' and '.join(each.server for each in parts)} can start", file=sys.stderr)
+    return serve.DONE
+
+
+def _try_port(host: str, port: int, setting: str) -> None:
+    """Bind a port and free it again. Raise SettingsError if that cannot be done."""
+    try:
+        reserve(host, port).close()
+    except OSError as error:
+        raise SettingsError(setting, serve.explain(error)) from None
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -128,6 +183,16 @@ def _command(
         help="a setting with its name in RocketMQ; may be given several times",
     )
     command.add_argument(
+        "--check",
+        action="store_true",
+        help="say whether the server could start with these settings, and exit: 0 or 2",
+    )
+    command.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print all settings, and where those that are not defaults come from, and exit",
+    )
+    command.add_argument(
         "--stop-with-input",
         action="store_true",
         help="stop when standard input is closed, for example with the parent process",
@@ -162,7 +227,7 @@ def gather(given: Given, options: argparse.Namespace) -> None:
             given.add(name, str(value), f"--{option}")
 
 
-def _prepare_start(options: argparse.Namespace, given: Given) -> serve.Main:
+def _prepare_start(options: argparse.Namespace, given: Given) -> Prepared:
     config = node_config(
         options.store,
         given.values,
@@ -178,10 +243,14 @@ def _prepare_start(options: argparse.Namespace, given: Given) -> serve.Main:
                 lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
             await lifetime.wait()
 
-    return run
+    def parts() -> list[Configured]:
+        broker = configured_broker(config.broker, config.store)
+        return [configured_namesrv(config.namesrv), broker]
+
+    return Prepared(run, parts, config.notices)
 
 
-def _prepare_namesrv(_options: argparse.Namespace, given: Given) -> serve.Main:
+def _prepare_namesrv(_options: argparse.Namespace, given: Given) -> Prepared:
     from cometmq.namesrv.config import load
 
     config, notices = load(given.values)
@@ -192,10 +261,10 @@ def _prepare_namesrv(_options: argparse.Namespace, given: Given) -> serve.Main:
             lifetime.announce(f"ready namesrv={address}")
             await lifetime.wait()
 
-    return run
+    return Prepared(run, lambda: [configured_namesrv(config)], notices)
 
 
-def _prepare_broker(_options: argparse.Namespace, given: Given) -> serve.Main:
+def _prepare_broker(_options: argparse.Namespace, given: Given) -> Prepared:
     from cometmq.broker.config import load
 
     broker, store, notices = load(given.values)
@@ -212,7 +281,7 @@ def _prepare_broker(_options: argparse.Namespace, given: Given) -> serve.Main:
                 lifetime.announce(f"ready broker={running.address}")
             await lifetime.wait()
 
-    return run
+    return Prepared(run, lambda: [configured_broker(broker, store)], notices)
 
 
 async def _until_registered(

@@ -111,7 +111,11 @@ class Server:
             self._tasks.keep(self._shed_memory, name="bound buffers", clock=self._clock)
         PROCESS.join(self)
         waiting = backlog()
-        listener.listen(waiting)
+        try:
+            listener.listen(waiting)
+        except OSError as error:
+            host, port = listener.getsockname()[:2]
+            raise name_address(error, host, port) from None
         if self._tls is None:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(self._new_peer, sock=listener, backlog=waiting)
@@ -234,10 +238,21 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
         listener.bind((host, port))
         # Connections inherit this option, so that a restart can bind while old connections linger.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except OSError as error:
+        listener.close()
+        raise name_address(error, host, port) from None
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+def name_address(error: OSError, host: str, port: int) -> OSError:
+    """Return an error of the operating system with the address that it is about as its file
+    name."""
+    if error.errno is None or error.strerror is None or isinstance(error, socket.gaierror):
+        return error
+    return OSError(error.errno, error.strerror, f"{host}:{port}")
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.admin import settings
-from cometmq.broker.admin.settings import apply_kept, kept_path, read_kept
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import BrokerConfig, apply_kept, kept_path, read_kept
 from cometmq.core.errors import BadRequest, SettingsError, StoreError
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.store.config import StoreConfig
-from cometmq.store.files import PosixFiles
 from tests.broker.world import open_parts
 
 
@@ -36,7 +34,7 @@ async def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
             assert (await parts.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
         assert parts.store.config.file_reserved_time == 48
     config, store = fresh(Path(root))
-    apply_kept(config, store, PosixFiles())
+    apply_kept(config, store)
     assert (config.start_accept_send_request_time_stamp, config.broker_permission) == (7, 4)
     assert store.file_reserved_time == 48
     assert kept_lines(root) == [
@@ -51,7 +49,7 @@ async def test_a_key_is_kept_once_however_it_is_spelled(tmp_path: Path) -> None:
         root = parts.store.config.store_path_root_dir
         for body in (b"brokerPermission=4", b"broker_permission=6"):
             await parts.ask(Code.UPDATE_BROKER_CONFIG, body=body)
-    assert read_kept(PosixFiles(), root) == {"broker_permission": "6"}
+    assert read_kept(root) == {"broker_permission": "6"}
 
 
 async def test_what_cannot_be_kept_is_not_changed(
@@ -88,7 +86,7 @@ def test_kept_keys_that_are_not_known_are_left_out(
     """After a downgrade; and what is no live setting cannot have been kept."""
     keep(tmp_path, "fromTheFuture=1\nlistenPort=5\nbrokerPermission=4\n")
     config, store = fresh(tmp_path)
-    apply_kept(config, store, PosixFiles())
+    apply_kept(config, store)
     assert (config.broker_permission, config.listen_port) == (4, 10911)
     assert "fromTheFuture" in caplog.text
     assert "listenPort" in caplog.text
@@ -99,5 +97,5 @@ def test_a_kept_value_that_cannot_be_used_stops_the_start(tmp_path: Path, text: 
     keep(tmp_path, text)
     config, store = fresh(tmp_path)
     with pytest.raises(SettingsError) as caught:
-        apply_kept(config, store, PosixFiles())
+        apply_kept(config, store)
     assert caught.value.where == kept_path(str(tmp_path))

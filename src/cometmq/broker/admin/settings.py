@@ -1,10 +1,7 @@
 """Settings of a running broker: shown, changed and kept over restarts (upstream:
 AdminBrokerProcessor.java, updateBrokerConfig and getBrokerConfig; Configuration.java).
 
-Changed settings are kept in ``config/cometmq-settings.properties`` below the store, one line a key,
-and override the property file and the command line at the next start. A setting stays changed until
-it is changed again, or its line is removed while the broker is stopped. Java brokers ignore the
-file.
+broker/config.py says where changed settings are kept, and what that means.
 """
 
 from __future__ import annotations
@@ -16,29 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.config import apply, plan_change
+from cometmq.broker.config import apply, kept_path, plan_change, read_kept
 from cometmq.core.errors import BadRequest, SettingsError, StoreError
 from cometmq.core.settings import format_properties, normalise, parse_properties, to_properties
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetBrokerConfigResponse
-from cometmq.store.files import make_durable_directory, read_file, write_file_atomically
+from cometmq.store.files import make_durable_directory, write_file_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.store.config import StoreConfig
-    from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
 
-SETTINGS_FILE: Final = "cometmq-settings.properties"
 #: Settings that decide file locations and permissions: no request may change them.
 _PROTECTED: Final = frozenset(
     map(normalise, ("brokerConfigPath", "configBlackList", "rocketmqHome"))
@@ -47,44 +40,6 @@ _HEADER: Final = (
     "# Settings that were changed while the broker ran. They override its property file and its\n"
     "# command line. To undo a change, stop the broker and remove the line.\n"
 )
-
-
-def kept_path(root: str) -> str:
-    """Return the path of the changed settings in a store directory."""
-    return os.path.join(root, "config", SETTINGS_FILE)
-
-
-def read_kept(files: Files, root: str) -> dict[str, str]:
-    """Return the changed settings that a store directory has.
-
-    Raise SettingsError for a line that is no setting, OSError if the file cannot be read.
-    """
-    path = kept_path(root)
-    raw = read_file(files, path)
-    try:
-        return {} if raw is None else parse_properties(raw.decode("utf-8", "replace"))
-    except SettingsError as error:
-        raise SettingsError(error.key, error.problem, where=path) from None
-
-
-def apply_kept(config: BrokerConfig, store: StoreConfig, files: Files) -> None:
-    """Apply the changed settings of an earlier run to ``config`` and ``store``.
-
-    Keys that cannot be changed while a broker runs are left out, with a warning. Raise as
-    :func:`read_kept` does, and SettingsError for a value that cannot be used.
-    """
-    root = store.store_path_root_dir
-    for key, value in read_kept(files, root).items():
-        try:
-            planned = plan_change(config, store, {key: value})
-        except SettingsError as error:
-            if error.is_unusable:
-                raise SettingsError(key, error.problem, where=kept_path(root)) from None
-            log.warning("kept_setting_ignored key=%s reason=%s", key, error.problem)
-            continue
-        if apply(config, store, planned):
-            path = kept_path(root)
-            log.warning("kept_setting_overrides key=%s value=%s path=%s", key, value, path)
 
 
 class SettingsAdmin:
@@ -151,7 +106,7 @@ class SettingsAdmin:
 
     def _write(self, changed: Mapping[str, str]) -> None:
         files, root = self._store.files, self._store.config.store_path_root_dir
-        kept = {normalise(key): (key, value) for key, value in read_kept(files, root).items()}
+        kept = {normalise(key): (key, value) for key, value in read_kept(root, files).items()}
         kept |= {normalise(key): (key, value) for key, value in changed.items()}
         path = kept_path(root)
         make_durable_directory(files, os.path.dirname(path))

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.config import join, resolve
+from cometmq.broker.config import VIP_DISTANCE, join, resolve
 from cometmq.broker.replication.roles import keep_role, role_path
 from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Distance to the second port, to which older clients are directed for sends ("VIP channel").
-VIP_DISTANCE: Final = 2
 _PORT_TRIES: Final = 50
 
 
