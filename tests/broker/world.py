@@ -19,6 +19,7 @@ from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.consumers.queuelocks import QueueLockHandler
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.hooks import SendHooks
+from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
 from cometmq.broker.send.sendback import SendBackHandler
 from cometmq.broker.stats import BrokerStats
@@ -336,6 +337,12 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
                 store=parts.store,
             ),
             SendBackHandler(context, levels=parts.levels, hooks=SendHooks()),
-            AdminService(context, delay=parts.delivery, access=None, described=()),
+            AdminService(
+                context,
+                delay=parts.delivery,
+                access=None,
+                filters=FilterTable(parts.directory, parts.config),
+                described=(),
+            ),
         )
     )

@@ -27,9 +27,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def topics(*names: str, version: int = 1, queues: int = 4) -> TopicConfigTable:
-    """A topic table."""
+def topics(*names: str, version: int = 1, queues: int = 4, **flags: int) -> TopicConfigTable:
+    """A topic table; topics of `flags` have a `topicSysFlag`."""
     table = {name: TopicConfig(name, queues, queues) for name in names}
+    table |= {name: TopicConfig(name, topic_sys_flag=flag) for name, flag in flags.items()}
     return TopicConfigTable(DataVersion(version, 1), table)
 
 

@@ -75,6 +75,17 @@ async def test_cluster_and_topic_lists(asker: Asker) -> None:
     assert system.body == b'{"brokerAddr":"a:1","topicList":["broker-a","broker-b","c","d"]}'
 
 
+async def test_topics_of_units_are_listed(asker: Asker) -> None:
+    """By the flags of their brokers: 1 unit, 2 subscribed to by a unit."""
+    await asker.register(topics("plain", unit=1, both=3, subscribed=2))
+    for code, wanted in (
+        (Code.GET_UNIT_TOPIC_LIST, ["both", "unit"]),
+        (Code.GET_HAS_UNIT_SUB_TOPIC_LIST, ["both", "subscribed"]),
+        (Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, ["subscribed"]),
+    ):
+        assert json.loads((await asker.ask(code)).body) == {"topicList": wanted}
+
+
 async def test_keys_and_values(asker: Asker) -> None:
     key, namespace = h.KvKey("n", "k"), h.KvNamespace("n")
     missing = await asker.ask(Code.GET_KV_CONFIG, key)

@@ -21,6 +21,7 @@ from cometmq.core.errors import BadRequest
 from cometmq.protocol import bodies as b
 from cometmq.protocol.bodies import (
     ENUMERATIONS,
+    NO_VERSION,
     BrokerData,
     ConsumerData,
     DirectResult,
@@ -70,6 +71,8 @@ EXAMPLES: list[b.Body] = [
     b.AccountEntry("key", "secret", "*", True, "PUB", "SUB", ["t=PUB"], ["g=SUB"]),
     b.AclConfig(["10.0.0.1"], [b.AccountEntry("key", "secret")]),
     b.ConsumerIds(["c"]),
+    b.QueueEntry(1, 2, -3),
+    b.QueueEntries(9, 0, [b.QueueEntry(1, 2, 3)], b.SubscriptionData("t"), "null"),
     b.QueueLockRequest("g", "c", [b.QueueKey("t", "a", 0)]),
     b.QueueLockResponse([b.QueueKey("t", "a", 0)]),
     b.ClientConnection("c", "h:1", "JAVA", 407),
@@ -276,8 +279,8 @@ def test_go_s_result_of_a_message_consumed_directly(number: int, name: str) -> N
         ({"unitMode": ""}, {}, {}),
         ({"subscriptionDataSet": None}, {}, {"subscription_data_set": ()}),
         ({}, {"subString": None}, {"sub_string": "*"}),
-        ({}, {"subVersion": None}, {"sub_version": 0}),
-        ({}, {"subVersion": ""}, {"sub_version": 0}),
+        ({}, {"subVersion": None}, {"sub_version": NO_VERSION}),
+        ({}, {"subVersion": ""}, {"sub_version": NO_VERSION}),
         ({}, {"tagsSet": None}, {"tags_set": ()}),
         ({}, {"codeSet": [None, "97"], "classFilterMode": None}, {"code_set": (97,)}),
         ({}, {"codeSet": None, "classFilterMode": ""}, {"code_set": ()}),

@@ -203,6 +203,7 @@ class Broker:
             context,
             access=self.access,
             delay=self.scheduled.delay,
+            filters=self.pull.stored_filters,
             described=(
                 self.transactions,
                 self.consumers,

@@ -32,6 +32,8 @@ from cometmq.protocol.frame import Reply
 from cometmq.protocol.registerbody import RegisterBodyReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
     from cometmq.core.clock import Clock
     from cometmq.namesrv.config import NamesrvConfig
     from cometmq.namesrv.kv import KvTables
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 _PROTECTED: Final = frozenset(
     {"kvConfigPath", "configStorePath", "configBlackList", "rocketmqHome"}
 )
+#: Bits of ``topicSysFlag`` (upstream: TopicSysFlag.java).
+UNIT_FLAG: Final = 1
+UNIT_SUBSCRIBED_FLAG: Final = 2
 #: Characters of a topic that an error repeats.
 TOPIC_SHOWN: Final = 512
 #: Number of topic names that are sorted or encoded without a pause.
@@ -71,6 +76,9 @@ class RouteHandlers:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscribed_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.only_unit_subscribed_topics,
         }
 
     def route(self, peer: Peer, request: Request[h.Topic]) -> Reply:
@@ -93,16 +101,32 @@ class RouteHandlers:
 
     async def topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
         """Serve 206: return all topics."""
-        return await self._names(None)
+        return await self._names(self._routes.topics())
 
     async def topics_of_cluster(self, peer: Peer, request: Request[h.Cluster]) -> Reply:
         """Serve 224: return the topics of one cluster."""
-        return await self._names(request.header.cluster)
+        return await self._names(self._routes.topics(request.header.cluster))
 
-    async def _names(self, cluster: str | None) -> Reply:
+    async def unit_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 311: return the topics with the flag of a unit."""
+        return await self._flagged(lambda flags: bool(flags & UNIT_FLAG))
+
+    async def unit_subscribed_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 312: return the topics that a unit subscribes to."""
+        return await self._flagged(lambda flags: bool(flags & UNIT_SUBSCRIBED_FLAG))
+
+    async def only_unit_subscribed_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 313: return the topics of no unit that a unit subscribes to."""
+        both = UNIT_FLAG | UNIT_SUBSCRIBED_FLAG
+        return await self._flagged(lambda flags: flags & both == UNIT_SUBSCRIBED_FLAG)
+
+    async def _flagged(self, is_wanted: Callable[[int], bool]) -> Reply:
+        return await self._names(self._routes.flagged_topics(is_wanted))
+
+    async def _names(self, found: Iterable[Collection[str]]) -> Reply:
         slices = Slices(self._clock)
         names: set[str] = set()
-        for some in self._routes.topics(cluster):
+        for some in found:
             names.update(some)
             await slices.pause()
         # Sorted and encoded in runs: there may be millions of names, and other requests wait.

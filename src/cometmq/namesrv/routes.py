@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -49,6 +49,8 @@ _SHARED_LAYOUTS: Final = 10_000
 #: Memory of a topic of a broker besides its name, and memory of one queue layout.
 ENTRY_BYTES: Final = 64
 LAYOUT_BYTES: Final = 400
+#: Number of topics whose flags are looked at without a pause.
+FLAG_RUN: Final = 1_024
 _INT32: Final = 1 << 31
 _SHOWN: Final = 80
 
@@ -501,6 +503,14 @@ class RouteTable:
         """Return the topics of each broker, in all clusters or in one."""
         names = self._brokers if cluster is None else self._clusters.get(cluster, ())
         return [self._brokers[name].topics.keys() for name in names]
+
+    def flagged_topics(self, is_wanted: Callable[[int], bool]) -> Iterator[list[str]]:
+        """Yield the topics of each broker whose flags ``is_wanted`` accepts, in runs."""
+        for name in list(self._brokers):
+            broker = self._brokers.get(name)
+            left = iter(list(broker.topics.items()) if broker else ())
+            while some := list(islice(left, FLAG_RUN)):
+                yield [topic for topic, layout in some if is_wanted(layout.topic_sys_flag)]
 
     def system_topics(self) -> TopicList:
         """Return the names that are system topics everywhere: clusters and broker names.

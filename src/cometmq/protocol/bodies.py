@@ -129,8 +129,9 @@ class TopicConfigTable(Body, frozen=True):
 
 class TopicList(Body, frozen=True):
     """Response body of 206 (GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 216 (DELETE_TOPIC_IN_NAMESRV), 224
-    (GET_TOPICS_BY_CLUSTER), 304 (GET_SYSTEM_TOPIC_LIST_FROM_NS) and 305
-    (GET_SYSTEM_TOPIC_LIST_FROM_BROKER).
+    (GET_TOPICS_BY_CLUSTER), 304 (GET_SYSTEM_TOPIC_LIST_FROM_NS), 305
+    (GET_SYSTEM_TOPIC_LIST_FROM_BROKER), 311 (GET_UNIT_TOPIC_LIST), 312
+    (GET_HAS_UNIT_SUB_TOPIC_LIST) and 313 (GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST).
     """
 
     topic_list: list[str] = field(default_factory=list)
@@ -242,12 +243,16 @@ class SubscriptionGroupTable(Body, frozen=True):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
 
+#: Version of a subscription whose sender gave none.
+NO_VERSION: Final = -(2**63)
+
+
 class SubscriptionData(Body, frozen=True):
     """SubscriptionData of one consumer to one topic."""
 
     topic: str
     sub_string: str = "*"
-    sub_version: Int64 = 0
+    sub_version: Int64 = NO_VERSION
     tags_set: tuple[str, ...] = ()
     code_set: tuple[Int32, ...] = ()
     expression_type: str | None = "TAG"
@@ -307,6 +312,29 @@ class AclConfig(Body, frozen=True):
 
     global_white_addrs: list[str]
     plain_access_configs: list[AccountEntry]
+
+
+class QueueEntry(Body, frozen=True):
+    """One entry of a consume queue: place and size of a record in the log, and the hash of its tag
+    (upstream: ConsumeQueueData.java).
+    """
+
+    physic_offset: Int64
+    physic_size: Int32
+    tags_code: Int64
+    eval: bool = False
+
+
+class QueueEntries(Body, frozen=True):
+    """Response body of 321 (QUERY_CONSUME_QUEUE). ``subscription_data`` and ``filter_data``, which
+    is JSON in a text, are those of the group that was named, if any.
+    """
+
+    max_queue_index: Int64
+    min_queue_index: Int64
+    queue_data: list[QueueEntry]
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
 
 
 class ConsumerIds(Body, frozen=True):

@@ -409,6 +409,26 @@ class ViewBrokerStatsData(Header):
     stats_key: str
 
 
+class QueryConsumeQueue(Header):
+    """Request header of 321 (QUERY_CONSUME_QUEUE): ``count`` entries of a queue from the offset
+    ``index`` on (upstream: QueryConsumeQueueRequestHeader.java).
+    """
+
+    topic: str
+    queue_id: Int32
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
+
+
+class ResumeCheckHalfMessage(Header):
+    """Request header of 323 (RESUME_CHECK_HALF_MESSAGE); ``msg_id`` is an offset id (upstream:
+    ResumeCheckHalfMessageRequestHeader.java).
+    """
+
+    msg_id: str
+
+
 class BrokerConsumeStats(Header):
     """Request header of 317 (GET_BROKER_CONSUME_STATS)."""
 

@@ -134,6 +134,11 @@ _BROKER: Final = (
     CodeSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
     CodeSpec(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.CLEAN_UNUSED_TOPIC, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.QUERY_CONSUME_QUEUE, h.QueryConsumeQueue, lane=Lane.TASK),
+    CodeSpec(
+        Code.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHalfMessage, lane=Lane.TASK, mutates=True
+    ),
     CodeSpec(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.PROMOTE_BROKER, h.NoFields, lane=Lane.TASK, mutates=True, max_body_bytes=_ANY),
     CodeSpec(Code.TAKE_ADDRESS, h.NoFields, lane=Lane.TASK, mutates=True, max_body_bytes=_ANY),
@@ -190,6 +195,9 @@ _NAMESRV: Final = (
     CodeSpec(Code.GET_KVLIST_BY_NAMESPACE, h.KvNamespace, side=_NS),
     CodeSpec(Code.GET_TOPICS_BY_CLUSTER, h.Cluster, side=_NS, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, side=_NS),
+    CodeSpec(Code.GET_UNIT_TOPIC_LIST, h.NoFields, side=_NS, lane=Lane.TASK),
+    CodeSpec(Code.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoFields, side=_NS, lane=Lane.TASK),
+    CodeSpec(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoFields, side=_NS, lane=Lane.TASK),
     CodeSpec(
         Code.QUERY_DATA_VERSION,
         h.BrokerIdentity,

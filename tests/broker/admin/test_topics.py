@@ -8,11 +8,13 @@ import pytest
 from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
+from cometmq.filter.tags import tag_code
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
     ConsumerData,
     GroupList,
     Heartbeat,
+    QueueEntries,
     SubscriptionData,
     TopicConfig,
     TopicConfigTable,
@@ -181,3 +183,58 @@ async def test_groups_of_a_topic_are_those_online_and_those_that_read(tmp_path: 
         await parts.ask(Code.HEART_BEAT, body=encode_json(Heartbeat("c", (), (data,))))
         reply = await parts.ask(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic("t"))
         assert parse_json(reply.body, GroupList).group_list == ["online", "reader"]
+
+
+async def test_queues_of_topics_that_the_table_lacks_are_deleted(tmp_path: Path) -> None:
+    """With the groups' offsets in them; other topics and those of the broker itself stay."""
+    async with open_parts(tmp_path) as parts:
+        for topic in ("lost", "kept", "SCHEDULE_TOPIC_XXXX"):
+            await parts.put(topic)
+        await create(parts, creation("kept"))
+        parts.topics.delete("lost")
+        parts.offsets.commit("g", "lost", 0, 1)
+        assert (await parts.ask(Code.CLEAN_UNUSED_TOPIC)).code == 0
+        assert set(parts.store.topics()) == {"kept", "SCHEDULE_TOPIC_XXXX"}
+        assert not parts.offsets.topics_of("g")
+        await create(parts, creation("lost"))
+        assert (await parts.put("lost")).queue_offset == 0
+
+
+async def entries(parts: Parts, **asked: object) -> QueueEntries:
+    header = h.QueryConsumeQueue(**{"topic": "t", "queue_id": 0, **asked})  # type: ignore[arg-type]
+    return parse_json((await parts.ask(Code.QUERY_CONSUME_QUEUE, header)).body, QueueEntries)
+
+
+async def test_entries_of_a_queue_are_shown(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        stored = [await parts.put("t", b"body", 0, TAGS=tag) for tag in ("red", "blue", "green")]
+        found = await entries(parts, index=1, count=10)
+        assert (found.min_queue_index, found.max_queue_index) == (0, 3)
+        assert [each.physic_offset for each in found.queue_data] == [
+            each.physical_offset for each in stored[1:]
+        ]
+        assert [each.tags_code for each in found.queue_data] == [
+            tag_code("blue"),
+            tag_code("green"),
+        ]
+        assert len((await entries(parts, index=0, count=2)).queue_data) == 2
+        for outside in ({"index": 3}, {"index": -1}, {"index": 1 << 62}, {"count": -1}):
+            assert (await entries(parts, **{"count": 5, **outside})).queue_data == []
+        assert found.filter_data is None
+        with pytest.raises(BadRequest, match="7@t is not exist!"):
+            await entries(parts, queue_id=7, count=1)
+        with pytest.raises(BadRequest, match="0@no is not exist!"):
+            await entries(parts, topic="no", count=1)
+        assert "no" not in parts.store.topics()
+
+
+async def test_with_a_group_its_subscription_is_shown(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await parts.put("t")
+        found = await entries(parts, consumer_group="g", count=1)
+        assert found.filter_data == "g@t is not online!"
+        data = ConsumerData("g", subscription_data_set=(SubscriptionData("t", "red", 3),))
+        await parts.ask(Code.HEART_BEAT, body=encode_json(Heartbeat("c", (), (data,))))
+        found = await entries(parts, consumer_group="g", count=1)
+        assert found.subscription_data is not None
+        assert (found.subscription_data.sub_string, found.filter_data) == ("red", "null")

@@ -207,13 +207,46 @@ async def test_a_client_that_is_gone_by_then_gets_no_answer(tmp_path: Path) -> N
             ids(tables.members)
 
 
-@pytest.mark.parametrize("name", ["", "bad name", "g" * 200])
+@pytest.mark.parametrize("name", ["bad name", "g" * 200])
 async def test_a_bad_group_name_is_refused(tmp_path: Path, name: str) -> None:
     async with open_tables(tmp_path) as tables:
         with pytest.raises(BadRequest, match="illegal"):
             await beat(tables.members, connect(), "c1", [consumer(name, "t")])
         with pytest.raises(BadRequest, match="illegal"):
             await beat(tables.members, connect(), "c1", (), [name])
+
+
+async def test_a_group_without_a_name_spoils_no_heartbeat(tmp_path: Path) -> None:
+    """The client's other groups are entered; so is a producer without a group, which may be asked
+    for the transactions that it began."""
+    async with open_tables(tmp_path) as tables:
+        peer = connect()
+        await beat(tables.members, peer, "c1", [consumer("", "t"), consumer("g", "t")], ["", "p"])
+        assert set(tables.members.table.consumers) == {"g"}
+        assert set(tables.members.table.producers) == {"", "p"}
+        assert tables.topics.get("%RETRY%") is None
+        await beat(tables.members, peer, "c1", [consumer("", "t")])
+        assert set(tables.members.table.consumers) == {"g"}
+
+
+async def test_a_subscription_without_a_version_is_new_each_time(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        peer = connect()
+        versions = []
+        for text in ("red", "blue"):
+            body = (
+                b'{"clientID":"c1","consumerDataSet":[{"groupName":"g","subscriptionDataSet":['
+                b'{"topic":"t","subString":"%s"},{"topic":"u","subVersion":7}]}]}' % text.encode()
+            )
+            asked = request(Code.HEART_BEAT, body=body)
+            await answer(peer, tables.members.heartbeat(peer, asked))
+            await tables.clock.sleep_ms(2)
+            group = tables.members.group("g")
+            assert group is not None
+            assert group.subscriptions["t"].sub_string == text
+            assert group.subscriptions["u"].sub_version == 7
+            versions.append(group.subscriptions["t"].sub_version)
+        assert tables.clock.wall_ms() - 60_000 < versions[0] < versions[1]
 
 
 def test_languages_have_names() -> None:

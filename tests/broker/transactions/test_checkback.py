@@ -22,13 +22,15 @@ from cometmq.broker.transactions.checkback import (
 from cometmq.broker.transactions.endtransaction import Transactions, committed
 from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import StoreCorrupt
+from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.message import properties as props
+from cometmq.message.ids import encode_offset_id
 from cometmq.message.properties import decode_text, encode_text
+from cometmq.message.record import Record
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import CheckTransactionState
-from tests.broker.world import Parts, connect, open_parts, sent_to
+from cometmq.protocol.headers import CheckTransactionState, ResumeCheckHalfMessage
+from tests.broker.world import Parts, connect, open_parts, request, sent_to
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -151,6 +153,60 @@ async def test_after_too_many_checks_a_person_has_to_look(tmp_path: Path) -> Non
         assert (found["REAL_TOPIC"], world.parts.topics.get(HOPELESS) is not None) == ("t", True)
         assert [op.body for op in world.parts.read(OP)] == [b"0"]
         assert (world.open(), world.parts.read("t", 1)) == ([], [])
+
+
+async def resume(world: World, message_id: str) -> None:
+    header = ResumeCheckHalfMessage(message_id)
+    asked = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+    await world.transactions.resume(world.producer, asked)
+
+
+def id_of(record: Record) -> str:
+    return encode_offset_id(record.store_host, record.physical_offset)
+
+
+async def test_what_was_given_up_can_be_asked_again(tmp_path: Path) -> None:
+    """It is a half message again, also after a restart, and can be committed."""
+    async with open_world(tmp_path, transaction_check_max=1) as world:
+        await world.prepare(b"lost", TAGS="red")
+        assert await world.round_after(6_000) == [0]
+        assert await world.round_after(60_000) == []
+        await world.clock.sleep_ms(0)
+        (kept,) = world.parts.read(HOPELESS)
+        (ended,) = world.parts.read(HALF)
+        with pytest.raises(BadRequest, match=f"has ended; .* {HOPELESS}"):
+            await resume(world, id_of(ended))
+        await resume(world, id_of(kept))
+        assert world.open() == [(1, 0)]
+        assert await world.round_after(6_000) == [1]
+    async with open_world(tmp_path) as world:
+        assert world.open() == [(1, 1)]
+        await world.end(1)
+        assert [record.body for record in world.parts.read("t", 1)] == [b"lost"]
+
+
+async def test_resuming_what_is_open_forgets_its_checks(tmp_path: Path) -> None:
+    """A second half message of it could be committed as well."""
+    async with open_world(tmp_path) as world:
+        await world.prepare()
+        await world.round_after(6_000)
+        assert world.open() == [(0, 1)]
+        (half,) = world.parts.read(HALF)
+        await resume(world, id_of(half))
+        assert (world.open(), len(world.parts.read(HALF))) == ([(0, 0)], 1)
+
+
+async def test_only_half_messages_are_resumed(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.prepare()
+        await world.end(0)
+        (plain,) = world.parts.read("t", 1)
+        with pytest.raises(BadRequest, match="in topic t: only a half message"):
+            await resume(world, id_of(plain))
+        with pytest.raises(BadRequest, match="no half message here"):
+            await resume(world, id_of(plain)[:-16] + "F" * 16)
+        with pytest.raises(BadRequest, match="an offset id has 32 or 56"):
+            await resume(world, "short")
 
 
 async def test_a_half_message_about_to_leave_the_log_is_given_up(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ public final class Driver {
         steps.put("pullAll", consumers::pullAll);
         steps.put("pullAt", consumers::pullAt);
         steps.put("mqadmin", tools::mqadmin);
+        steps.put("command", tools::command);
         steps.put("query", tools::query);
         steps.put("offsets", tools::offsets);
         steps.put("view", tools::view);

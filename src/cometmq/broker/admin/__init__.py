@@ -10,7 +10,7 @@ from cometmq.broker.admin.clients import ClientAdmin, RelayHandler
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.offsets import LongAnswers, ProgressAdmin, ResetHandler
 from cometmq.broker.admin.settings import SettingsAdmin
-from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.admin.topics import QueueAdmin, TopicAdmin
 from cometmq.broker.lookup import QueryHandler
 from cometmq.net.router import handlers_of
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from cometmq.acl.control import AccessControl
     from cometmq.broker.admin.broker import Described
     from cometmq.broker.context import BrokerContext
+    from cometmq.broker.pull.filterdata import FilterTable
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
     from cometmq.net.router import Handler
 
 
 class AdminService:
     """Service for operators and their tools. ``access`` is None without access control.
-    The ``described`` parts that there are add to the runtime information."""
+    ``filters`` are the stored filters of consumer groups. The ``described`` parts that there are
+    add to the runtime information."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class AdminService:
         *,
         delay: DelayDelivery,
         access: AccessControl | None,
+        filters: FilterTable,
         described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
@@ -43,6 +46,7 @@ class AdminService:
             BrokerAdmin(context, delay, [part for part in described if part is not None]),
             SettingsAdmin(context),
             TopicAdmin(context),
+            QueueAdmin(context, filters),
             GroupAdmin(context, delay),
             ProgressAdmin(context, answers),
             ResetHandler(context, answers),

@@ -1,15 +1,19 @@
-"""Administration of topics (upstream: AdminBrokerProcessor.java)."""
+"""Administration of topics and their queues (upstream: AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.topics.table import check_name
 from cometmq.core.clock import join_in_slices
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.message.names import is_system_topic
 from cometmq.protocol.bodies import (
     GroupList,
+    QueueEntries,
+    QueueEntry,
     TopicConfig,
     TopicList,
     table_pieces,
@@ -18,19 +22,24 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
+from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
+    from cometmq.broker.pull.filterdata import FilterTable
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
+    from cometmq.protocol.headers import AllTopics, CreateTopic, QueryConsumeQueue, Topic
     from cometmq.store.maintenance.retention import Deletion
+    from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 
 #: Limit of queues in one topic; a higher number is taken for a typing error.
 MAX_QUEUES: Final = 65_536
+#: Limit of entries in one answer about a queue.
+MAX_ENTRIES: Final = 1_024
 _PERMISSIONS: Final = range(16)
 _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
@@ -52,6 +61,7 @@ class TopicAdmin:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
             RequestCode.GET_TOPIC_CONFIG: self.describe,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups,
@@ -103,12 +113,31 @@ class TopicAdmin:
         check_name(topic)
         self._refuse_system(topic)
         log.info("topic deletion requested topic=%s peer=%s", topic, peer.address)
+        await self._delete(topic)
+        return Reply()
+
+    async def clean_unused(self, peer: Peer, _request: Request[Any]) -> Reply:
+        """Delete the queues of topics that the topic table does not have, and all groups' offsets
+        in them (upstream: DefaultMessageStore.cleanUnusedTopic). A table that was lost or replaced
+        by an older one leaves such queues."""
+        unused = [
+            topic
+            for topic in self._store.queues.known
+            if topic not in self._topics and not is_system_topic(topic)
+        ]
+        for topic in unused:
+            if topic in self._topics:
+                continue  # it was created during the deletion of another
+            log.warning("unused topic deleted topic=%s peer=%s", topic, peer.address)
+            await self._delete(topic)
+        return Reply()
+
+    async def _delete(self, topic: str) -> None:
         made: list[Deletion] = []
         await self._appender.between_turns(lambda: made.append(self._forget(topic)))
         await self._topics.saved()
         await self._offsets.saved()
         await self._store.deletions.settle(made[0])
-        return Reply()
 
     def _forget(self, topic: str) -> Deletion:
         """Delete the topic, its offsets and its statistics, so that a new topic with this name
@@ -158,3 +187,54 @@ class TopicAdmin:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
             )
+
+
+class QueueAdmin:
+    """Serves QUERY_CONSUME_QUEUE. ``filters`` are the stored filters of consumer groups."""
+
+    def __init__(self, context: BrokerContext, filters: FilterTable) -> None:
+        self._store = context.store
+        self._members = context.tables.members
+        self._filters = filters
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {RequestCode.QUERY_CONSUME_QUEUE: self.entries}
+
+    async def entries(self, _peer: Peer, request: Request[QueryConsumeQueue]) -> Reply:
+        """Return entries of a queue, and what a group wants of its topic. Indexes outside the queue
+        give no entries; at most MAX_ENTRIES are returned."""
+        header = request.header
+        topic, queue_id, index = header.topic, header.queue_id, header.index
+        queue = self._store.find_queue(topic, queue_id)
+        if queue is None:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        count = min(header.count, MAX_ENTRIES, queue.max_offset - index)
+        raw: bytes | bytearray = b""
+        if count > 0 and index >= queue.min_offset:
+            raw = await _read(queue, index, count)
+        whole = len(raw) // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES
+        found = [QueueEntry(*entry) for entry in QUEUE_ENTRY.iter_unpack(raw[:whole])]
+        wanted, data = None, None
+        if header.consumer_group is not None:
+            group = self._members.group(header.consumer_group)
+            wanted = group.subscriptions.get(topic) if group is not None else None
+            stored = self._filters.get(topic, header.consumer_group)
+            data = encode_json(stored).decode() if stored is not None else "null"
+            if wanted is None:
+                data = f"{header.consumer_group}@{topic} is not online!"
+        body = QueueEntries(queue.max_offset, queue.min_offset, found, wanted, data)
+        return Reply(body=encode_json(body))
+
+
+async def _read(queue: ConsumeQueue, index: int, count: int) -> bytes | bytearray:
+    """Return entries of a queue, read in a thread unless they are in memory."""
+    found = queue.read_at_once(index, count)
+    if found is not None:
+        return found
+    try:
+        return await asyncio.to_thread(queue.fetch, index, count)
+    except StoreCorrupt:
+        if index < queue.min_offset:
+            return b""  # the file expired in the meantime
+        raise

@@ -18,10 +18,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from cometmq.core.errors import BadRequest
 from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
 from cometmq.protocol.bodies import (
+    NO_VERSION,
     ClientConnection,
     ConsumerConnections,
     ConsumerData,
@@ -343,7 +346,7 @@ class Members:
                 f"heartbeat of {len(request.body)} bytes is over the limit of "
                 f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
             )
-        body = parse_client_body(request.body, Heartbeat)
+        body = self._entered(parse_client_body(request.body, Heartbeat))
         _check(body)
         kept = self._kept_after(peer, body)
         if kept and peer not in self._kept:
@@ -359,6 +362,35 @@ class Members:
             return Reply()
         self._topics.when_announced(lambda: self._answer_late(peer, request, changed))
         return None
+
+    def _entered(self, body: Heartbeat) -> Heartbeat:
+        """Return a heartbeat as it is entered: without consumer groups that have no name, as no
+        pull can name them, and with a version in each subscription. One that comes without is new
+        each time, as upstream."""
+        consumers = body.consumer_data_set
+        if all(
+            data.group_name
+            and all(each.sub_version != NO_VERSION for each in data.subscription_data_set)
+            for data in consumers
+        ):
+            return body
+        now_ms = self._clock.wall_ms()
+        return replace(
+            body,
+            consumer_data_set=tuple(
+                replace(
+                    data,
+                    subscription_data_set=tuple(
+                        replace(each, sub_version=now_ms)
+                        if each.sub_version == NO_VERSION
+                        else each
+                        for each in data.subscription_data_set
+                    ),
+                )
+                for data in consumers
+                if data.group_name
+            ),
+        )
 
     def _charge(self, peer: Peer) -> None:
         """Charge the connection's memory account for the names and subscriptions kept."""
@@ -600,7 +632,7 @@ def _check(body: Heartbeat) -> None:
     if len(names) > MAX_GROUPS:
         raise _refused(f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} per client")
     for name in names:
-        if not is_legal_name(name):
+        if name and not is_legal_name(name):
             raise _refused(f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-")
     for data in body.consumer_data_set:
         for each in data.subscription_data_set:

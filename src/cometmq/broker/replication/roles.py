@@ -95,6 +95,7 @@ _CHANGES: Final = (
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.CLEAN_UNUSED_TOPIC,
 )
 #: Files, relative to the store's root, in which a master keeps notes for its next start.
 _NOTES: Final = (
@@ -191,12 +192,13 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
     send = refusing(
         ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave and accepts no sends"
     )
-    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end transactions")
+    end = refusing(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end or resume transactions")
     change = refusing(ResponseCode.SYSTEM_ERROR, "a slave cannot change topics and groups")
     refusals = {
         **dict.fromkeys(_SENDS, send),
         **dict.fromkeys(_CHANGES, change),
         RequestCode.END_TRANSACTION: end,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: end,
     }
     return {
         code: refusals[RequestCode(code)](handler) if code in refusals else handler

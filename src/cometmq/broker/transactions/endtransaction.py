@@ -25,7 +25,13 @@ from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_m
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.message.ids import decode_offset_id
+from cometmq.message.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TIMER_TOPIC,
+)
 from cometmq.message.record import (
     BadRecord,
     Record,
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import EndTransaction, SendMessage
+    from cometmq.protocol.headers import EndTransaction, ResumeCheckHalfMessage, SendMessage
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -64,7 +70,7 @@ _NONE, _COMMIT, _ROLLBACK = map(
 
 
 class Transactions:
-    """The open transactions of a broker; serves END_TRANSACTION."""
+    """The open transactions of a broker; serves END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._config = config = context.config
@@ -84,7 +90,10 @@ class Transactions:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return {RequestCode.END_TRANSACTION: self.end}
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
+        }
 
     # ------------------------------------------------------------------------------------- prepare
 
@@ -227,6 +236,59 @@ class Transactions:
         return msgspec.structs.replace(
             copy, topic=topic, queue_id=queue_id, properties=properties, raw_properties=None
         )
+
+    async def resume(self, peer: Peer, request: Request[ResumeCheckHalfMessage]) -> Reply:
+        """Have the producers of a half message asked again, from the first check on; answer once
+        that is stored.
+
+        A message that was given up is stored as a half message again. One that is open only forgets
+        its checks: a second half message of it could be committed too. Raise BadRequest for any
+        other message.
+        """
+        msg_id = request.header.msg_id
+        try:
+            offset = decode_offset_id(msg_id).physical_offset
+        except ValueError as error:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"msgId: {error}") from None
+        record = await find_record(self._store, offset)
+        properties = {} if record is None else props.decode(record.properties)
+        if record is None or real_place(properties) is None:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"{msg_id} is no half message here")
+        if record.topic == HALF_TOPIC:
+            half = self.index.get(record.queue_offset)
+            if half is None or half.ending or half.physical_offset != offset:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the transaction of {msg_id} has ended; a message that was given up is in "
+                    f"topic {CHECK_MAX_TIME_TOPIC}: resume it by its id there",
+                )
+            half.checks = 0
+            log.info("transaction resumed half_offset=%d by=%s", record.queue_offset, peer.address)
+            return Reply()
+        if record.topic != CHECK_MAX_TIME_TOPIC:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"{msg_id} is in topic {record.topic}: only a half message can be resumed",
+            )
+        properties[props.TRANSACTION_CHECK_TIMES] = "0"
+        self.ensure_topic(HALF_TOPIC)
+        physical, half_offset = self._appender.store(
+            OutgoingRecord(
+                HALF_TOPIC,
+                0,
+                record.body,
+                properties,
+                record.born_ms,
+                record.born_host,
+                flag=record.flag,
+                sys_flag=with_transaction_type(record.sys_flag, TransactionType.NONE),
+                reconsume_times=record.reconsume_times,
+            )
+        )
+        self.prepared(half_offset, physical, properties)
+        await self._appender.stored()
+        log.info("transaction resumed half_offset=%d by=%s", half_offset, peer.address)
+        return Reply()
 
     def conclude(
         self,
