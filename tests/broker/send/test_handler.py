@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.send.admission import Admission
 from cometmq.core.errors import BadRequest
 from cometmq.message import batch, properties
 from cometmq.net.peer import Peer
@@ -294,6 +295,38 @@ async def test_a_fenced_broker_takes_no_sends_until_the_moment(tmp_path: Path) -
             assert head.code == code
         _, records = await client.pull()
         assert len(records) == 3
+
+
+async def test_a_fenced_broker_is_fenced_after_a_restart(tmp_path: Path) -> None:
+    key = b"startAcceptSendRequestTimeStamp"
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        assert (await client.send()).code == 0
+        await client.ask(RequestCode.UPDATE_BROKER_CONFIG, key + b"=99999999999999")
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        head = await client.send()
+        assert (head.code, "startAcceptSendRequestTimeStamp" in (head.remark or "")) == (1, True)
+        await client.ask(RequestCode.UPDATE_BROKER_CONFIG, key + b"=1")
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        assert (await client.send()).code == 0
+
+
+@pytest.mark.compiled
+async def test_sends_after_the_moment_are_taken_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, startAcceptSendRequestTimeStamp="1") as running:
+        client = await running.connect()
+        for _ in range(3):  # which create the topic and its queue
+            assert (await client.send()).code == 0
+
+        def alone(*_: object) -> None:
+            raise AssertionError("served alone")
+
+        monkeypatch.setattr(Admission, "check_load", alone)
+        assert (await client.send()).code == 0
 
 
 async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ class SendHandler:
         from there on that must be served one by one.
         """
         store, config, appender = self._store, self._config, self._appender
-        host = peer.host_bytes
+        host, begin_ms = peer.host_bytes, config.start_accept_send_request_time_stamp
         if (
             store.state.refusal is not None
             or peer.congested
@@ -289,7 +289,7 @@ class SendHandler:
             or self._hooks_added
             or len(host) != 8
             or len(store.store_host) != 8
-            or config.start_accept_send_request_time_stamp
+            or (begin_ms and self._clock.wall_ms() < begin_ms)
             or (appender.waiting_sends and not self._has_room(peer))
             or peer.memory.budget.is_exhausted
         ):
