@@ -82,6 +82,12 @@ class Command:
     does: str = ""
     old: tuple[str, ...] = ()
     hidden: bool = False
+    noun: str = ""
+
+    @property
+    def name(self) -> str:
+        """The noun and the words, as JSON names the command."""
+        return f"{self.noun} {self.words}".strip()
 
     @property
     def summary(self) -> str:
@@ -194,11 +200,6 @@ class Command:
                 out.add(row)
         return 0
 
-    @property
-    def name(self) -> str:
-        """Words of the command with its noun, as JSON names it; set by the noun."""
-        return getattr(self.function, "__command__", self.words)
-
 
 @dataclass(slots=True)
 class Noun:
@@ -219,10 +220,8 @@ class Noun:
         """Return a decorator that adds a function as the command ``words``."""
 
         def add(function: F) -> F:
-            full = f"{self.name} {words}".strip()
-            function.__command__ = full  # type: ignore[attr-defined]
             shown = tuple(f"cometmq {example}" for example in examples)
-            self.commands[words] = Command(words, function, shown, does, old, hidden)
+            self.commands[words] = Command(words, function, shown, does, old, hidden, self.name)
             return function
 
         return add

@@ -19,6 +19,7 @@ from cometmq.cli.contexts import Connection
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin
+    from cometmq.admin.deadletters import DeadLetters
     from cometmq.admin.groups import Groups
     from cometmq.admin.messages import Messages
     from cometmq.admin.servers import Servers
@@ -76,6 +77,13 @@ class Connected:
         from cometmq.admin.messages import Messages
 
         return Messages(self.admin)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Operations on dead letters."""
+        from cometmq.admin.deadletters import DeadLetters
+
+        return DeadLetters(self.admin)
 
     @property
     def servers(self) -> Servers:

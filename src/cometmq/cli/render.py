@@ -153,7 +153,8 @@ def _show_people(result: Result[Any], *, does: str, one: bool, wide: bool) -> No
         print_one(result.shown, wide=wide)
     elif does:
         for item in result.items:
-            print(f"{does} {line_of(item)}")
+            refused = "not " if getattr(item, "problem", None) else ""
+            print(f"{refused}{does} {line_of(item)}")
     elif one:
         for item in result.items:
             print_one(item, wide=wide)
@@ -255,7 +256,7 @@ def escaped(text: str) -> str:
 
 
 def line_of(value: Any) -> str:
-    """Return a row as ``key=value`` words; values with blanks are quoted."""
+    """Return a row as ``key=value`` words, without unknown values; values with blanks are quoted."""
     if isinstance(value, Mapping):
         pairs = dict(value)
     else:
@@ -268,6 +269,8 @@ def line_of(value: Any) -> str:
         pairs = {name: getattr(value, name) for name in names}
     words = []
     for name, each in pairs.items():
+        if each is None:
+            continue
         text = cell(each)
         quoted = (
             text

@@ -1,4 +1,4 @@
-"""``cometmq broker``, ``namesrv`` and ``cluster``: running servers, their state and settings."""
+"""``cometmq broker``: running brokers, their state, settings and roles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from cometmq.cli.command import Noun
+from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, nearest
 from cometmq.cli.render import Address, Result
@@ -15,10 +15,10 @@ from cometmq.core.errors import CometError
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker
     from cometmq.admin.failover import PromotionOutcome, Told
+    from cometmq.admin.servers import Applied
     from cometmq.protocol.bodies import Finding
 
 broker = Noun("broker", "Running brokers: their state, settings and roles.")
-namesrv = Noun("namesrv", "Running name servers: their state and settings.")
 
 BrokerName = Annotated[
     str, Argument("BROKER", "Name of the broker, or HOST:PORT of one of its processes.")
@@ -168,9 +168,10 @@ async def config_get(
 ) -> list[KeyValue]:
     """Show settings of the processes of a broker."""
     rows = []
-    for address in await addresses_of(cluster, name):
-        found = await cluster.admin.broker_config(address)
-        rows += selected(found, keys, Address.parse(address))
+    for each in await cluster.servers.broker_settings(name):
+        if each.error is not None:
+            raise each.error
+        rows += selected(each.values, keys, Address.parse(each.address))
     return rows
 
 
@@ -188,21 +189,114 @@ def selected(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedRow:
+    """What one server made of a change; ``problem`` is null if it made it."""
+
+    server: str
+    address: Address | None
+    problem: str | None
+
+
+def applied(outcomes: list[Applied]) -> Result[AppliedRow]:
+    """Return the outcome of a change on several servers; the command fails if one of them did."""
+    rows = [
+        AppliedRow(
+            each.server, Address.parse(each.address), str(each.error) if each.error else None
+        )
+        for each in outcomes
+    ]
+    failed = [f"{row.address} ({row.problem})" for row in rows if row.problem]
+    return Result(rows, problem=f"not changed everywhere: {', '.join(failed)}" if failed else "")
+
+
 @broker.command("config set", "broker config set broker-a fileReservedTime=48", does="updated")
 async def config_set(
     cluster: Connected,
     name: BrokerName,
     pairs: Annotated[list[str], Argument("KEY=VALUE", "Settings to change.")],
-) -> list[KeyValue]:
+) -> Result[AppliedRow]:
     """Change settings of the running processes of a broker; they keep them after restarts."""
     from cometmq.cli.configuration import parse_settings
 
-    values = parse_settings(pairs)
+    return applied(await cluster.servers.update_brokers(parse_settings(pairs), name))
+
+
+BrokerOption = Annotated[str, Option("--broker", help="Only this broker, by name or HOST:PORT.")]
+
+
+@broker.command("clean", "broker clean --broker broker-a --yes", does="cleaned")
+async def clean(
+    cluster: Connected,
+    broker_name: BrokerOption = "",
+    cluster_name: ClusterName = "",
+    log: Annotated[bool, Option(help="Delete expired files of the log too.")] = False,
+    yes: Yes = False,
+) -> Result[AppliedRow]:
+    """Delete files of consume queues whose messages are gone, and expired files of the log."""
+    what = "expired queue and log files" if log else "expired queue files"
+    confirm(f"Delete {what} of {broker_name or cluster_name or 'all brokers'}?", yes)
+    outcomes = await cluster.servers.delete_expired_queues(broker_name, cluster_name)
+    if log:
+        outcomes += await cluster.servers.delete_expired_log(broker_name, cluster_name)
+    return applied(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumptionRow:
+    """Progress of one group in one topic on a broker."""
+
+    group: str
+    topic: str
+    queues: int
+    lag: int
+    consumed_per_s: float
+
+
+@broker.command("consumption", "broker consumption broker-a")
+async def consumption(
+    cluster: Connected,
+    name: BrokerName,
+    ordered: Annotated[bool, Option(help="Only topics that are marked as ordered.")] = False,
+) -> list[ConsumptionRow]:
+    """Show the progress of every group on a broker."""
+    from cometmq.client.routes import by_queue
+
     rows = []
-    for address in await addresses_of(cluster, name):
-        await cluster.admin.update_broker_config(address, values)
-        rows += [KeyValue(Address.parse(address), key, value) for key, value in values.items()]
+    for each in await cluster.servers.consumption(name, ordered=ordered):
+        offsets = by_queue(each.stats.offset_table)
+        for topic in sorted({queue.topic for queue in offsets}):
+            found = [at for queue, at in offsets.items() if queue.topic == topic]
+            lag = sum(max(0, at.broker_offset - at.consumer_offset) for at in found)
+            rows.append(ConsumptionRow(each.group, topic, len(found), lag, each.stats.consume_tps))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """One connected producer."""
+
+    group: str
+    client_id: str
+    address: Address | None
+    language: str
+    version: str
+
+
+@broker.command("producers", "broker producers", "broker producers --broker broker-a")
+async def producers(cluster: Connected, broker_name: BrokerOption = "") -> list[ProducerRow]:
+    """List the connected producers by group."""
+    from cometmq.protocol.codes import version_name
+
+    found = await cluster.groups.all_producers(broker_name)
+    return [
+        ProducerRow(
+            group, each.client_id, Address.parse(each.remote_ip), each.language,
+            version_name(each.version),
+        )
+        for group, infos in found.items()
+        for each in infos
+    ]  # fmt: skip
 
 
 @broker.command("promote", "broker promote 10.0.0.2:10911 --check", "broker promote 10.0.0.2:10911")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import ConsumerConnections
 
+offset = Noun("offset", "Committed offsets of consumer groups.")
 group = Noun("group", "Consumer groups: their lag, members, offsets and settings.")
 
 #: Groups that every broker has (upstream: SubscriptionGroupManager.java).
@@ -135,6 +136,18 @@ class HeldRow:
     locked: bool
     pulled_at: datetime | None
     consumed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """Committed offset of a group in one queue (null: none), and the ends of the queue."""
+
+    topic: str
+    broker: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    committed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,3 +472,44 @@ async def _settings(cluster: Connected, name: str) -> list[GroupSettings]:
         )
         for broker, each in sorted(found.items())
     ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- offsets
+
+
+@offset.command("show", "offset show billing orders")
+async def show_offsets(cluster: Connected, name: Name, topic: OfTopic) -> list[OffsetRow]:
+    """Show the committed offset of a group in each queue of a topic, and the ends of the queue."""
+    await cluster.admin.require_group(name)
+    found = await cluster.admin.group_offsets(name, topic)
+    puller = cluster.admin.puller
+    return [
+        OffsetRow(
+            queue.topic, queue.broker_name, queue.queue_id, await puller.min_offset(queue),
+            await puller.max_offset(queue), committed,
+        )
+        for queue, committed in found.items()
+    ]  # fmt: skip
+
+
+@offset.command("set", "offset set billing orders --queue 3 --to 1700 --dry-run", does="set")
+async def set_offset(
+    cluster: Connected,
+    name: Name,
+    topic: OfTopic,
+    to: Annotated[int, Option(min=0, metavar="OFFSET", help="The next message to consume.")],
+    queue: Annotated[list[int] | None, Option(min=0, help="Only this queue.")] = None,
+    broker: Annotated[str, Option(help="Only the queues of this broker.")] = "",
+    dry_run: DryRun = False,
+) -> Result[ResetRow]:
+    """Set the committed offset of a group, in queues of a topic; its consumers must be stopped."""
+    from cometmq.admin.messages import at_offset
+
+    plan = await cluster.groups.plan_reset(
+        name, topic, at_offset(to), queues=queue or (), broker=broker
+    )
+    return await _carried_out(cluster, plan, dry_run, "set")
+
+
+offset.command("reset", "offset reset billing orders --to first --dry-run", does="reset")(reset)
+offset.command("clone", "offset clone billing billing-2 orders --dry-run", does="cloned")(clone)

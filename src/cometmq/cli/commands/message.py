@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from cometmq.cli.command import Exit, Noun
 from cometmq.cli.connect import Connected
-from cometmq.cli.parser import Argument, Option, moment_of
+from cometmq.cli.parser import Argument, Option, moment_of, position_of
 from cometmq.cli.render import Address, body_text, cell, time_text, when
 from cometmq.core.errors import CometError, RouteNotFound, SettingsError
 
 if TYPE_CHECKING:
+    from cometmq.admin.messages import Selection
     from cometmq.client.consumer.pushconsumer import Subscription
     from cometmq.client.sendrequests import SendResult
     from cometmq.message.model import Message, StoredMessage
 
-message = Noun("message", "Messages: send, consume, find.")
+message = Noun("message", "Messages: send, consume, find, browse and tail.")
 
 BATCH_LINES = 256
 
@@ -282,25 +283,112 @@ class Idle:
         await self._subscription.close()
 
 
+Where = Annotated[str, Option("--broker", help="Only queues of this broker.")]
+Queues = Annotated[list[int] | None, Option("--queue", min=0, help="Only this queue.")]
+Tags = Annotated[str, Option(help="Tags, such as 'insert || update'.")]
+Sql = Annotated[str, Option(metavar="EXPRESSION", help="SQL92 filter on properties.")]
+Grep = Annotated[str, Option(metavar="TEXT", help="Only messages whose body contains this text.")]
+_POSITION = "first, last, an offset, a time, or @-1h."
+
+
+def _selection(broker: str, queues: list[int] | None, filter: str, sql: str) -> Selection:
+    from cometmq.admin.messages import Selection
+
+    return Selection(broker, frozenset(queues or ()), sql or filter, bool(sql))
+
+
+async def browse(
+    cluster: Connected,
+    topic: Topic,
+    start: Annotated[str, Option("--from", metavar="POSITION", help=_POSITION)] = "first",
+    end: Annotated[
+        str, Option("--to", metavar="POSITION", help=f"End before: {_POSITION}")
+    ] = "last",
+    count: Annotated[
+        int, Option("--count", "-c", min=0, help="Stop after this number; 0: all.")
+    ] = 0,
+    broker: Where = "",
+    queue: Queues = None,
+    filter: Tags = "*",
+    sql: Sql = "",
+    grep: Grep = "",
+    form: Form = "",
+) -> AsyncIterator[MessageRow]:
+    """Print stored messages between two positions, in the order of their times; join no group."""
+    check_format(form)
+    now_ms = cluster.session.clock.wall_ms()
+    begin = position_of(start, now_ms, offsets=True)
+    until = position_of(end, now_ms, offsets=True)
+    selection = _selection(broker, queue, filter, sql)
+    found = cluster.messages.browse(topic, begin, until, selection)
+    async for row in _printed(found, count, grep, form):
+        yield row
+
+
+async def tail(
+    cluster: Connected,
+    topic: Topic,
+    start: Annotated[str, Option("--from", metavar="POSITION", help=_POSITION)] = "last",
+    count: Annotated[
+        int, Option("--count", "-c", min=0, help="Stop after this number; 0: never.")
+    ] = 0,
+    broker: Where = "",
+    queue: Queues = None,
+    filter: Tags = "*",
+    sql: Sql = "",
+    grep: Grep = "",
+    form: Form = "",
+) -> AsyncIterator[MessageRow]:
+    """Print messages as they arrive, until interrupted; join no group."""
+    check_format(form)
+    begin = position_of(start, cluster.session.clock.wall_ms(), offsets=True)
+    found = cluster.messages.tail(topic, begin, _selection(broker, queue, filter, sql))
+    async for row in _printed(found, count, grep, form):
+        yield row
+
+
+async def _printed(
+    found: AsyncIterator[StoredMessage], count: int, grep: str, form: str
+) -> AsyncIterator[MessageRow]:
+    """Yield the rows of messages that contain a text, or print them in the form of --format."""
+    wanted, taken = grep.encode(), 0
+    async for each in found:
+        if wanted not in each.body:
+            continue
+        row = message_row(each)
+        if not printed(form, row):
+            yield row
+        taken += 1
+        if taken == count:
+            return
+
+
 async def show(
     cluster: Connected,
     topic: Topic,
     id: Annotated[
-        str, Argument("ID", "Message id (unique key) or offset id; without it name --key.")
+        str, Argument("ID", "Message id (unique key) or offset id; or use an option.")
     ] = "",
     key: Annotated[str, Option("--key", "-k", help="Messages with this key.")] = "",
-    limit: Annotated[int, Option(min=1, help="Largest number of messages.")] = 64,
+    queue: Annotated[int | None, Option(min=0, help="Queue, with --offset.")] = None,
+    offset: Annotated[int | None, Option(min=0, help="Offset in the queue.")] = None,
+    broker: Annotated[str, Option(help="Broker of the queue, if several have it.")] = "",
+    limit: Annotated[int, Option(min=1, help="Largest number of messages with a key.")] = 64,
     since: Annotated[str, Option(metavar="TIME", help="Stored at or after this time.")] = "",
     until: Annotated[str, Option(metavar="TIME", help="Stored before this time.")] = "",
 ) -> list[MessageRow]:
-    """Show messages by id or by key, with all their properties."""
-    if bool(id) == bool(key):
-        raise SettingsError("show", "give an id, or --key")
+    """Show messages by id, by key, or by place, with all their properties."""
+    by_place = queue is not None and offset is not None
+    if sum((bool(id), bool(key), by_place)) != 1:
+        raise SettingsError("show", "give an id, or --key, or --queue and --offset")
     if id:
-        found = await cluster.admin.message_by_id(id, topic)
-        if found is None:
-            raise CometError(f"topic {topic!r} has no message {id!r}, or it is deleted already")
-        return [message_row(found)]
+        return [message_row(await cluster.messages.by_id(id, topic))]
+    if queue is not None and offset is not None:
+        queues = await cluster.messages.queues(topic, _selection(broker, [queue], "*", ""))
+        if len(queues) > 1:
+            names = ", ".join(each.broker_name for each in queues)
+            raise SettingsError("--broker", f"queue {queue} is on {names}: name one")
+        return [message_row(await cluster.messages.by_place(queues[0], offset))]
     now_ms = cluster.session.clock.wall_ms()
     begin_ms = moment_of(since, now_ms) if since else 0
     end_ms = moment_of(until, now_ms) if until else 2**63 - 1
@@ -312,12 +400,79 @@ async def show(
     return [message_row(each) for each in rows]
 
 
+@message.command(
+    "copy", "message copy orders 7F0000010000ABCD0000000000001234 --to orders-again", does="sent"
+)
+async def copy(
+    cluster: Connected,
+    topic: Topic,
+    id: Annotated[str, Argument("ID", "Message id or offset id.")],
+    to: Annotated[
+        str, Option(metavar="TOPIC", help="Topic of the copy, by default the same.")
+    ] = "",
+) -> SentRow:
+    """Send a copy of a stored message, with its body, tag, keys and properties."""
+    found = await cluster.messages.by_id(id, topic)
+    made = await cluster.messages.copy(found, to)
+    return SentRow(
+        made.message_id, made.status.name, made.queue.broker_name, made.queue.queue_id,
+        made.queue_offset,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRow:
+    """What a consumer did with a message that it was given directly."""
+
+    id: str
+    group: str
+    result: str | None
+    duration_ms: int
+    remark: str | None
+
+
+@message.command(
+    "deliver",
+    "message deliver orders 7F0000010000ABCD0000000000001234 --group billing",
+    does="delivered",
+)
+async def deliver(
+    cluster: Connected,
+    topic: Topic,
+    id: Annotated[str, Argument("ID", "Message id or offset id.")],
+    group: Annotated[str, Option("--group", "-g", help="The consumer group.")],
+    client_id: Annotated[str, Option(help="One of its consumers, by default the first.")] = "",
+) -> DirectRow:
+    """Have a consumer process a stored message now; offsets stay as they are."""
+    found = await cluster.messages.by_id(id, topic)
+    result = await cluster.messages.consume(found, group, client_id)
+    outcome = result.consume_result
+    return DirectRow(
+        id, group, str(outcome) if outcome else None, result.spent_time_mills, result.remark or None
+    )
+
+
 _SEND = ('send regions "Canillo" --tag update --key AD-02', "send regions --lines < changes.txt")
 _CONSUME = ("consume regions -g readers --count 10 --timeout 5",)
 
 message.command("send", *(f"message {each}" for each in _SEND), does="sent")(send)
 message.command("consume", *(f"message {each}" for each in _CONSUME))(consume)
-message.command("show", "message show orders 7F00000100002A9F0000000000001234")(show)
+message.command(
+    "browse",
+    "message browse orders --from @-1h --count 20",
+    "message browse orders -f '%k %v\\n'",
+    "message browse orders --from 2026-01-31T08:00 --to 2026-01-31T09:00 -o ndjson > orders.ndjson",
+    old=("export",),
+)(browse)
+message.command("tail", "message tail orders", "message tail orders --from @-10m --grep refused")(
+    tail
+)
+message.command(
+    "show",
+    "message show orders 7F0000010000ABCD0000000000001234",
+    "message show orders --key A-17",
+    "message show orders --queue 3 --offset 1700",
+)(show)
 
 send_noun = Noun("send", "Send messages.")
 send_noun.command("", *_SEND, does="sent")(send)

@@ -323,8 +323,7 @@ def of_job(job: Job) -> Command:
 
     function = command(job.load().options, extra)
     function.__doc__ = job.summary
-    function.__dict__["__command__"] = f"spark {job.name}"
-    return Command(job.name, function)
+    return Command(job.name, function, noun="spark")
 
 
 def _stub(summary: str) -> Callable[[], None]:
@@ -337,4 +336,4 @@ def _stub(summary: str) -> Callable[[], None]:
 
 
 for _job in JOBS:
-    app.commands[_job.name] = JobCommand(_job.name, _stub(_job.summary))
+    app.commands[_job.name] = JobCommand(_job.name, _stub(_job.summary), noun="spark")
