@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter as Signed
-from inspect import isasyncgenfunction, iscoroutinefunction, signature
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from cometmq.cli import connect, parser, render
@@ -159,7 +159,7 @@ class Command:
         given = parser.values(options, self.parameters())
         if self.connects:
             return connect.run(self._connected(options, given))
-        if iscoroutinefunction(self.function) or self.streams:
+        if iscoroutinefunction(self.function) or self.streams or getattr(options, "watch", None):
             return connect.run(self._call(options, lambda: self.function(**given)))
         return self._print(options, self.function(**given))
 
@@ -175,8 +175,8 @@ class Command:
         seconds = getattr(options, "watch", None)
         clock = SystemClock()
         while True:
-            made: Awaitable[Any] = call()
-            found = await made
+            made = call()
+            found = await made if isawaitable(made) else made
             if seconds is None:
                 return self._print(options, found)
             render.begin_watch(seconds, clock.wall_ms(), _format(options))

@@ -36,12 +36,15 @@ VARIABLES: Final[Mapping[str, str]] = {
     "namesrv": "NAMESRV_ADDR",
     "access_key": "COMETMQ_ACCESS_KEY",
     "secret_key": "COMETMQ_SECRET_KEY",
+    "security_token": "COMETMQ_SECURITY_TOKEN",
     "credentials": "COMETMQ_CREDENTIALS",
     "tls": "COMETMQ_TLS",
     "tls_ca": "COMETMQ_TLS_CA",
     "tls_cert": "COMETMQ_TLS_CERT",
     "tls_key": "COMETMQ_TLS_KEY",
+    "tls_key_password": "COMETMQ_TLS_KEY_PASSWORD",
     "tls_verify": "COMETMQ_TLS_VERIFY",
+    "tls_check_host": "COMETMQ_TLS_CHECK_HOST",
 }
 #: Options that name a file, by field.
 FILES: Final[Mapping[str, str]] = {
@@ -53,6 +56,7 @@ FILES: Final[Mapping[str, str]] = {
 SWITCHES: Final[Mapping[str, str]] = {
     "tls": "Connect with TLS, or without.",
     "tls_verify": "Check certificates of servers, or accept all.",
+    "tls_check_host": "Check that certificates name the host, or not.",
 }
 
 
@@ -165,7 +169,9 @@ def client(connection: Connection) -> Client:
         connection.tls_ca,
         connection.tls_cert,
         connection.tls_key,
+        connection.tls_key_password,
         verify=connection.tls_verify != "false",
+        check_host_name=connection.tls_check_host != "false",
     )
     # Naming a certificate asks for TLS, unless something says otherwise.
     wanted = connection.tls == "true" or (not connection.tls and tls != TlsOptions())

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from cometmq.core.errors import SettingsError
 
-SECRETS: Final = ("secret_key", "security_token")
+SECRETS: Final = ("secret_key", "security_token", "tls_key_password")
+CREDENTIALS: Final = ("access_key", "secret_key", "security_token", "credentials")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -26,8 +27,8 @@ class Connection:
     """Where a cluster is, and how to connect to it. Empty fields are not set.
 
     ``credentials`` is a file with the form of RocketMQ's ``conf/tools.yml``; it takes the place of
-    the keys. ``tls`` and ``tls_verify`` are "true", "false" or empty; the other TLS fields are
-    paths of PEM files.
+    the keys. ``tls``, ``tls_verify`` and ``tls_check_host`` are "true", "false" or empty;
+    ``tls_ca``, ``tls_cert`` and ``tls_key`` are paths of PEM files.
     """
 
     namesrv: str = ""
@@ -39,11 +40,19 @@ class Connection:
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    tls_key_password: str = field(default="", repr=False)
     tls_verify: str = ""
+    tls_check_host: str = ""
 
     def over(self, lower: Connection) -> Connection:
-        """Return this connection, with the fields that it does not set taken from ``lower``."""
-        return replace(lower, **{key: value for key, value in asdict(self).items() if value})
+        """Return this connection, with the fields that it does not set taken from ``lower``.
+
+        Credentials are one unit: keys of two levels are never joined.
+        """
+        own = {key: value for key, value in asdict(self).items() if value}
+        if any(key in own for key in CREDENTIALS):
+            own = dict.fromkeys(CREDENTIALS, "") | own
+        return replace(lower, **own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,7 @@ def escaped(text: str) -> str:
 
 
 def line_of(value: Any) -> str:
-    """Return a row as ``key=value`` words, without unknown values; values with blanks are quoted."""
+    """Return a row as ``key=value`` words, without unknown values; texts with blanks are quoted."""
     if isinstance(value, Mapping):
         pairs = dict(value)
     else:
@@ -440,6 +440,10 @@ def schema(item_types: Mapping[str, Any]) -> dict[str, Any]:
     ids: Final = "#/$defs/{name}"
     types = list(item_types.values())
     items, defs = msgspec.json.schema_components(types, ref_template=ids)
+    for each in defs.values():
+        for name, field in each.get("properties", {}).items():
+            if name == "at" or name.endswith("_at"):
+                _mark_time(field)
     documents = [
         {
             "properties": {
@@ -462,3 +466,10 @@ def schema(item_types: Mapping[str, Any]) -> dict[str, Any]:
         "oneOf": documents,
         "$defs": {name: defs[name] for name in sorted(defs)},
     }
+
+
+def _mark_time(field: dict[str, Any]) -> None:
+    """Say that a text is a time; msgspec says so only of times whose type has a zone."""
+    for kind in field.get("anyOf", [field]):
+        if kind.get("type") == "string":
+            kind["format"] = "date-time"

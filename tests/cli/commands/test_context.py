@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.cli import connect, contexts
 from cometmq.cli.main import main
+from cometmq.core.clock import SystemClock
 
 CREATE = ["context", "create"]
 
@@ -103,3 +104,25 @@ def test_unknown_fields_of_a_newer_version_are_ignored(capsys: pytest.CaptureFix
     contexts.path().write_text('{"contexts": {"a": {"namesrv": "a:1", "color": "red"}}}')
     assert main(["context", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["namesrv"] == "a:1"
+
+
+def test_what_is_watched_is_printed_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep_ms(_: object, duration_ms: float) -> None:
+        slept.append(duration_ms)
+        if len(slept) % 2 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep_ms", sleep_ms)
+    assert main([*CREATE, "one", "-n", "one:1"]) == 0
+    capsys.readouterr()
+    assert main(["context", "list", "--watch", "7"]) == 130
+    shown = capsys.readouterr().out
+    assert shown.count("every 7 s  20") == shown.count("\nNAME ") == 2
+    assert main(["context", "list", "--watch", "-o", "ndjson"]) == 130
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["one", "one"]
+    assert slept == [7_000, 7_000, 2_000, 2_000]

@@ -53,6 +53,7 @@ class ContextRow:
     tls_cert: str | None
     tls_key: str | None
     tls_verify: bool
+    tls_check_host: bool
     credentials: str | None
 
     WIDE: ClassVar[tuple[str, ...]] = (
@@ -70,7 +71,7 @@ def _row(name: str, found: Connection, current: str) -> ContextRow:
         name, name == current, found.namesrv or None, found.access_key or None,
         HIDDEN if found.secret_key else None, found.tls == "true" if found.tls else None,
         found.tls_ca or None, found.tls_cert or None, found.tls_key or None,
-        found.tls_verify != "false", found.credentials or None,
+        found.tls_verify != "false", found.tls_check_host != "false", found.credentials or None,
     )  # fmt: skip
 
 
@@ -109,6 +110,10 @@ def create(
         Literal["true", "false", ""],
         Option("--tls-verify", metavar="true|false", help="Check certificates of servers."),
     ] = "",
+    tls_check_host: Annotated[
+        Literal["true", "false", ""],
+        Option("--tls-check-host", metavar="true|false", help="Check that they name the host."),
+    ] = "",
     tls_ca: TlsCa = "",
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
@@ -122,7 +127,7 @@ def create(
         raise SettingsError("context", f"{name!r}: {hint}")
     made = Connection(
         namesrv, access_key, _read_secret(secret_file), "", _absolute(credentials), tls,
-        _absolute(tls_ca), _absolute(tls_cert), _absolute(tls_key), tls_verify,
+        _absolute(tls_ca), _absolute(tls_cert), _absolute(tls_key), "", tls_verify, tls_check_host,
     ).over(known.named.get(name, Connection()))  # fmt: skip
     if not made.namesrv:
         raise SettingsError("--namesrv", "name at least one name server")

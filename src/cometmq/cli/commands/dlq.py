@@ -16,6 +16,7 @@ from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
     from cometmq.admin.deadletters import DeadLetter
+    from cometmq.admin.messages import HalfMessage
     from cometmq.admin.traces import MessageLife
 
 dlq = Noun("dlq", "Dead letters: messages that a consumer group gave up.")
@@ -136,7 +137,7 @@ async def resend(
     A letter that was sent again before is left out, so a command that was interrupted can be
     repeated. The letters stay in the dead-letter queue.
     """
-    from cometmq.admin.deadletters import Destination, Outcome
+    from cometmq.admin.deadletters import Destination
 
     destination = Destination.RETRY if to_retry else Destination.ORIGIN
     if not dry_run:
@@ -150,7 +151,7 @@ async def resend(
             continue
         missing -= ids
         found = await cluster.dead_letters.resend(letter, destination, dry_run=dry_run, again=again)
-        failed += found.outcome in (Outcome.FAILED, Outcome.NO_ORIGIN)
+        failed += found.outcome.value in ("failed", "no-origin")
         message = letter.message
         yield ResentRow(
             found.outcome.value, group, message.broker_name, message.queue_id,
@@ -182,26 +183,37 @@ class HalfRow:
     WIDE: ClassVar[tuple[str, ...]] = ("queue", "size_bytes")
 
 
-@transaction.command("list", "transaction list", "transaction list --from @-1h -o json")
+@transaction.command("list", "transaction list", "transaction list --given-up -o json")
 async def half_messages(
-    cluster: Connected, start: Start = "first", count: Count = 0
+    cluster: Connected,
+    everything: Annotated[
+        bool, Option("--all", "-a", help="All stored half messages, ended ones included.")
+    ] = False,
+    given_up: Annotated[
+        bool, Option(help="Those that were given up, because no producer answered the checks.")
+    ] = False,
+    start: Start = "first",
+    count: Count = 0,
 ) -> list[HalfRow]:
-    """List the half messages that brokers hold; whether each has ended, only its broker knows."""
-    now_ms = cluster.session.clock.wall_ms()
+    """List the half messages of transactions that have not ended."""
+    begin = position_of(start, cluster.session.clock.wall_ms(), offsets=True)
     rows: list[HalfRow] = []
-    begin = position_of(start, now_ms, offsets=True)
-    async for each in cluster.messages.half_messages(start=begin):
-        message = each.message
-        rows.append(
-            HalfRow(
-                each.topic, each.queue_id, each.producer_group, each.transaction_id, each.checks,
-                when(message.store_ms), message.message_id, list(message.keys),
-                message.size_bytes,
-            )
-        )  # fmt: skip
+    if not (everything or given_up):
+        found = await cluster.messages.open_transactions()
+        return [_half_row(each) for each in (found[:count] if count else found)]
+    async for each in cluster.messages.half_messages(start=begin, given_up=given_up):
+        rows.append(_half_row(each))
         if len(rows) == count:
             break
     return rows
+
+
+def _half_row(each: HalfMessage) -> HalfRow:
+    message = each.message
+    return HalfRow(
+        each.topic, each.queue_id, each.producer_group, each.transaction_id, each.checks,
+        when(message.store_ms), message.message_id, list(message.keys), message.size_bytes,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- traces

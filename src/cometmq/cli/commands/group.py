@@ -301,6 +301,43 @@ async def status(
     return Result(rows, notes=(info.jstack,) if info.jstack else ())
 
 
+@dataclass(frozen=True, slots=True)
+class MemberProblem:
+    """What is wrong with a member of a group."""
+
+    client_id: str
+    topic: str | None
+    problem: str
+
+
+@group.command("check", "group check billing")
+async def check(cluster: Connected, name: Name) -> Result[MemberProblem]:
+    """Look for what is wrong with the members of a group; the exit code is 1 if something is.
+
+    Members that subscribe differently lose messages; a member that consumed none for a minute while
+    it holds some is blocked.
+    """
+    from cometmq.admin.groups import blocked_queues, differing_subscriptions
+
+    states = await cluster.groups.status(name)
+    rows = [
+        MemberProblem(client, topic, f"subscribes {filter or 'not at all'}, unlike other members")
+        for topic, filters in differing_subscriptions(states).items()
+        for client, filter in filters.items()
+    ]
+    for state in states:
+        client = state.connection.client_id
+        if state.info is None:
+            rows.append(MemberProblem(client, None, f"does not report its state: {state.problem}"))
+            continue
+        rows += [
+            MemberProblem(client, queue.topic, f"blocked at {queue.broker_name}/{queue.queue_id}")
+            for queue in blocked_queues(state.info)
+        ]
+    problem = f"group {name!r} has {len(rows)} problems" if rows else ""
+    return Result(rows, notes=(f"members={len(states)}",), problem=problem)
+
+
 @group.command(
     "reset",
     "group reset billing orders --to 2026-01-31T08:00 --dry-run",

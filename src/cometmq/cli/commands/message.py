@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 from cometmq.cli.command import Exit, Noun
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, moment_of, position_of
-from cometmq.cli.render import Address, body_text, cell, time_text, when
+from cometmq.cli.render import Address, Result, body_text, cell, time_text, when
 from cometmq.core.errors import CometError, RouteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -450,6 +450,44 @@ async def deliver(
     return DirectRow(
         id, group, str(outcome) if outcome else None, result.spent_time_mills, result.remark or None
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PingRow:
+    """Duration of sends to one queue; ``problem`` is that of the last one that failed."""
+
+    broker: str
+    queue: int
+    sends: int
+    failed: int
+    min_ms: float | None
+    max_ms: float | None
+    problem: str | None
+
+
+@message.command("ping", "message ping orders --count 20")
+async def ping(
+    cluster: Connected,
+    topic: Topic,
+    count: Annotated[int, Option("--count", "-c", min=1, help="Number of messages.")] = 10,
+    size: Annotated[int, Option(min=1, help="Size of a body in bytes.")] = 128,
+    broker: Where = "",
+) -> Result[PingRow]:
+    """Send messages one after another to the queues of a topic, and show how long each took."""
+    trips = await cluster.messages.round_trips(topic, count=count, size_bytes=size, broker=broker)
+    rows = []
+    for queue in sorted({each.queue for each in trips}):
+        mine = [each for each in trips if each.queue == queue]
+        times = [round(each.duration_ms, 3) for each in mine if each.error is None]
+        errors = [str(each.error) for each in mine if each.error is not None]
+        rows.append(
+            PingRow(
+                queue.broker_name, queue.queue_id, len(mine), len(errors),
+                min(times, default=None), max(times, default=None), errors[-1] if errors else None,
+            )
+        )  # fmt: skip
+    failed = sum(row.failed for row in rows)
+    return Result(rows, problem=f"{failed} of {count} sends failed" if failed else "")
 
 
 _SEND = ('send regions "Canillo" --tag update --key AD-02', "send regions --lines < changes.txt")
