@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.admin.api import Admin
-from cometmq.admin.servers import Account, Applied, Servers
+from cometmq.admin.servers import Account, Applied, Rate, Servers, Traffic
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused, NotConnected, NotFound, RouteNotFound
 from cometmq.protocol.bodies import SubscriptionGroupConfig
@@ -139,6 +140,32 @@ async def test_consumption_on_a_broker(client: Client, admin: Admin, servers: Se
     found = [each for each in await servers.consumption(broker.name) if each.group == group]
     assert [len(each.stats.offset_table) for each in found] == [1]
     assert await servers.consumption(broker.name, ordered=True) == []
+
+
+async def test_traffic(client: Client, admin: Admin, servers: Servers) -> None:
+    topic, group = await fresh_topic(client, 1), fresh_name("g")
+    for _ in range(3):
+        await client.send(topic, b"12345")
+    async with client.subscribe(topic, group=group, start="first") as subscription:
+        message = await anext(subscription)
+        async with message.processing():
+            pass
+        async with asyncio.timeout(30):
+            while not (found := await servers.topic_traffic(topic)).put.minute.sum:
+                pass  # until the broker has taken a sample
+    assert found.put.minute.sum == found.put.longest_sum == 3
+    assert found.put_bytes.minute.sum > 3 * 5
+    assert found.groups[group].sent_back == Traffic()
+    (broker,) = await servers.broker_traffic()
+    assert broker.put.minute.sum >= 3
+    with pytest.raises(RouteNotFound):
+        await servers.topic_traffic(fresh_name())
+
+
+def test_the_longest_window_that_counted() -> None:
+    assert Traffic(Rate(1, 0.1), Rate(2, 0.1), Rate(3, 0.1)).longest_sum == 3
+    assert Traffic(Rate(1, 0.1), Rate(2, 0.1)).longest_sum == 2
+    assert Traffic(Rate(1, 0.1)).longest_sum == 1
 
 
 async def test_accounts(tmp_path: Path) -> None:

@@ -264,6 +264,22 @@ async def test_topics_and_clean_ups(client: Client, admin: Admin, target: Target
     assert group in {each.group for each in await servers.consumption(target.broker_name)}
 
 
+async def test_traffic(client: Client, admin: Admin, target: Target) -> None:
+    servers = Servers(admin)
+    topic = await fresh_topic(client, 1)
+    for _ in range(3):
+        await client.send(topic, b"12345")
+    async with asyncio.timeout(90):  # until the broker has taken a sample of each figure
+        while True:
+            found = await servers.topic_traffic(topic)
+            (broker,) = await servers.broker_traffic(target.broker_name)
+            if found.put.minute.sum and found.put_bytes.minute.sum and broker.put.minute.sum:
+                break
+    assert found.put.minute.sum == 3
+    assert found.put_bytes.minute.sum > 15
+    assert broker.put.minute.sum >= 3
+
+
 @pytest.fixture(params=["cometmq", "java"])
 def guarded(request: pytest.FixtureRequest, peers: SharedPeers, tmp_path: Path) -> Iterator[Target]:
     """A cluster of its own with access control, which knows this machine."""

@@ -85,7 +85,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """ResendStatus of one letter; ``topic`` and ``message_id`` are those of the copy."""
+    """Outcome of one letter; ``topic`` and ``message_id`` are those of the copy."""
 
     letter: DeadLetter
     outcome: ResendStatus

@@ -23,6 +23,7 @@ from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
     AclConfig,
     BrokerConsumeStatsRead,
+    BrokerStatsData,
     ConsumeStatsRead,
     DataVersion,
     KvTable,
@@ -36,7 +37,7 @@ from cometmq.protocol.fields import from_ext
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker
     from cometmq.admin.failover import Told
-    from cometmq.protocol.bodies import AccountEntry
+    from cometmq.protocol.bodies import AccountEntry, BrokerStatsItem
     from cometmq.protocol.frame import Response
 
 #: Namespace of the queues of ordered topics (upstream: NamesrvUtil.java).
@@ -107,6 +108,63 @@ class GroupConsumption:
 
     group: str
     stats: ConsumeStatsRead
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Sum over a window, and the average sum a second in it."""
+
+    sum: int
+    per_second: float
+
+
+_NO_RATE: Final = Rate(0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One figure of brokers together, over the last minute, hour and day.
+
+    Brokers take samples, so a window may lack the latest 10 s, 10 minutes or hour.
+    """
+
+    minute: Rate = _NO_RATE
+    hour: Rate = _NO_RATE
+    day: Rate = _NO_RATE
+
+    @property
+    def longest_sum(self) -> int:
+        """Sum of the longest window that counted something, as ``mqadmin statsAll`` shows it."""
+        return self.day.sum or self.hour.sum or self.minute.sum
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraffic:
+    """Messages and bytes that a group got from a topic, and messages that it sent back."""
+
+    got: Traffic
+    got_bytes: Traffic
+    sent_back: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTraffic:
+    """Messages and bytes that were put into a topic, and what its groups got."""
+
+    topic: str
+    put: Traffic
+    put_bytes: Traffic
+    groups: dict[str, GroupTraffic]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTraffic:
+    """Messages that were put on and got from one broker."""
+
+    server: str
+    address: str
+    put: Traffic
+    got: Traffic
 
 
 class Servers:
@@ -318,6 +376,63 @@ class Servers:
             for stats in every
         ]
 
+    # ------------------------------------------------------------------ statistics
+
+    async def topic_traffic(self, topic: str) -> TopicTraffic:
+        """Return what was put into a topic and what its groups got. Raises RouteNotFound."""
+        addresses = await self._admin.masters_of(topic)
+        groups = await self._admin.groups_of(topic)
+
+        async def of(name: str, key: str = topic) -> Traffic:
+            return await self.traffic(name, key, addresses)
+
+        return TopicTraffic(
+            topic,
+            await of("TOPIC_PUT_NUMS"),
+            await of("TOPIC_PUT_SIZE"),
+            {
+                group: GroupTraffic(
+                    await of("GROUP_GET_NUMS", f"{topic}@{group}"),
+                    await of("GROUP_GET_SIZE", f"{topic}@{group}"),
+                    await of("SNDBCK_PUT_NUMS", f"{topic}@{group}"),
+                )
+                for group in groups
+            },
+        )
+
+    async def broker_traffic(self, broker: str = "", cluster: str = "") -> list[BrokerTraffic]:
+        """Return what was put on and got from each broker, slaves included."""
+        found: list[BrokerTraffic] = []
+        for each in await self._admin.find_brokers(broker, cluster):
+            put = await self.traffic("BROKER_PUT_NUMS", each.cluster, [each.address])
+            got = await self.traffic("BROKER_GET_NUMS", each.cluster, [each.address])
+            found.append(BrokerTraffic(each.name, each.address, put, got))
+        return found
+
+    async def traffic(self, name: str, key: str, addresses: Iterable[str]) -> Traffic:
+        """Return a figure of brokers together, by RocketMQ's name and key of it.
+
+        A broker that has counted nothing under this name and key adds nothing (upstream:
+        BrokerStatsManager.java).
+        """
+        header = h.ViewBrokerStatsData(name, key)
+        total = Traffic()
+        for address in addresses:
+            code = RequestCode.VIEW_BROKER_STATS_DATA
+            try:
+                response = await self._admin.call(address, code, header)
+            except BrokerRefused as refusal:
+                if refusal.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                continue
+            found = parse_json(response.body, BrokerStatsData)
+            total = Traffic(
+                _added(total.minute, found.stats_minute),
+                _added(total.hour, found.stats_hour),
+                _added(total.day, found.stats_day),
+            )
+        return total
+
     # ------------------------------------------------------------------ access control
 
     async def accounts(self, broker: str = "", cluster: str = "") -> list[BrokerAccounts]:
@@ -411,6 +526,10 @@ class Servers:
         except ClientError as error:
             return Applied(server, address, error)
         return Applied(server, address)
+
+
+def _added(rate: Rate, item: BrokerStatsItem) -> Rate:
+    return Rate(rate.sum + item.sum, rate.per_second + item.tps)
 
 
 def _account(entry: AccountEntry) -> Account:
