@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.acl.requests import needs_admin, needs_of
 from cometmq.core.errors import AclDenied
+from cometmq.speedups import AccessCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +29,14 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 1_000
 
 
+#: Maximum number of addresses whose decisions are kept; when it is reached, they are dropped.
+_HOSTS_MAX: Final = 4_096
+#: Size of the port at the end of a peer's host.
+_PORT_BYTES: Final = 4
+
+
 class AccessControl:
-    """Hook of a router that refuses what the rules do not allow.
+    """Refuses requests that the rules do not allow.
 
     ``only_changes`` limits it to requests that change the server, for a name server. Raises
     AclDenied, which names the file, if one cannot be used.
@@ -41,6 +49,8 @@ class AccessControl:
         self._changing = asyncio.Lock()
         self._fingerprint = files.fingerprint()
         self.content: AclContent = files.read()
+        #: Decisions for clients by their address: None for one on the global white list.
+        self._caches: dict[bytes, AccessCache | None] = {}
         self._report()
 
     @property
@@ -48,9 +58,9 @@ class AccessControl:
         """Path of the file that gets new accounts."""
         return self._files.default_path
 
-    # ------------------------------------------------------------------------------- as an RpcHook
+    # -------------------------------------------------------------------------------- for a router
 
-    def before(self, peer: Peer, request: Request[Any]) -> None:
+    def check(self, peer: Peer, request: Request[Any]) -> None:
         """Raise AclDenied if the sender may not send this request."""
         code = request.code
         changes = needs_admin(code)
@@ -67,8 +77,36 @@ class AccessControl:
             log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)
             raise
 
-    def after(self, peer: Peer, request: Request[Any], code: int) -> None:
-        """Do nothing: access is decided before a request is served."""
+    def cache(self, peer: Peer) -> AccessCache | None:
+        """Return the decisions about requests of ``peer``; None if all of them are allowed.
+
+        Call it for each read: the decisions are dropped when the rules change.
+        """
+        host = peer.host_bytes[:-_PORT_BYTES]
+        try:
+            return self._caches[host]
+        except KeyError:
+            if len(self._caches) >= _HOSTS_MAX:
+                self._caches.clear()
+            cache = self._caches[host] = self._new_cache(peer.host)
+            return cache
+
+    def _new_cache(self, host: str) -> AccessCache | None:
+        rules = self.content.rules
+        if rules.is_white_listed(host):
+            return None
+
+        def allows(access_key: str, code: int, topic: str, group: str) -> bool:
+            # The codes that are decided here name topic and group in these fields.
+            fields = {"topic": topic, "b": topic, "consumerGroup": group}
+            try:
+                account = rules.account(host, access_key)
+                account.check(code, needs_of(code, fields, b""), needs_admin=needs_admin(code))
+            except AclDenied:
+                return False
+            return True
+
+        return AccessCache(partial(rules.secret_of, host), allows)
 
     # ------------------------------------------------------------------------------------- changes
 
@@ -93,6 +131,7 @@ class AccessControl:
                 return
             self._fingerprint = fingerprint
             self.content = await asyncio.to_thread(self._files.read)
+            self._caches = {}
         except (AclDenied, OSError) as error:
             log.error("acl files not in force reason=%s", error)
             return

@@ -129,20 +129,36 @@ class AclRules:
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
             raise AclDenied("No accessKey is configured")
+        account = self.account(host, access_key)
+        if self.secret_of(host, access_key) and not _is_signed(account.secret_key, fields, body):
+            raise AclDenied(f"Check signature failed for accessKey={access_key[:64]}")
+        return account
+
+    def account(self, host: str, access_key: str) -> AclAccount:
+        """Return an account with the permissions that it has for requests from ``host``.
+
+        Raises AclDenied if there is none.
+        """
         account = self.accounts.get(access_key)
         if account is None:
             raise AclDenied(f"No acl config for {access_key[:64]}")
-        if account.white_list.matches(address_parts(host)):
-            every = Permission.PUB | Permission.SUB
-            return replace(
-                account,
-                resources={},
-                default_topic_permission=every,
-                default_group_permission=every,
-            )
-        if not _is_signed(account.secret_key, fields, body):
-            raise AclDenied(f"Check signature failed for accessKey={access_key[:64]}")
-        return account
+        if not account.white_list.matches(address_parts(host)):
+            return account
+        every = Permission.PUB | Permission.SUB
+        return replace(
+            account, resources={}, default_topic_permission=every, default_group_permission=every
+        )
+
+    def secret_of(self, host: str, access_key: str) -> bytes | None:
+        """Return the secret key with which an account signs its requests from ``host``.
+
+        It is empty if the account need not sign them, and None if there is no such account.
+        """
+        account = self.accounts.get(access_key)
+        if account is None:
+            return None
+        is_trusted = account.white_list.matches(address_parts(host))
+        return b"" if is_trusted else account.secret_key.encode()
 
 
 def _is_signed(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:

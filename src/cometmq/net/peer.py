@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Reply, Request, Response
     from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import Header
+    from cometmq.speedups import AccessCache
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,21 @@ class WriteCoalescer:
             self._watchdog.turn("flush", took_ns)
 
 
+class RequestAccess(Protocol):
+    """Decides who may send what."""
+
+    def check(self, peer: Peer, request: Request[Any]) -> None:
+        """Check a request before it is served. Raises CometError if it is refused."""
+        ...
+
+    def cache(self, peer: Peer) -> AccessCache | None:
+        """Return the decisions about requests of ``peer``; None if all of them are allowed.
+
+        Call it for each read: the decisions are dropped when the rules change.
+        """
+        ...
+
+
 class RequestRouter(Protocol):
     """Serves the requests of a connection; ``Router`` in net/router.py is the one of servers."""
 
@@ -103,6 +119,11 @@ class RequestRouter(Protocol):
     @property
     def keep_fields(self) -> bool:
         """True if requests need their header fields as text, too."""
+        ...
+
+    @property
+    def access(self) -> RequestAccess | None:
+        """Access control, if requests are checked."""
         ...
 
     @property

@@ -20,7 +20,7 @@ from cometmq.protocol.frame import JSON, Reply, encode_done, encode_response
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
 if TYPE_CHECKING:
-    from cometmq.net.peer import Peer
+    from cometmq.net.peer import Peer, RequestAccess
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request
@@ -95,11 +95,12 @@ class Router:
         *,
         tasks: Tasks,
         remote_admin: bool = False,
-        access: RpcHook | None = None,
+        access: RequestAccess | None = None,
         takers: Mapping[int, TakeFrames[Peer]] | None = None,
     ) -> None:
         self.takers = {b"%d" % code: take for code, take in (takers or {}).items()}
-        self.hooks: list[RpcHook] = [] if access is None else [access]
+        self.hooks: list[RpcHook] = []
+        self.access = access
         #: Access control checks signatures, which are made of the fields as text.
         self.keep_fields = access is not None
         self._tasks = tasks
@@ -139,6 +140,8 @@ class Router:
         try:
             if event.charge is not None or (event.body and event.code in self._bodiless):
                 self._check_size(event)
+            if self.access is not None:
+                self.access.check(peer, event)
             if self.hooks or event.code in self._guarded:
                 self._admit(peer, event)
             if handler is not None:
@@ -154,6 +157,8 @@ class Router:
         error: CometError = event.error
         log.info("request rejected code=%d peer=%s reason=%s", event.code, peer.address, error)
         try:
+            if self.access is not None:
+                self.access.check(peer, event.request)
             for hook in self.hooks:
                 hook.before(peer, event.request)
         except Exception as refused:

@@ -11,6 +11,7 @@ import os
 from importlib import import_module
 from typing import Literal
 
+from cometmq.speedups.plain.access import AccessCache
 from cometmq.speedups.plain.batches import append_batch, pack_batch, place_batch
 from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash, put_keys
@@ -38,6 +39,7 @@ __all__ = [
     "NAMES",
     "WALKED_COLUMNS",
     "WHY_PLAIN",
+    "AccessCache",
     "Half",
     "KnownQueues",
     "Op",
@@ -78,6 +80,7 @@ __all__ = [
 
 #: Names that each module provides in both ``plain`` and ``compiled``, by module.
 NAMES = {
+    "access": ("AccessCache",),
     "batches": ("append_batch", "pack_batch", "place_batch"),
     "columns": ("RecordColumns",),
     "hashing": ("index_hashes", "java_hash", "put_keys"),

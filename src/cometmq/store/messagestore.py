@@ -65,7 +65,7 @@ from cometmq.store.transientpool import TransientPool
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.message.batch import SharedFields
-    from cometmq.speedups import KnownQueues, OpenTransactions
+    from cometmq.speedups import AccessCache, KnownQueues, OpenTransactions
     from cometmq.store.files import Files
     from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
@@ -363,13 +363,15 @@ class MessageStore:
         suffix: bytes,
         body_max_bytes: int,
         transactions: OpenTransactions | None = None,
+        access: AccessCache | None = None,
     ) -> tuple[SentRows, int, int, int]:
         """Append the plain sends of a connection, from ``data[at]`` on, to the buffer of the turn.
 
         With ``transactions``, half messages and ends of transactions are taken too. ``known`` has
-        the queues that may be sent to; ``suffix`` is the property added to every message. Returns
-        the appended rows, the number of sends, the position of the first frame not taken, and the
-        number of frames from there on that must be served one by one (speedups/plain/sends.py).
+        the queues that may be sent to; ``suffix`` is the property added to every message; with
+        ``access``, only sends that are certainly allowed are taken. Returns the appended rows, the
+        number of sends, the position of the first frame not taken, and the number of frames from
+        there on that must be served one by one (speedups/plain/sends.py).
         Takes nothing while the store refuses writes.
         """
         log, segments, is_new = self.log, self.uncommitted, False
@@ -382,7 +384,7 @@ class MessageStore:
             while state < 0:
                 taken, at, state, packed = batch.append_all(
                     data, at, known, born_host, suffix, body_max_bytes, log.position, log.limit,
-                    self._now_ms, sends_left, bytes_left, transactions, recent,
+                    self._now_ms, sends_left, bytes_left, transactions, recent, access,
                 )  # fmt: skip
                 if taken:
                     log.parts.append(packed)

@@ -302,7 +302,7 @@ class PullHandler:
 
     def take_pulls(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
         """Answer the plain pulls of a connection whose messages are in memory, and hold those at
-        the end of their queues.
+        the end of their queues, as far as the peer may send them.
 
         Returns the position in ``data`` of the first frame not taken, and the number of frames
         from there on that must be served one by one.
@@ -311,7 +311,8 @@ class PullHandler:
             return at, MANY
         begun_ns = self._clock.monotonic_ns()
         may_match = not self.longpoll.rests and self._config.enable_property_filter
-        frames, at, odd, waiting = self._answers.take(data, at, self._suggests(), may_match)
+        access = None if peer.router.access is None else peer.router.access.cache(peer)
+        frames, at, odd, waiting = self._answers.take(data, at, self._suggests(), may_match, access)
         if frames:
             peer.write(frames)
         for each in waiting:

@@ -275,7 +275,8 @@ class SendHandler:
         return None
 
     def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Append the plain sends, half messages and transaction ends of a connection as a batch.
+        """Append the plain sends, half messages and transaction ends of a connection as a batch, as
+        far as the peer may send them.
 
         Returns the position in ``data`` of the first frame not taken, and the number of frames
         from there on that must be served one by one.
@@ -311,6 +312,7 @@ class SendHandler:
             self._cluster_property,
             config.max_message_size,
             index,
+            None if peer.router.access is None else peer.router.access.cache(peer),
         )
         if count:
             appender.add_rows(peer, rows, count)

@@ -44,6 +44,8 @@ cdef enum:
     ODD_MAX = 32
     #: Maximum header size of plain answers and pulls, in bytes.
     SHORT_HEADER_MAX_BYTES = 1023
+    #: Maximum number of fields in a signed request.
+    ALL_FIELDS_MAX = 32
 
 # Kinds of strings: ASCII without escapes; UTF-8 without escapes; UTF-8 with escapes.
 cdef enum:
@@ -99,6 +101,47 @@ cdef struct Header:
     Span texts[FIELDS_MAX]
     int kinds[FIELDS_MAX]
     long long numbers[FIELDS_MAX]
+
+
+# All fields of a header, in the order of their names.
+cdef struct AllFields:
+    # -1 if a name is repeated, or if there are too many fields.
+    int count
+    Span names[ALL_FIELDS_MAX]
+    Span texts[ALL_FIELDS_MAX]
+    unsigned char kinds[ALL_FIELDS_MAX]
+    # Indexes of the fields, in order.
+    unsigned char order[ALL_FIELDS_MAX]
+
+
+cdef inline void note_field(AllFields *all, Span *name, Span *text, int kind) noexcept nogil:
+    cdef int at = all.count, compared
+    cdef Span *other
+    if at < 0:
+        return
+    if at == ALL_FIELDS_MAX:
+        all.count = -1
+        return
+    all.names[at] = name[0]
+    all.texts[at] = text[0]
+    all.kinds[at] = kind
+    all.count += 1
+    while at > 0:
+        other = &all.names[all.order[at - 1]]
+        if name.size and other.size and name.at[0] != other.at[0]:
+            compared = name.at[0] - other.at[0]
+        else:
+            compared = memcmp(name.at, other.at, min(name.size, other.size))
+            if not compared:
+                compared = (name.size > other.size) - (name.size < other.size)
+        if compared > 0:
+            break
+        if not compared:
+            all.count = -1
+            return
+        all.order[at] = all.order[at - 1]
+        at -= 1
+    all.order[at] = all.count - 1
 
 
 cdef inline int make_fields(Field *fields, tuple named) except -1:
@@ -217,7 +260,7 @@ cdef inline bint holds_right(int holds, Span *text, int kind, long long *number)
 
 
 cdef inline bint read_fields(
-    Bytes *cursor, Bytes end, const Form *form, Header *header
+    Bytes *cursor, Bytes end, const Form *form, Header *header, AllFields *all
 ) noexcept nogil:
     """Read the fields of a form whose opening brace is at the cursor; False if they are odd."""
     cdef Bytes p = cursor[0]
@@ -231,6 +274,8 @@ cdef inline bint read_fields(
             and read_string(&p, end, &text, &kind)
         ):
             return False
+        if all != NULL:
+            note_field(all, &name, &text, kind)
         number = field_number(form, &name)
         if number >= 0:
             if header.fields & 1 << number:
@@ -253,11 +298,12 @@ cdef inline bint read_fields(
 
 
 cdef inline bint read_header(
-    Bytes p, Bytes end, const Form *forms, int form_count, Header *header
+    Bytes p, Bytes end, const Form *forms, int form_count, Header *header, AllFields *all=NULL
 ) noexcept nogil:
     """Read a header; False unless it is plain and has one of the forms.
 
-    The code must precede the fields; the code, the fields and the opaque are required.
+    The code must precede the fields; the code, the fields and the opaque are required. With `all`,
+    the fields that the form does not have are kept, too.
     """
     cdef Span name, text
     cdef long long number
@@ -265,6 +311,8 @@ cdef inline bint read_header(
     cdef const Form *form = NULL
     header.flag = 0
     header.seen = header.fields = 0
+    if all != NULL:
+        all.count = 0
     if not read_mark(&p, end, c'{'):
         return False
     while True:
@@ -281,7 +329,7 @@ cdef inline bint read_header(
                 return False
         elif is_text(&name, b"extFields", 9):
             bit = EXT_FIELDS
-            if form == NULL or not read_fields(&p, end, form, header):
+            if form == NULL or not read_fields(&p, end, form, header, all):
                 return False
         elif is_text(&name, b"flag", 4):
             bit = FLAG

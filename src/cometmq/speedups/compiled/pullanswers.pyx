@@ -10,8 +10,9 @@ from libc.string cimport memcpy
 
 from cometmq.speedups.compiled.match import match_records
 
+from cometmq.speedups.compiled.access cimport AccessCache, Claim, write_content
 from cometmq.speedups.compiled.headers cimport (
-    LONG_NUMBER, NUMBER, ODD_MAX, SHORT_HEADER_MAX_BYTES, TEXT, Field, Form, Header, form_of,
+    LONG_NUMBER, NUMBER, ODD_MAX, SHORT_HEADER_MAX_BYTES, TEXT, AllFields, Field, Form, Header, form_of,
     make_fields, read_header,
 )
 from cometmq.speedups.compiled.octets cimport (
@@ -70,7 +71,9 @@ cdef inline object _text(Header *header, int number):
     )
 
 
-cdef int _next_pull(bytes data, Py_ssize_t at, Header *pull, Py_ssize_t *stop) except -2:
+cdef int _next_pull(
+    bytes data, Py_ssize_t at, Header *pull, Py_ssize_t *stop, AllFields *all=NULL
+) except -2:
     """Read the plain pull at a position and the end of its frame.
 
     Returns -1 if there is one, otherwise the number of consecutive odd frames.
@@ -93,7 +96,7 @@ cdef int _next_pull(bytes data, Py_ssize_t at, Header *pull, Py_ssize_t *stop) e
         if (
             header_bytes == total - 4
             and header_bytes <= SHORT_HEADER_MAX_BYTES
-            and read_header(p + 8, p + 4 + total, FORMS, 2, pull)
+            and read_header(p + 8, p + 4 + total, FORMS, 2, pull, all)
             and not pull.flag & ODD_FLAGS
         ):
             if odd:
@@ -111,6 +114,17 @@ cdef tuple _fields(Header *pull):
         _text(pull, 0), _text(pull, 1), pull.numbers[2], pull.numbers[3], pull.numbers[4],
         pull.numbers[5], pull.numbers[6], pull.numbers[7], pull.numbers[8], _text(pull, 9),
         _text(pull, 10),
+    )
+
+
+cdef int _is_permitted(
+    AccessCache access, Claim *claim, Header *pull, bytes data, Py_ssize_t stop
+) except -1:
+    access.claims.used = 0
+    write_content(access.claims, claim, NULL, <Bytes>PyBytes_AsString(data) + stop, 0)
+    access.prove(1)
+    return claim.is_right and access.is_allowed(
+        claim, pull.code, &pull.texts[1], &pull.texts[0]
     )
 
 
@@ -280,9 +294,13 @@ cdef class PullAnswers:
         self.plans.clear()
         self.epoch += 1
 
-    def take(self, bytes data not None, Py_ssize_t at, int suggests, bint may_match):
+    def take(
+        self, bytes data not None, Py_ssize_t at, int suggests, bint may_match,
+        AccessCache access=None,
+    ):
         """Answer plain pulls; see plain/pullanswers.py."""
         cdef Header pull
+        cdef Claim *claim = NULL if access is None else &access.claims.rows[0]
         cdef PullPlan plan
         cdef Py_ssize_t stop = 0
         cdef int odd = 0, n
@@ -290,10 +308,13 @@ cdef class PullAnswers:
         cdef bytes frames = None
         cdef list more = None
         for n in range(AT_ONCE):
-            odd = _next_pull(data, at, &pull, &stop)
+            odd = _next_pull(data, at, &pull, &stop, NULL if claim == NULL else &claim.fields)
             if odd >= 0:
                 break
             odd = 0
+            if claim != NULL and not _is_permitted(access, claim, &pull, data, stop):
+                odd = 1
+                break
             plan = self.plan(&pull)
             if plan is None or (plan.program is not None and not may_match):
                 odd = 1

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Declarations of the batch that takes sends, for the module that adds transactions."""
 
+from cometmq.speedups.compiled.access cimport AccessCache, Claim
 from cometmq.speedups.compiled.headers cimport Header
 from cometmq.speedups.compiled.octets cimport Bytes
 from cometmq.speedups.compiled.properties cimport Named
@@ -61,6 +62,8 @@ cdef struct Send:
 cdef struct Taking:
     # State of one call of `append`: common values and progress.
     void *known
+    # Decides about signed requests; NULL if all are allowed.
+    void *access
     Bytes born_host
     Bytes suffix
     Py_ssize_t suffix_bytes
@@ -81,8 +84,9 @@ cdef class SendBatch(WriteBatch):
     cdef _append(
         self, bytes data, Py_ssize_t at, KnownQueues known, bytes born_host, bytes suffix,
         Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
-        Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max, AccessCache access,
     )
+    cdef int _admit(self, AccessCache access, Send *sends, int count) except -1
     cdef _take_frames(
         self, bytes data, Py_ssize_t at, Taking *taking, Py_ssize_t body_max_bytes,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,

@@ -9,6 +9,7 @@ that it is passed.
 from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from cometmq.speedups.compiled.access cimport AccessCache, Claims, write_content
 from cometmq.speedups.compiled.batches cimport Batch, look_at_messages, pack_messages
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
@@ -60,7 +61,7 @@ cdef enum:
     #: Maximum size of a plain property text in a header.
     TEXT_MAX_BYTES = 65536
     KEYS_MAX = 64
-    #: Frames that are parsed before the first of them is appended.
+    #: Frames that are parsed before the first of them is appended; at most CLAIMS_MAX.
     AHEAD = 16
     SEND_V1 = 10
     SEND_V2 = 310
@@ -251,17 +252,26 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
 
 
 cdef Reading _read(
-    Bytes header, Bytes stop, Send *send, unsigned char *scratch, Py_ssize_t suffix_bytes
+    Bytes header, Bytes stop, Send *send, unsigned char *scratch, Py_ssize_t suffix_bytes,
+    Claims *claims, int row,
 ) noexcept nogil:
-    """Parse a frame without looking up its topic; `scratch` receives the properties of a send."""
+    """Parse a frame without looking up its topic; `scratch` receives the properties of a send.
+
+    With `claims`, what the frame signed is written for its row.
+    """
     cdef Py_ssize_t text_bytes = 0
     cdef long long flags
     cdef Header *said = &send.header
     cdef Span *text = &said.texts[PROPERTIES]
+    cdef Span whole
     cdef int kind
-    if not read_header(header, stop, FORMS, 4, said):
+    if not read_header(
+        header, stop, FORMS, 4, said, NULL if claims == NULL else &claims.rows[row].fields
+    ):
         return ODD
     if said.code == END_TRANSACTION:
+        if claims != NULL:
+            write_content(claims, &claims.rows[row], NULL, send.body, send.body_bytes)
         flags = said.numbers[END_KIND]
         if not said.texts[END_GROUP].size or not said.texts[END_MESSAGE_ID].size:
             return ODD
@@ -285,6 +295,10 @@ cdef Reading _read(
             memcpy(scratch, text.at, text_bytes)
     if kind != ASCII and not is_utf8(scratch, scratch + text_bytes):
         return ODD
+    if claims != NULL:
+        whole.at = scratch
+        whole.size = text_bytes
+        write_content(claims, &claims.rows[row], &whole, send.body, send.body_bytes)
     if not _scan_properties(scratch, text_bytes, send):
         return ODD
     if send.kept_bytes + suffix_bytes + (send.kept_bytes > 0) > PROPERTIES_MAX_BYTES:
@@ -347,24 +361,25 @@ cdef class SendBatch(WriteBatch):
     def append(
         self, bytes data not None, Py_ssize_t at, KnownQueues known not None, bytes born_host not None,
         bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
-        long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max, AccessCache access=None,
     ):
         """Append the plain sends in `data`, starting at `at`; see plain/sends.py."""
         return self._append(
             data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
-            rows_max, bytes_max,
+            rows_max, bytes_max, access,
         )
 
     cdef _append(
         self, bytes data, Py_ssize_t at, KnownQueues known, bytes born_host, bytes suffix,
         Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
-        Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max, AccessCache access,
     ):
         cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
         cdef Taking taking
         if PyBytes_Size(born_host) != 8 or PyBytes_Size(self.store_host) != 8:
             raise ValueError("a host that has not 8 bytes")
         taking.known = <void *>known
+        taking.access = NULL if access is None else <void *>access
         taking.born_host = <Bytes>PyBytes_AsString(born_host)
         taking.suffix = <Bytes>PyBytes_AsString(suffix)
         taking.suffix_bytes = PyBytes_Size(suffix)
@@ -410,6 +425,8 @@ cdef class SendBatch(WriteBatch):
             )
             if not count:
                 break
+            if taking.access != NULL:
+                count = self._admit(<AccessCache>taking.access, sends, count)
             for n in range(count):
                 send = &sends[n]
                 if send.stop != NULL and taking.used >= bytes_max:
@@ -435,6 +452,28 @@ cdef class SendBatch(WriteBatch):
         self.size_bytes += taking.used
         return taken, p - begin, state, packed
 
+    cdef int _admit(self, AccessCache access, Send *sends, int count) except -1:
+        """Make the first frame odd that is not certainly allowed; return the number up to it."""
+        cdef Span *topic
+        cdef Span nothing
+        cdef Header *said
+        cdef int n
+        nothing.at = <Bytes>b""
+        nothing.size = 0
+        # Only the last frame can be odd.
+        access.prove(count - (sends[count - 1].reading == ODD))
+        for n in range(count):
+            if sends[n].reading == ODD:
+                return n + 1
+            said = &sends[n].header
+            topic = &nothing if sends[n].reading == ENDING else &said.texts[TOPIC]
+            if not access.claims.rows[n].is_right or not access.is_allowed(
+                &access.claims.rows[n], said.code, topic, &nothing
+            ):
+                sends[n].reading = ODD
+                return n + 1
+        return count
+
     cdef int _read_ahead(
         self, Bytes p, Bytes end, Send *sends, Taking *taking, Py_ssize_t body_max_bytes,
         Py_ssize_t rows_left, Py_ssize_t bytes_max,
@@ -445,11 +484,15 @@ cdef class SendBatch(WriteBatch):
         all of them, in three steps: slots, queues, topics.
         """
         cdef KnownQueues known = <KnownQueues>taking.known
+        cdef Claims *claims = NULL
         cdef unsigned long long total, header_bytes
         cdef Py_ssize_t used = 0
         cdef Send *send
         cdef void *queues[AHEAD]
         cdef int n, count = 0
+        if taking.access != NULL:
+            claims = (<AccessCache>taking.access).claims
+            claims.used = 0
         while count < AHEAD and end - p >= 8 and used <= TEXT_MAX_BYTES:
             total = be32(p)
             header_bytes = be32(p + 4)
@@ -469,7 +512,9 @@ cdef class SendBatch(WriteBatch):
             send.body_bytes = send.stop - send.body
             send.text = self.scratch + used
             if send.body_bytes <= body_max_bytes:
-                send.reading = _read(p + 8, send.body, send, send.text, taking.suffix_bytes)
+                send.reading = _read(
+                    p + 8, send.body, send, send.text, taking.suffix_bytes, claims, count
+                )
             if send.reading == BATCHED and count:
                 break  # the properties of a batch need the scratch memory alone
             count += 1
@@ -688,7 +733,9 @@ cdef class SendBatch(WriteBatch):
             if total < 4 + header_bytes or <unsigned long long>(end - p) < total + 4:
                 break
             if count and word >> 24 == 0:
-                reading = _read(p + 8, p + 8 + header_bytes, &send, self.scratch, suffix_bytes)
+                reading = _read(
+                    p + 8, p + 8 + header_bytes, &send, self.scratch, suffix_bytes, NULL, 0
+                )
                 if reading == PLAIN or reading == BATCHED or self._is_for_others(reading):
                     break
             count += 1

@@ -10,6 +10,7 @@ from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from cometmq.speedups.compiled.access cimport AccessCache
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
 )
@@ -122,7 +123,7 @@ cdef class TransactionBatch(SendBatch):
         self, bytes data not None, Py_ssize_t at, KnownQueues known not None, bytes born_host not None,
         bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
         long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
-        OpenTransactions transactions, tuple log,
+        OpenTransactions transactions, tuple log, AccessCache access=None,
     ):
         """Append plain sends and transactions; see plain/transactions.py."""
         cdef long long base = 0, begin = 0, end = 0
@@ -142,7 +143,7 @@ cdef class TransactionBatch(SendBatch):
         try:
             return self._append(
                 data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
-                rows_max, bytes_max,
+                rows_max, bytes_max, access,
             )
         finally:
             self.admits = False

@@ -18,6 +18,8 @@ LENGTHS: Final = Struct(">II")
 ODD_MAX: Final = 32
 #: Maximum header size of plain answers and pulls, in bytes.
 SHORT_HEADER_MAX_BYTES: Final = 1_023
+#: Maximum number of fields in a signed request.
+ALL_FIELDS_MAX: Final = 32
 
 #: Kinds of field values: ASCII without escapes; UTF-8 without escapes; UTF-8 with escapes;
 #: ``false`` or ``true``; ``false``; a 31-bit number; a 63-bit number.
@@ -48,13 +50,18 @@ class Form(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header. ``fields`` are in the order of their form; a missing field is None."""
+    """A parsed header. ``fields`` are in the order of their form; a missing field is None.
+
+    ``all_fields`` are the values in the header by name, with their escapes; None if a name is
+    repeated, or if there are too many.
+    """
 
     code: int
     flag: int
     opaque: int
     has_remark: bool
     fields: list[Any]
+    all_fields: Mapping[bytes, bytes] | None
 
 
 def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
@@ -84,20 +91,25 @@ def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
         at = _expect(header, at, b",")
     if at + 1 != len(header) or not found.keys() >= {b"code", b"extFields", b"opaque"}:
         raise Odd
+    fields, all_fields = found[b"extFields"]
     return Header(
-        found[b"code"], found.get(b"flag", 0), found[b"opaque"], b"remark" in found,
-        found[b"extFields"],
+        found[b"code"], found.get(b"flag", 0), found[b"opaque"], b"remark" in found, fields,
+        all_fields,
     )  # fmt: skip
 
 
-def _read_fields(header: bytes, at: int, form: Form) -> tuple[list[Any], int]:
+def _read_fields(
+    header: bytes, at: int, form: Form
+) -> tuple[tuple[list[Any], Mapping[bytes, bytes] | None], int]:
     found: dict[bytes, Any] = {}
+    texts: list[tuple[bytes, bytes]] = []
     at = _expect(header, at, b"{")
     while True:
         name, at = _string(header, at, TEXT)
         at = _expect(header, at, b":")
         holds = form.fields.get(name, TEXT)
         text, at = _string(header, at, holds)
+        texts.append((name, text))
         if name in form.fields:
             if name in found:
                 raise Odd
@@ -110,7 +122,9 @@ def _read_fields(header: bytes, at: int, form: Form) -> tuple[list[Any], int]:
     fields = [found.get(name) for name in form.fields]
     if None in fields[: form.required]:
         raise Odd
-    return fields, at + 1
+    all_fields = dict(texts)
+    is_clear = len(all_fields) == len(texts) <= ALL_FIELDS_MAX
+    return (fields, all_fields if is_clear else None), at + 1
 
 
 def _value(text: bytes, holds: int) -> int | bytes:

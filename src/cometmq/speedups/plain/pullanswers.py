@@ -26,6 +26,7 @@ from cometmq.speedups.plain.headers import (
     SHORT_HEADER_MAX_BYTES,
     TEXT,
     Form,
+    Header,
     Odd,
     read_header,
 )
@@ -34,6 +35,7 @@ from cometmq.speedups.plain.pulls import take_records
 from cometmq.speedups.plain.records import ENTRY
 
 if TYPE_CHECKING:
+    from cometmq.speedups.plain.access import AccessCache
     from cometmq.speedups.plain.writebatch import QueueState
 
 #: Maximum number of pulls answered before other connections get their turn. A pull with a filter
@@ -80,6 +82,18 @@ def read_pull(data: bytes, at: int) -> tuple[PullFields, int, int] | int:
     Returns the number of consecutive odd frames instead if the frame is odd; 0 if more data is
     needed.
     """
+    found = _next_pull(data, at)
+    if isinstance(found, int):
+        return found
+    header, stop = found
+    return _fields_of(header), header.opaque, stop
+
+
+def _next_pull(data: bytes, at: int) -> tuple[Header, int] | int:
+    """Return the header of the plain pull at ``data[at]`` and the end of its frame.
+
+    Returns the number of consecutive odd frames instead, as :func:`read_pull` does.
+    """
     if not 0 <= at <= len(data):
         raise ValueError("a begin outside the data")
     odd = 0
@@ -97,18 +111,22 @@ def read_pull(data: bytes, at: int) -> tuple[PullFields, int, int] | int:
             except Odd:
                 pass
             else:
-                return odd or (*found, stop)
+                return odd or (found, stop)
         odd += 1
         at = stop
     return odd
 
 
-def _read(header: bytes) -> tuple[PullFields, int]:
+def _read(header: bytes) -> Header:
     found = read_header(header, _FORMS)
     if found.flag & _ODD_FLAGS:
         raise Odd
-    fields = [field.decode() if isinstance(field, bytes) else field for field in found.fields]
-    return tuple(fields), found.opaque  # type: ignore[return-value]
+    return found
+
+
+def _fields_of(header: Header) -> PullFields:
+    fields = [field.decode() if isinstance(field, bytes) else field for field in header.fields]
+    return tuple(fields)  # type: ignore[return-value]
 
 
 def answer_frame(
@@ -299,24 +317,37 @@ class PullAnswers:
         self._epoch += 1
 
     def take(
-        self, data: bytes, at: int, suggests: int, may_match: bool
+        self,
+        data: bytes,
+        at: int,
+        suggests: int,
+        may_match: bool,
+        access: AccessCache | None = None,
     ) -> tuple[bytes, int, int, list[Waiting]]:
         """Answer plain pulls from ``data[at]`` on.
 
         Returns their answers, the position of the first frame that was not taken, the number of odd
         frames from there on, and the pulls that can be held. ``suggests`` selects the broker to ask
         next: 0 for none, 1 or 2 for the first or second that the plan suggests. Unless
-        ``may_match`` is true, pulls with a filter are odd.
+        ``may_match`` is true, pulls with a filter are odd; with ``access``, so are pulls that are
+        not certainly allowed.
         """
         frames: list[bytes] = []
         waiting: list[Waiting] = []
         odd = 0
         for _ in range(AT_ONCE):
-            found = read_pull(data, at)
+            found = _next_pull(data, at)
             if isinstance(found, int):
                 odd = found
                 break
-            fields, opaque, stop = found
+            header, stop = found
+            group, topic = header.fields[:2]
+            if access is not None and not access.permits(
+                header.code, header.all_fields, b"", topic, group
+            ):
+                odd = 1
+                break
+            fields, opaque = _fields_of(header), header.opaque
             plan = self._plan(fields)
             if plan is None or (plan.program is not None and not may_match):
                 odd = 1

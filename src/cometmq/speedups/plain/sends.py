@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from cometmq.speedups.plain.batches import append_messages, read_messages
 from cometmq.speedups.plain.headers import (
@@ -42,6 +42,9 @@ from cometmq.speedups.plain.headers import (
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, keys_of
 from cometmq.speedups.plain.records import BLANK_BYTES, HEAD, MAGIC_V1, PREPARED, stored_crc
 from cometmq.speedups.plain.writebatch import KnownQueues, QueueState, Row, WriteBatch
+
+if TYPE_CHECKING:
+    from cometmq.speedups.plain.access import AccessCache
 
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
@@ -95,6 +98,7 @@ class Send:
     """
 
     __slots__ = (
+        "_header",
         "body",
         "fields",
         "group",
@@ -108,7 +112,7 @@ class Send:
     )
 
     def __init__(self, header: bytes, body: bytes) -> None:
-        said = read_header(header, _FORMS)
+        self._header = said = read_header(header, _FORMS)
         self.body = body
         self.fields = fields = said.fields
         self.opaque = said.opaque
@@ -128,6 +132,15 @@ class Send:
         is_known = fields[END_KIND] in (_COMMIT, _ROLLBACK)
         if not is_known or not fields[END_GROUP] or not fields[_END_MESSAGE_ID]:
             raise Odd
+
+    def is_permitted(self, access: AccessCache) -> bool:
+        """Return whether the sender is certainly allowed to send it."""
+        code, texts = self._header.code, self._header.all_fields
+        values = texts and {
+            name: _unescaped(text) if b"\\" in text else text for name, text in texts.items()
+        }
+        topic = b"" if self.is_end else self.fields[TOPIC]
+        return access.permits(code, values, self.body, topic, b"")
 
     def _read_properties(self, text: bytes) -> None:
         self.properties, special = _scan_properties(text)
@@ -217,7 +230,7 @@ def record_bytes(queue: QueueState, body: bytes, properties: bytes) -> int:
 class Taking:
     """State of one call of :meth:`SendBatch.append`: common values and the next physical offset."""
 
-    __slots__ = ("born_host", "known", "limit", "position", "store_ms")
+    __slots__ = ("access", "born_host", "known", "limit", "position", "store_ms")
 
     def __init__(
         self,
@@ -226,7 +239,9 @@ class Taking:
         position: int,
         limit: int,
         store_ms: int,
+        access: AccessCache | None = None,
     ) -> None:
+        self.access = access
         self.known = known
         self.born_host = born_host
         self.position = position
@@ -261,13 +276,15 @@ class SendBatch(WriteBatch):
         store_ms: int,
         rows_max: int,
         bytes_max: int,
+        access: AccessCache | None = None,
     ) -> tuple[int, int, int, bytes]:
         """Append the plain sends of a connection, starting at ``data[at]``.
 
         ``known`` has the queues that may be appended to. ``suffix`` is the property text that the
         broker adds to each message, ``body_max_bytes`` the maximum body size. Records start at
         physical offset ``position`` in a log file that ends at ``limit``. The call stops after
-        ``rows_max`` sends, or once the records reach ``bytes_max`` bytes.
+        ``rows_max`` sends, or once the records reach ``bytes_max`` bytes. With ``access``, a send
+        that is not certainly allowed is odd.
 
         Returns the number of sends taken, the position of the first frame that was not taken, the
         reason (0: more data is needed or a maximum was reached; -1: the log file is full; otherwise
@@ -282,7 +299,7 @@ class SendBatch(WriteBatch):
         self._body_max_bytes = body_max_bytes
         count = len(self.rows)
         try:
-            taking = Taking(known, born_host, position, limit, store_ms)
+            taking = Taking(known, born_host, position, limit, store_ms, access)
             return self._append(data, at, taking, rows_max, bytes_max)
         except BaseException:
             self.release(count)
@@ -307,7 +324,7 @@ class SendBatch(WriteBatch):
             try:
                 if stop - body_at > self._body_max_bytes:
                     raise Odd
-                send = self._read(data[at + 8 : body_at], data[body_at:stop])
+                send = self._read(data[at + 8 : body_at], data[body_at:stop], taking.access)
                 if send.is_end or send.group is not None:
                     records = self._take_other(send, taking)
                 elif send.is_batch:
@@ -344,9 +361,11 @@ class SendBatch(WriteBatch):
     def _with_suffix(self, properties: bytes) -> bytes:
         return properties + b"\x02" + self._suffix if properties else self._suffix
 
-    def _read(self, header: bytes, body: bytes) -> Send:
+    def _read(self, header: bytes, body: bytes, access: AccessCache | None = None) -> Send:
         """Parse a frame, without looking up its topic. Raises Odd."""
         send = Send(header, body)
+        if access is not None and not send.is_permitted(access):
+            raise Odd
         if not send.is_end and len(self._with_suffix(send.properties)) > PROPERTIES_MAX_BYTES:
             raise Odd
         return send

@@ -41,6 +41,7 @@ from cometmq.speedups.plain.sends import (
 from cometmq.speedups.plain.writebatch import HALF, OP, QueueState, Row
 
 if TYPE_CHECKING:
+    from cometmq.speedups.plain.access import AccessCache
     from cometmq.speedups.plain.writebatch import KnownQueues
 
 _COMMIT: Final = 8
@@ -134,6 +135,7 @@ class TransactionBatch(SendBatch):
         bytes_max: int,
         transactions: OpenTransactions | None,
         log: tuple[Any, int, int, int] | None,
+        access: AccessCache | None = None,
     ) -> tuple[int, int, int, bytes]:
         """Append plain frames as :meth:`append` does, including those of ``transactions`` if given.
 
@@ -148,7 +150,7 @@ class TransactionBatch(SendBatch):
         try:
             return self.append(
                 data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
-                rows_max, bytes_max,
+                rows_max, bytes_max, access,
             )  # fmt: skip
         finally:
             self._log, self._admits = None, False
