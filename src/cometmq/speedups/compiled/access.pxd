@@ -12,10 +12,9 @@ cdef enum:
 
 # A request that waits for its decision.
 cdef struct Claim:
-    AllFields fields
-    # Indexes of the fields with the access key and the signature; -1 if it has none.
-    int access_key
-    int signature
+    # Empty if the request has none, or if its fields are not clear.
+    Span access_key
+    Span signature
     # Position of the signed content, with its padding; its size is -1 if it is too large.
     Py_ssize_t at
     Py_ssize_t size
@@ -24,6 +23,8 @@ cdef struct Claim:
 
 
 cdef struct Claims:
+    # Fields of the request whose content is written next.
+    AllFields fields
     unsigned char *content
     Py_ssize_t used
     Py_ssize_t capacity
@@ -31,7 +32,7 @@ cdef struct Claims:
 
 
 cdef void write_content(
-    Claims *claims, Claim *claim, Span *escaped, Bytes body, Py_ssize_t body_bytes
+    Claims *claims, int row, Span *escaped, Bytes body, Py_ssize_t body_bytes
 ) noexcept nogil
 
 

@@ -41,31 +41,35 @@ cdef enum:
 
 
 cdef void write_content(
-    Claims *claims, Claim *claim, Span *escaped, Bytes body, Py_ssize_t body_bytes
+    Claims *claims, int row, Span *escaped, Bytes body, Py_ssize_t body_bytes
 ) noexcept nogil:
     """Write what a request signed behind the contents that `claims` already holds.
 
     `escaped` replaces a value with escapes. The header precedes the body in memory.
     """
-    cdef AllFields *fields = &claim.fields
+    cdef AllFields *fields = &claims.fields
+    cdef Claim *claim = &claims.rows[row]
+    cdef Span *name
     cdef Span *text
     cdef unsigned char *out
     cdef void *grown
     cdef Bytes end = body + body_bytes
     cdef Py_ssize_t size = body_bytes, wanted
-    cdef int n, field
-    claim.access_key = claim.signature = -1
+    cdef int n, field, unsigned = -1
+    claim.access_key.size = claim.signature.size = 0
     claim.size = -1
     for field in range(fields.count):
-        text = &fields.names[field]
-        if text.size == 9:
-            if memcmp(text.at, b"Signature", 9) == 0:
-                claim.signature = field
+        name = &fields.names[field]
+        text = &fields.texts[field]
+        if name.size == 9:
+            if memcmp(name.at, b"Signature", 9) == 0:
+                claim.signature = text[0]
+                unsigned = field
                 continue
-            if memcmp(text.at, b"AccessKey", 9) == 0:
-                claim.access_key = field
-        size += escaped.size if fields.kinds[field] == ESCAPED else fields.texts[field].size
-    if claim.access_key < 0 or size > SIGNED_MAX_BYTES:
+            if memcmp(name.at, b"AccessKey", 9) == 0:
+                claim.access_key = text[0]
+        size += escaped.size if fields.kinds[field] == ESCAPED else text.size
+    if not claim.access_key.size or size > SIGNED_MAX_BYTES:
         return
     wanted = claims.used + size + 2 * BLOCK_BYTES + STEP_BYTES
     if wanted > claims.capacity:
@@ -77,7 +81,7 @@ cdef void write_content(
     out = claims.content + claims.used
     for n in range(fields.count):
         field = fields.order[n]
-        if field == claim.signature:
+        if field == unsigned:
             continue
         text = escaped if fields.kinds[field] == ESCAPED else &fields.texts[field]
         if text.size <= STEP_BYTES and text != escaped and end - text.at >= STEP_BYTES:
@@ -142,9 +146,9 @@ cdef class AccessCache:
         for n in range(count):
             claim = &self.claims.rows[n]
             claim.is_right = False
-            if claim.fields.count < 0 or claim.access_key < 0:
+            text = &claim.access_key
+            if not text.size:
                 continue
-            text = &claim.fields.texts[claim.access_key]
             if of_account == NULL or not is_text(of_account, <const char *>text.at, text.size):
                 account = self.find_account(text)
                 of_account = text
@@ -154,9 +158,7 @@ cdef class AccessCache:
             if not (<_Account>account).must_sign:
                 claim.is_right = True
                 continue
-            if claim.size < 0 or claim.signature < 0:
-                continue
-            if claim.fields.texts[claim.signature].size != SIGNATURE_BYTES:
+            if claim.size < 0 or claim.signature.size != SIGNATURE_BYTES:
                 continue
             rows[signing].key = &(<_Account>account).key
             rows[signing].text = self.claims.content + claim.at
@@ -166,16 +168,12 @@ cdef class AccessCache:
         sign_all(rows, signing)
         for n in range(signing):
             claim = &self.claims.rows[owners[n]]
-            claim.is_right = is_base64_of(
-                rows[n].digest, claim.fields.texts[claim.signature].at
-            )
+            claim.is_right = is_base64_of(rows[n].digest, claim.signature.at)
         return 0
 
     cdef void *find_account(self, Span *access_key) except? NULL:
         """Return an account, borrowed from the dict; NULL if there is none."""
         cdef void *found
-        if not access_key.size:
-            return NULL
         name = PyBytes_FromStringAndSize(<const char *>access_key.at, access_key.size)
         found = PyDict_GetItemWithError(self.accounts, name)
         if found != NULL:
@@ -235,15 +233,15 @@ cdef class AccessCache:
         p = v = <Bytes>PyBytes_AsString(data)
         for each in fields:
             v += PyBytes_Size(each)
-        claim.fields.count = 0
+        self.claims.fields.count = 0
         for each in fields:
             name.at, name.size = p, len(each)
             text.at, text.size = v, len(fields[each])
-            note_field(&claim.fields, &name, &text, ASCII)
+            note_field(&self.claims.fields, &name, &text, ASCII)
             p += name.size
             v += text.size
         self.claims.used = 0
-        write_content(self.claims, claim, NULL, v, len(body))
+        write_content(self.claims, 0, NULL, v, len(body))
         self.prove(1)
         named[0].at, named[0].size = <Bytes>PyBytes_AsString(topic), len(topic)
         named[1].at, named[1].size = <Bytes>PyBytes_AsString(group), len(group)

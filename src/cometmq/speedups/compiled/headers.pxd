@@ -5,7 +5,7 @@ A :class:`Form` describes the fields of a header, by its code. All functions rea
 two pointers that they are passed.
 """
 
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memmove
 
 from cometmq.speedups.compiled.octets cimport Bytes
 from cometmq.speedups.compiled.texts cimport Span, is_text
@@ -111,37 +111,44 @@ cdef struct AllFields:
     Span texts[ALL_FIELDS_MAX]
     unsigned char kinds[ALL_FIELDS_MAX]
     # Indexes of the fields, in order.
-    unsigned char order[ALL_FIELDS_MAX]
+    unsigned char order[ALL_FIELDS_MAX + 1]
+
+
+cdef inline int order_of(Span *left, Span *right) noexcept nogil:
+    """Compare two names: negative, 0 or positive."""
+    cdef int compared
+    if left.size and right.size and left.at[0] != right.at[0]:
+        return left.at[0] - right.at[0]
+    compared = memcmp(left.at, right.at, min(left.size, right.size))
+    return compared if compared else (left.size > right.size) - (left.size < right.size)
 
 
 cdef inline void note_field(AllFields *all, Span *name, Span *text, int kind) noexcept nogil:
-    cdef int at = all.count, compared
-    cdef Span *other
-    if at < 0:
+    """Add a field. Most come in the order of their names already."""
+    cdef int count = all.count, low = 0, high, middle, compared
+    if count < 0:
         return
-    if at == ALL_FIELDS_MAX:
+    if count == ALL_FIELDS_MAX:
         all.count = -1
         return
-    all.names[at] = name[0]
-    all.texts[at] = text[0]
-    all.kinds[at] = kind
-    all.count += 1
-    while at > 0:
-        other = &all.names[all.order[at - 1]]
-        if name.size and other.size and name.at[0] != other.at[0]:
-            compared = name.at[0] - other.at[0]
-        else:
-            compared = memcmp(name.at, other.at, min(name.size, other.size))
-            if not compared:
-                compared = (name.size > other.size) - (name.size < other.size)
-        if compared > 0:
-            break
+    all.names[count] = name[0]
+    all.texts[count] = text[0]
+    all.kinds[count] = kind
+    high = count
+    middle = count - 1
+    while low < high:
+        compared = order_of(name, &all.names[all.order[middle]])
         if not compared:
             all.count = -1
             return
-        all.order[at] = all.order[at - 1]
-        at -= 1
-    all.order[at] = all.count - 1
+        if compared > 0:
+            low = middle + 1
+        else:
+            high = middle
+        middle = (low + high) // 2
+    memmove(&all.order[low + 1], &all.order[low], count - low)
+    all.order[low] = count
+    all.count = count + 1
 
 
 cdef inline int make_fields(Field *fields, tuple named) except -1:

@@ -118,10 +118,12 @@ cdef tuple _fields(Header *pull):
 
 
 cdef int _is_permitted(
-    AccessCache access, Claim *claim, Header *pull, bytes data, Py_ssize_t stop
+    AccessCache access, Header *pull, bytes data, Py_ssize_t stop
 ) except -1:
+    """Return whether a pull, without a body, is certainly allowed; its fields are noted already."""
+    cdef Claim *claim = &access.claims.rows[0]
     access.claims.used = 0
-    write_content(access.claims, claim, NULL, <Bytes>PyBytes_AsString(data) + stop, 0)
+    write_content(access.claims, 0, NULL, <Bytes>PyBytes_AsString(data) + stop, 0)
     access.prove(1)
     return claim.is_right and access.is_allowed(
         claim, pull.code, &pull.texts[1], &pull.texts[0]
@@ -300,7 +302,7 @@ cdef class PullAnswers:
     ):
         """Answer plain pulls; see plain/pullanswers.py."""
         cdef Header pull
-        cdef Claim *claim = NULL if access is None else &access.claims.rows[0]
+        cdef AllFields *all_fields = NULL if access is None else &access.claims.fields
         cdef PullPlan plan
         cdef Py_ssize_t stop = 0
         cdef int odd = 0, n
@@ -308,11 +310,11 @@ cdef class PullAnswers:
         cdef bytes frames = None
         cdef list more = None
         for n in range(AT_ONCE):
-            odd = _next_pull(data, at, &pull, &stop, NULL if claim == NULL else &claim.fields)
+            odd = _next_pull(data, at, &pull, &stop, all_fields)
             if odd >= 0:
                 break
             odd = 0
-            if claim != NULL and not _is_permitted(access, claim, &pull, data, stop):
+            if access is not None and not _is_permitted(access, &pull, data, stop):
                 odd = 1
                 break
             plan = self.plan(&pull)

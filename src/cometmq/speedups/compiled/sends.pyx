@@ -266,12 +266,12 @@ cdef Reading _read(
     cdef Span whole
     cdef int kind
     if not read_header(
-        header, stop, FORMS, 4, said, NULL if claims == NULL else &claims.rows[row].fields
+        header, stop, FORMS, 4, said, NULL if claims == NULL else &claims.fields
     ):
         return ODD
     if said.code == END_TRANSACTION:
         if claims != NULL:
-            write_content(claims, &claims.rows[row], NULL, send.body, send.body_bytes)
+            write_content(claims, row, NULL, send.body, send.body_bytes)
         flags = said.numbers[END_KIND]
         if not said.texts[END_GROUP].size or not said.texts[END_MESSAGE_ID].size:
             return ODD
@@ -298,7 +298,7 @@ cdef Reading _read(
     if claims != NULL:
         whole.at = scratch
         whole.size = text_bytes
-        write_content(claims, &claims.rows[row], &whole, send.body, send.body_bytes)
+        write_content(claims, row, &whole, send.body, send.body_bytes)
     if not _scan_properties(scratch, text_bytes, send):
         return ODD
     if send.kept_bytes + suffix_bytes + (send.kept_bytes > 0) > PROPERTIES_MAX_BYTES:
