@@ -52,13 +52,13 @@ PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01load\x02"
 PLACE = re.compile(rb'"msgId":"[0-9A-F]{16}([0-9A-F]{16})".*?"queueOffset":"(\d+)"')
 ACCOUNT = Credentials("load-key", "secret-of-load")
 #: The account's permissions are checked: an administrator's would not be.
-RULES = '''\
+RULES = """\
 accounts:
 - accessKey: load-key
   secretKey: secret-of-load
   defaultTopicPerm: PUB|SUB
   defaultGroupPerm: SUB
-'''
+"""
 STORE: dict[str, Any] = {
     "mappedFileSizeCommitLog": str(1 << 28),
     "mappedFileSizeConsumeQueue": "6000000",

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import cometmq
-from benchmarks.requests import Sink
+from benchmarks.requests import ACCOUNT, Sink, write_rules
 from cometmq.broker.replication import roles
 from cometmq.net import tasks
 from cometmq.net.peer import Peer
+from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import JSON, encode_head
 from tests.broker.replicated import group, hurry, master_of
@@ -74,7 +75,8 @@ class Answers(Sink):
 class Client:
     """One connection to a broker, without a socket."""
 
-    def __init__(self, running: RunningBroker) -> None:
+    def __init__(self, running: RunningBroker, account: Credentials | None = None) -> None:
+        self._account = account
         self._answered = asyncio.Event()
         self._sink = Answers(self._answered)
         self._peer: Peer = running.broker.server._new_peer()
@@ -83,6 +85,8 @@ class Client:
 
     def _frame(self, code: int, fields: dict[str, Any], body: bytes) -> bytes:
         self._opaque += 1
+        if self._account is not None:
+            fields |= signed(self._account, fields, body)
         head = encode_head(
             code=code, opaque=self._opaque, flag=0, ext=fields, codec=JSON, body_bytes=len(body)
         )
@@ -115,8 +119,10 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(running: RunningBroker) -> AsyncIterator[Client]:
-    client = Client(running)
+async def connected(
+    running: RunningBroker, account: Credentials | None = None
+) -> AsyncIterator[Client]:
+    client = Client(running, account)
     try:
         yield client
     finally:
@@ -166,6 +172,21 @@ async def test_a_send_and_a_pull_enter_few_functions(tmp_path: Path) -> None:
         pulled = await measured(client, client.pull, lambda answer: answer.count(b"x" * 128) == 32)
     hold("a send", sent, 23, 12)
     hold("a pull of 32", pulled, 22, 12)
+
+
+async def test_a_signed_send_and_a_signed_pull_enter_one_more_function(tmp_path: Path) -> None:
+    write_rules(tmp_path)
+    async with (
+        running_broker(tmp_path, None, aclEnable="true", **ROOMY) as running,
+        connected(running, ACCOUNT) as client,
+    ):
+        for _ in range(40):
+            await client.ask(client.send())
+        sent = await measured(client, client.send, is_done)
+        await client.ask(client.pull())
+        pulled = await measured(client, client.pull, lambda answer: answer.count(b"x" * 128) == 32)
+    hold("a signed send", sent, 24, 13)
+    hold("a signed pull of 32", pulled, 23, 13)
 
 
 async def test_a_replicated_send_enters_few_functions_of_both_nodes(

@@ -190,7 +190,7 @@ def test_long_requests_are_left(core: SimpleNamespace) -> None:
 
 
 def test_decisions_are_kept_and_bounded(core: SimpleNamespace) -> None:
-    asked: list[tuple[str, ...]] = []
+    asked: list[tuple[Any, ...]] = []
 
     def allows(*request: Any) -> bool:
         asked.append(request)
@@ -366,15 +366,17 @@ END_FIELDS = {
 
 def test_ends_of_transactions_need_a_signature(core: SimpleNamespace) -> None:
     asked: list[Any] = []
+
+    def allows(*request: Any) -> bool:
+        asked.append(request)
+        return True
+
     for frame, expected in (
         (frame_of(37, END_FIELDS), 1), (frame_of(37, END_FIELDS, by=STRANGER), 0),
         (frame_of(37, END_FIELDS, more={"msgId": "1" * 32}), 0),
     ):  # fmt: skip
         asked.clear()
-        cache = core.AccessCache(
-            lambda access_key: RULES.secret_of(HOST, access_key),
-            lambda *request: bool(asked.append(request) or True),
-        )
+        cache = core.AccessCache(lambda access_key: RULES.secret_of(HOST, access_key), allows)
         taken_with(core, frame, cache)
         assert asked == [("alice-key", 37, "", "")] * expected
 

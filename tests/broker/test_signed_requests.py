@@ -1,0 +1,246 @@
+"""A broker with accounts: what the core decides together has the answers, the order and the effects
+of requests that are checked one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.acl.control import AccessControl
+from cometmq.message.record import Record, iter_decode
+from cometmq.protocol.acl import Credentials, signed
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import BINARY, JSON, Head, encode_head
+from tests.broker.serving import (
+    BrokerClient,
+    RunningBroker,
+    pull_fields,
+    running_broker,
+    send_fields,
+)
+
+ALICE = Credentials("alice-key", "secret-of-alice")
+ADMIN = Credentials("admin-key", "secret-of-admin")
+STRANGER = Credentials("nobody-key", "secret-of-nobody")
+RULES = """\
+accounts:
+- accessKey: admin-key
+  secretKey: secret-of-admin
+  admin: true
+- accessKey: alice-key
+  secretKey: secret-of-alice
+  topicPerms:
+  - t=PUB|SUB
+  groupPerms:
+  - g=SUB
+"""
+#: Code of a refusal, as upstream.
+REFUSED = 1
+
+
+@asynccontextmanager
+async def guarded(home: Path, rules: str = RULES) -> AsyncIterator[tuple[RunningBroker, Any]]:
+    """A broker with accounts, a queue that its core knows, and a connection to it."""
+    (home / "conf").mkdir()
+    (home / "conf" / "plain_acl.yml").write_text(rules)
+    async with running_broker(home, aclEnable="true") as running:
+        client = await running.connect()
+        head = await ask(client, send(by=ADMIN))
+        assert head.code == 0, head.remark
+        yield running, client
+
+
+def frame(
+    code: int,
+    ext: dict[str, Any],
+    body: bytes = b"",
+    *,
+    by: Credentials | None = ALICE,
+    opaque: int = 1,
+    codec: int = JSON,
+) -> bytes:
+    """A request, signed by an account."""
+    fields = ext if by is None else ext | signed(by, ext, body)
+    head = encode_head(
+        code=code, opaque=opaque, flag=0, ext=fields, codec=codec, body_bytes=len(body)
+    )
+    return head + body
+
+
+def send(body: bytes = b"body", *, by: Credentials | None = ALICE, **changes: Any) -> bytes:
+    options = {name: changes.pop(name) for name in ("opaque", "codec") if name in changes}
+    return frame(RequestCode.SEND_MESSAGE_V2, send_fields(**changes), body, by=by, **options)
+
+
+def pull(offset: int, *, by: Credentials | None = ALICE, opaque: int = 1, **changes: Any) -> bytes:
+    fields = pull_fields(offset, **changes)
+    return frame(RequestCode.PULL_MESSAGE, fields, by=by, opaque=opaque)
+
+
+async def ask(client: BrokerClient, *requests: bytes) -> Head:
+    """Write requests in one piece, and read the answer to the last."""
+    client.writer.write(b"".join(requests))
+    for _ in requests:
+        head, _ = await client.frame()
+    return head
+
+
+async def answers(client: BrokerClient, requests: list[bytes]) -> dict[int, tuple[int, str]]:
+    """Code and remark of each answer by its opaque, in the order of arrival."""
+    client.writer.write(b"".join(requests))
+    heads = [(await client.frame())[0] for _ in requests]
+    return {head.opaque: (head.code, head.remark or "") for head in heads}
+
+
+async def alone(client: BrokerClient, request: bytes) -> tuple[int, str]:
+    """The answer to a request that comes in two pieces, and so is not taken together."""
+    client.writer.write(request[:20])
+    await client.writer.drain()
+    await asyncio.sleep(0)
+    client.writer.write(request[20:])
+    head, _ = await client.frame()
+    return head.code, head.remark or ""
+
+
+@pytest.mark.core
+async def test_refused_sends_stand_between_others(tmp_path: Path) -> None:
+    refused = {
+        3: (send(by=None, opaque=3), "No accessKey is configured"),
+        4: (send(by=STRANGER, opaque=4), "No acl config for nobody-key"),
+        9: (
+            send(by=Credentials("alice-key", "another-secret"), opaque=9),
+            "Check signature failed for accessKey=alice-key",
+        ),
+        17: (send(b="u", opaque=17), "No default permission for topic:u"),
+    }
+    requests = [
+        refused[number][0] if number in refused else send(b"%d" % number, opaque=number)
+        for number in range(40)
+    ]
+    async with guarded(tmp_path) as (running, client):
+        found = await answers(client, requests)
+        for number in range(40):
+            code, remark = found[number]
+            assert code == (REFUSED if number in refused else 0)
+            if number in refused:
+                assert refused[number][1] in remark
+                assert (code, remark) == await alone(client, refused[number][0])
+        queue = running.broker.store.find_queue("t", 1)
+        assert queue is not None
+        assert queue.max_offset == 1 + 36
+        head, records = await pulled(client, 1)
+        assert head.code == 0
+        bodies = [int(record.body) for record in records]
+        assert bodies == [number for number in range(40) if number not in refused][:32]
+        assert running.broker.store.find_queue("u", 1) is None
+
+
+async def pulled(client: BrokerClient, offset: int) -> tuple[Head, list[Record]]:
+    client.writer.write(pull(offset))
+    head, body = await client.frame()
+    return head, list(iter_decode(body))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("codec", [JSON, BINARY])
+async def test_headers_of_both_codecs_are_checked(tmp_path: Path, codec: int) -> None:
+    async with guarded(tmp_path) as (_, client):
+        assert (await ask(client, send(codec=codec))).code == 0
+        assert (await ask(client, send(codec=codec, by=STRANGER))).code == REFUSED
+
+
+@pytest.mark.core
+async def test_pulls_are_checked(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (_, client):
+        for offset, by, expected in (
+            (0, ALICE, 0), (0, STRANGER, REFUSED), (0, None, REFUSED), (1, ALICE, 19),
+        ):  # fmt: skip
+            assert (await ask(client, pull(offset, by=by))).code == expected
+        head = await ask(client, pull(0, consumerGroup="h"))
+        assert (head.code, "group:h" in (head.remark or "")) == (REFUSED, True)
+
+
+@pytest.mark.core
+async def test_transactions_are_checked(tmp_path: Path) -> None:
+    prepared = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01k"
+    async with guarded(tmp_path) as (running, client):
+        head = await ask(client, *[send(i=prepared, f="4")] * 3)
+        assert head.code == 0, head.remark
+        place = head.ext["msgId"][16:]
+        ext = {
+            "commitLogOffset": str(int(place, 16)), "commitOrRollback": "8",
+            "fromTransactionCheck": "false", "msgId": head.ext["msgId"],
+            "producerGroup": "producers", "tranStateTableOffset": head.ext["queueOffset"],
+            "transactionId": "k",
+        }  # fmt: skip
+        index = running.broker.transactions.open.index
+        before = len(index.halves)
+        assert (await ask(client, frame(37, ext, by=STRANGER))).code == REFUSED
+        assert len(index.halves) == before
+        assert (await ask(client, frame(37, ext))).code == 0
+        assert len(index.halves) == before - 1
+
+
+async def in_force(access: AccessControl, home: Path, rules: str) -> None:
+    """Write other rules, and wait until they are in force."""
+    before = access.content
+    (home / "conf" / "plain_acl.yml").write_text(rules)
+    async with asyncio.timeout(30):
+        while access.content is before:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.core
+async def test_changed_rules_are_in_force_for_the_next_read(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (running, client):
+        access = running.broker.access
+        assert access is not None
+        assert (await ask(client, *[send()] * 8)).code == 0
+        await in_force(access, tmp_path, RULES.replace("t=PUB|SUB", "t=SUB"))
+        found = await answers(client, [send(opaque=number) for number in range(8)])
+        assert {code for code, _ in found.values()} == {REFUSED}
+        assert (await ask(client, pull(0))).code == 0
+        await in_force(access, tmp_path, RULES.replace("secret-of-alice", "other-of-alice"))
+        head = await ask(client, send())
+        assert "Check signature failed" in (head.remark or "")
+        other = Credentials("alice-key", "other-of-alice")
+        assert (await ask(client, *[send(by=other)] * 8)).code == 0
+        listed = "globalWhiteRemoteAddresses:\n- 127.0.0.*\n" + RULES
+        await in_force(access, tmp_path, listed)
+        assert (await ask(client, *[send(by=None)] * 8)).code == 0
+        await in_force(access, tmp_path, RULES + "  whiteRemoteAddress: 127.0.0.1\n")
+        assert (await ask(client, send(by=None))).code == REFUSED
+        head = await ask(client, *[send(by=Credentials("alice-key", "wrong"))] * 8)
+        assert head.code == 0, head.remark
+
+
+@pytest.mark.compiled
+async def test_signed_requests_are_taken_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is refused, or not plain, is checked alone."""
+    checked: list[int] = []
+    check = AccessControl.check
+
+    def counted(self: AccessControl, peer: Any, request: Any) -> None:
+        checked.append(request.code)
+        check(self, peer, request)
+
+    monkeypatch.setattr(AccessControl, "check", counted)
+    async with guarded(tmp_path) as (running, client):
+        assert (await ask(client, pull(0), send())).code == 0  # the core knows the queue now
+        checked.clear()
+        assert (await ask(client, *[send()] * 50)).code == 0
+        assert (await ask(client, *[pull(0)] * 8)).code == 0
+        assert checked == []
+        await answers(client, [send(by=STRANGER, opaque=1), *[send(opaque=2)] * 9])
+        assert checked == [310]
+        access = running.broker.access
+        assert access is not None
+        assert "secret" not in repr(vars(access)["_caches"])
+        assert len(vars(access)["_caches"]) == 1
