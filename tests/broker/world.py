@@ -28,6 +28,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.eventloop import Watchdog
+from cometmq.net.limits import ServerLimits
 from cometmq.net.peer import Peer
 from cometmq.net.resources import MemoryBudget, PeerMemory
 from cometmq.net.router import Handler, handlers_of
@@ -61,6 +62,7 @@ class RecordingPeer:
     on_close: list[Callable[[Any], None]] = field(default_factory=list)
     late: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
     running_tasks: int = 0
+    limits: ServerLimits = field(default_factory=ServerLimits)
     memory: PeerMemory = field(default_factory=lambda: PeerMemory(MemoryBudget(1 << 30)))
 
     def reply(self, request: Request[Any], reply: Reply) -> None:

@@ -24,8 +24,9 @@ import uvloop
 
 from cometmq.admin.node import NodeProcess
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.registry import Side
 from tests.hostile import frames
-from tests.hostile.strangers import FalseSlave, RemotingStranger
+from tests.hostile.strangers import FalseSlave, RemotingStranger, mutations
 from tests.operation.raw import RawPeer, create_topic, pull_from, pull_queue, send_header
 
 T = TypeVar("T")
@@ -102,11 +103,16 @@ async def flood_ports(host: str, namesrv: int, broker: int, count: int, seed: in
     strangers: list[RemotingStranger | FalseSlave] = []
     for lane in range(LANES):
         share = count // LANES + (lane < count % LANES)
-        for port, kind in ((namesrv, "namesrv"), (broker, "broker")):
-            golden, chance = frames.golden_frames(kind), Random(f"{seed} {kind} {lane}")
-            strangers.append(RemotingStranger((host, port), golden, share, chance))
-        golden, chance = frames.golden_frames(), Random(f"{seed} slave {lane}")
-        strangers.append(FalseSlave((host, broker + 1), golden, share, chance))
+        for port, kind, side in (
+            (namesrv, "namesrv", Side.NAMESRV),
+            (broker, "broker", Side.BROKER),
+        ):
+            chance = Random(f"{seed} {kind} {lane}")
+            one = mutations(frames.requests_of(side, kind), chance)
+            strangers.append(RemotingStranger((host, port), one, share, chance))
+        chance = Random(f"{seed} slave {lane}")
+        one = mutations(frames.golden_frames(), chance)
+        strangers.append(FalseSlave((host, broker + 1), one, share, chance))
     async with asyncio.TaskGroup() as group:
         for stranger in strangers:
             group.create_task(stranger.run())

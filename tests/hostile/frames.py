@@ -2,10 +2,17 @@
 
 import json
 import struct
+from collections.abc import Mapping
 from random import Random
+from typing import Any, Final, get_args
 
-from cometmq.core.errors import RemoteProtocolError
-from cometmq.protocol.frame import BINARY, decode_head, encode_head
+import msgspec
+
+from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
+from cometmq.protocol.acl import Account, signed
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import BINARY, JSON, decode_head, encode_head
+from cometmq.protocol.registry import REGISTRY, Side
 from tests.golden import library
 
 NUMBERS = (0, 1, -1, 7, 255, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**64)
@@ -27,9 +34,31 @@ TEXTS = (
 )
 BODIES = (b"", b"{", b"[" * 200, b"\x00" * 64, b'"\\' * 100, b"9" * 5_000, b"\xff" * 16)
 #: Requests that change who may do what: after one of them a probe fails rightly.
-LEFT_OUT = frozenset((25, 100, 101, 205, 215, 318, 327))
+LEFT_OUT = frozenset((25, 100, 101, 205, 215, 318, 327, 31001, 31002))
 _LEFT_OUT_TEXTS = tuple(b'"code":%d,' % code for code in LEFT_OUT)
 _VALUES = (*map(str, NUMBERS), *TEXTS)
+#: The values of made requests: the names that the captured ones are about.
+_NAMES: Final[Mapping[str, str]] = {
+    "topic": "golden",
+    "origin_topic": "golden",
+    "default_topic": "TBW102",
+    "access_key": "stranger-key",
+    "secret_key": "stranger-secret",
+    "global_white_remote_addresses": "*",
+    "topic_perms": "golden=PUB|SUB",
+    "group_perms": "golden-group=SUB",
+    "default_topic_perm": "PUB|SUB",
+    "admin": "true",
+}
+_MADE_BODIES: Final[Mapping[int, bytes]] = {
+    RequestCode.SEND_REPLY_MESSAGE: b"reply",
+    RequestCode.SEND_REPLY_MESSAGE_V2: b"reply",
+    RequestCode.UPDATE_NAMESRV_CONFIG: b"orderMessageEnable=true\nexpiryScanMs=1\n",
+    RequestCode.PROMOTE_BROKER: b'{"role":"SLAVE","force":true}',
+    RequestCode.TAKE_ADDRESS: b'{"address":"127.0.0.1:1"}',
+    RequestCode.CHECK_CLIENT_CONFIG: b'{"clientId":"c","group":"golden-group","namespace":"",'
+    b'"subscriptionData":{"topic":"golden","subString":"a > 1","expressionType":"SQL92"}}',
+}
 
 
 def golden_frames(mostly_to: str = "") -> list[bytes]:
@@ -40,6 +69,63 @@ def golden_frames(mostly_to: str = "") -> list[bytes]:
             times = 8 if mostly_to and row["to"].endswith(mostly_to) else 1
             found += [library.frame_bytes(row["file"])] * times
     return found
+
+
+def made_frames(codes: set[int]) -> list[bytes]:
+    """A request of each code, once with each header codec; texts and numbers are plausible."""
+    made = []
+    for code in sorted(codes):
+        ext = {}
+        for field in msgspec.structs.fields(REGISTRY[code].header):
+            ext[field.encode_name] = _plausible(field.name, field.type)
+        body = _MADE_BODIES.get(code, b"")
+        for codec in (JSON, BINARY):
+            head = encode_head(
+                code=code, opaque=code, flag=0, ext=ext, codec=codec, body_bytes=len(body)
+            )
+            made.append(head + body)
+    return made
+
+
+def requests_of(side: Side, mostly_to: str = "") -> list[bytes]:
+    """The captured requests, and made ones of the codes of a side that were not captured."""
+    captured = {row["code"] for row in library.frames() if not row["flag"] & 1}
+    of_side = {code for code, spec in REGISTRY.items() if spec.side & side}
+    return golden_frames(mostly_to) + 8 * made_frames(of_side - captured)
+
+
+def changing_frames(side: Side) -> list[bytes]:
+    """The captured requests of LEFT_OUT, and made ones of every code that changes a server."""
+    captured = [
+        library.frame_bytes(row["file"])
+        for row in library.frames()
+        if not row["flag"] & 1 and row["code"] in LEFT_OUT
+    ]
+    changing = {code for code, spec in REGISTRY.items() if spec.mutates and spec.side & side}
+    return captured + made_frames(changing)
+
+
+def signed_frame(frame: bytes, account: Account) -> bytes:
+    """A frame with the account's signature; unchanged if it cannot be read."""
+    try:
+        codec, header, body = parts(frame)
+        head = decode_head(codec, header)
+        ext = {**head.ext, **signed(account, head.ext, body)}
+        whole = encode_head(
+            code=head.code, opaque=head.opaque, flag=head.flag, ext=ext, remark=head.remark,
+            codec=codec, body_bytes=len(body), version=head.version,
+        )  # fmt: skip
+    except (RemoteProtocolError, LocalProtocolError, UnicodeEncodeError, struct.error):
+        return frame
+    return whole + body
+
+
+def _plausible(name: str, kind: Any) -> str:
+    if name in _NAMES:
+        return _NAMES[name]
+    if any(hasattr(part, "__metadata__") for part in (kind, *get_args(kind))):
+        return "1"
+    return "golden-group" if "group" in name else "golden"
 
 
 def parts(frame: bytes) -> tuple[int, bytes, bytes]:

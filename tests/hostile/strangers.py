@@ -52,9 +52,10 @@ class After(Enum):
     WAITS = 3
 
 
-def after(frame: bytes) -> After:
-    """What the protocol says of a connection after this frame."""
-    side: Connection[None] = Connection(max_header_bytes=MAX_HEADER_BYTES)
+def after(frame: bytes, *, keep_fields: bool = False) -> After:
+    """What the protocol says of a connection after this frame; a server with accounts keeps the
+    fields as text, and so finds errors in fields that others skip."""
+    side: Connection[None] = Connection(max_header_bytes=MAX_HEADER_BYTES, keep_fields=keep_fields)
     side.receive_data(frame)
     try:
         while side.has_more:
@@ -77,13 +78,23 @@ def mutations(golden: list[bytes], chance: Random) -> Callable[[], bytes]:
 
 
 class RemotingStranger:
-    """Sends `count` frames of `golden`, mutated by `chance`, to a remoting port."""
+    """Sends `count` frames, each made by `one`, to a remoting port, of a server with accounts if
+    it is `guarded`."""
 
-    def __init__(self, address: Address, golden: list[bytes], count: int, chance: Random) -> None:
+    def __init__(
+        self,
+        address: Address,
+        one: Callable[[], bytes],
+        count: int,
+        chance: Random,
+        *,
+        guarded: bool = False,
+    ) -> None:
+        self._guarded = guarded
         self._address = address
         self._chance = chance
         self._left = count
-        self._one = mutations(golden, chance)
+        self._one = one
         self._unfinished: deque[asyncio.StreamWriter] = deque()
 
     async def run(self) -> None:
@@ -100,7 +111,8 @@ class RemotingStranger:
     async def _batch(self, line: Line) -> None:
         number = min(AT_ONCE, self._left)
         self._left -= number
-        batch = [(after(frame), frame) for frame in (self._one() for _ in range(number))]
+        made = [self._one() for _ in range(number)]
+        batch = [(after(frame, keep_fields=self._guarded), frame) for frame in made]
         whole = b"".join(frame for kind, frame in batch if kind is After.GOES_ON)
         cut = self._chance.randrange(4 * len(whole) + 1)
         alone = [
@@ -135,17 +147,19 @@ class RemotingStranger:
 
 
 class FalseSlave:
-    """Sends `count` reports and mutated frames to a replication port, AT_ONCE a connection.
+    """Sends `count` reports and frames made by `one` to a replication port, AT_ONCE a connection.
 
     Most connections begin as a slave's, near the end of the log, which earlier ones have told, and
     report what may be true, in pieces; the last report of each is wrong.
     """
 
-    def __init__(self, address: Address, golden: list[bytes], count: int, chance: Random) -> None:
+    def __init__(
+        self, address: Address, one: Callable[[], bytes], count: int, chance: Random
+    ) -> None:
         self._address = address
         self._chance = chance
         self._left = count
-        self._one = mutations(golden, chance)
+        self._one = one
         self._log_end = 0
 
     async def run(self) -> None:

@@ -32,7 +32,9 @@ async def attack(
     server = await asyncio.start_server(served, "127.0.0.1")
     try:
         address = ("127.0.0.1", server.sockets[0].getsockname()[1])
-        await kind(address, frames.golden_frames(), 200, Random(1)).run()
+        chance = Random(1)
+        one = strangers.mutations(frames.golden_frames(), chance)
+        await kind(address, one, 200, chance).run()
     finally:
         server.close()
         for writer in open_lines:

@@ -112,7 +112,7 @@ async def test_an_oversized_frame_is_told_before_the_connection_closes() -> None
         head, _ = await client.frame()
         assert (head.code, head.opaque) == (13, 3)
         assert "over the limit of 16777216" in (head.remark or "")
-        assert await client.closed()
+        assert await client.closed()  # and there is no second answer
 
 
 def test_a_view_is_let_go_though_the_peer_does_not_read() -> None:

@@ -36,6 +36,7 @@ from cometmq.broker.topics import TopicService
 from cometmq.broker.transactions import TransactionService
 from cometmq.net.client import Remoting
 from cometmq.net.eventloop import Watchdog
+from cometmq.net.limits import ServerLimits
 from cometmq.net.outgoing import ClientTls
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
@@ -229,7 +230,12 @@ class Broker:
         self.answers = SendAnswers(
             config=config, topics=topics, hooks=self.send_hooks, store_host=store.store_host
         )
-        self.stats = BrokerStats(clock, store.dispatcher, counts_puts=not config.is_slave)
+        self.stats = BrokerStats(
+            clock,
+            store.dispatcher,
+            counts_puts=not config.is_slave,
+            limits=ServerLimits(config, clock),
+        )
         self.appender = Appender(
             store,
             clock=clock,

@@ -35,6 +35,7 @@ from cometmq.core.settings import (
     raise_all,
     setting,
 )
+from cometmq.net.limits import LimitFields
 from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
@@ -76,7 +77,7 @@ class HaRejoin(Enum):
 
 
 @dataclass(slots=True)
-class BrokerConfig(OutgoingFields):
+class BrokerConfig(OutgoingFields, LimitFields):
     """Settings of one broker, built from text by core/settings.py.
 
     All parts of a broker share one object. An administrator may change the live fields at run time,

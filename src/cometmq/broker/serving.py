@@ -9,6 +9,7 @@ from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
 from cometmq.broker.replication import as_slave
 from cometmq.net.eventloop import BusyPoll
+from cometmq.net.limits import limit_rates
 from cometmq.net.router import Router, handlers_of
 from cometmq.protocol.registry import Side
 from cometmq.speedups import CORE
@@ -41,14 +42,18 @@ def make_router(
         handlers = as_slave(handlers, master)
     # On a slave, takers would pass by the handlers that refuse requests.
     uses_takers = CORE == "compiled" and not config.is_slave
-    return Router(
+    limits = context.stats.limits
+    router = Router(
         Side.BROKER,
         handlers,
         tasks=context.tasks,
         remote_admin=config.remote_admin_enable,
         access=access,
+        limits=limits,
         takers=takers if uses_takers else {},
     )
+    limit_rates(router.hooks, limits, context.clock)
+    return router
 
 
 def access_control(context: BrokerContext) -> AccessControl | None:

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 
 from cometmq.core.clock import Slices
 from cometmq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.net.limits import ServerLimits
 from cometmq.speedups import PullCounter, PullTotals
 
 if TYPE_CHECKING:
@@ -247,11 +248,21 @@ class PutTimes:
 class BrokerStats:
     """All counters of one broker since its start.
 
-    With ``counts_puts`` false, as on a slave, there are no figures of what a topic got.
+    With ``counts_puts`` false, as on a slave, there are no figures of what a topic got. ``limits``
+    are those of the broker's clients.
     """
 
-    def __init__(self, clock: Clock, dispatched: Dispatched, *, counts_puts: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        dispatched: Dispatched,
+        *,
+        counts_puts: bool = True,
+        limits: ServerLimits | None = None,
+    ) -> None:
         self._clock = clock
+        #: Limits of the broker's clients, with the number of times that each was reached.
+        self.limits = limits or ServerLimits(clock=clock)
         self._dispatched = dispatched
         self._before = dispatched.messages, dispatched.size_bytes
         self._counts_puts = counts_puts

@@ -28,6 +28,7 @@ from typing import TextIO, TypeVar
 
 import msgspec
 
+from cometmq.core.allowance import Allowance
 from cometmq.core.clock import Clock, SystemClock
 
 Key = TypeVar("Key")
@@ -44,28 +45,6 @@ SUMMARY_CHARACTERS = 200
 
 _CONVERSION = re.compile(r"(peer=|address=)?%[-+ #0-9.]*+([a-zA-Z%])")
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-class Allowance:
-    """Token bucket: an initial amount, refilled by an amount a second."""
-
-    __slots__ = ("_at_once", "_left", "_per_second", "_since_ms")
-
-    def __init__(self, at_once: float, per_second: float, now_ms: int) -> None:
-        self._at_once = at_once
-        self._per_second = per_second
-        self._left = at_once
-        self._since_ms = now_ms
-
-    def take(self, amount: float, now_ms: int) -> bool:
-        """Take ``amount`` if it is allowed at ``now_ms``; return whether it was."""
-        passed_ms = max(0, now_ms - self._since_ms)
-        self._since_ms = now_ms
-        self._left = min(self._at_once, self._left + passed_ms * self._per_second / 1000)
-        if self._left < amount:
-            return False
-        self._left -= amount
-        return True
 
 
 class Kind(msgspec.Struct):

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import config as broker_config
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import normalise, to_properties
+from cometmq.core.settings import normalise, to_properties, to_wire_name
 from cometmq.namesrv import config as namesrv_config
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.net.limits import LimitFields
 from cometmq.net.tls import ClientAuth, TlsMode
 from cometmq.store.config import StoreConfig
 
@@ -94,6 +95,9 @@ def node_config(
         "aclEnable": str(broker.acl_enable),
         "rocketmqHome": broker.rocketmq_home or str(store),
         **_tls(broker),
+        **{
+            to_wire_name(each.name): str(getattr(broker, each.name)) for each in fields(LimitFields)
+        },
     }
     own.setdefault("kvConfigPath", str(store / "config" / "kvConfig.json"))
     namesrv, more = namesrv_config.load(own)

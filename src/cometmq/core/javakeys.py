@@ -86,7 +86,6 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         clientAsyncSemaphoreValue: most outgoing asynchronous requests in flight
     """,
     "connections have buffers and limits of their own": """
-        serverChannelMaxIdleTimeSeconds: idle time after which a connection is closed
         serverSocketSndBufSize: send buffer of a connection
         serverSocketRcvBufSize: receive buffer of a connection
         serverSocketBacklog: connections that wait to be accepted

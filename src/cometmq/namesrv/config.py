@@ -20,11 +20,12 @@ from cometmq.core.settings import (
     setting,
     to_wire_name,
 )
+from cometmq.net.limits import LimitFields
 from cometmq.net.tls import TlsFields
 
 
 @dataclass(slots=True)
-class NamesrvConfig(TlsFields):
+class NamesrvConfig(TlsFields, LimitFields):
     """Settings of one name server, built from text by core/settings.py."""
 
     bind_address: str = setting(

@@ -26,15 +26,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.eventloop import SHORT_NS, direct_handle
+from cometmq.net.limits import FrameTimer, Limit
 from cometmq.net.resources import PeerMemory, process_budget
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection, request_of
 from cometmq.protocol.frame import JSON, decode_head, encode_response
-from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
+from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge, HeaderTooLarge
 from cometmq.speedups import Outlet
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.eventloop import BusyPoll, Watchdog
+    from cometmq.net.limits import ServerLimits
     from cometmq.net.resources import MemoryBudget
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Reply, Request, Response
@@ -52,8 +55,6 @@ READ_BOUND_BYTES: Final = 256 * 1024
 WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
 STALL_LIMIT_MS: Final = 1_000
-#: A connection without any traffic is closed, as upstream's IdleStateHandler does.
-IDLE_LIMIT_MS: Final = 120_000
 
 Waiter = asyncio.Future["Response"]
 
@@ -131,6 +132,11 @@ class RequestRouter(Protocol):
         """Hooks of all requests; while there are any, requests are served one by one."""
         ...
 
+    @property
+    def limits(self) -> ServerLimits:
+        """Limits of the server."""
+        ...
+
     def handle(self, peer: Peer, event: Event[Any]) -> None:
         """Serve one event of ``peer``. Must not raise."""
         ...
@@ -148,8 +154,9 @@ class Peer(asyncio.Protocol):
     """One accepted connection.
 
     ``address`` is "ip:port"; ``host_bytes`` is the same as a record stores it (4 or 16 address
-    bytes and a 4-byte port). ``has_room`` decides whether the connection is accepted; None if the
-    caller has decided that. ``on_close`` callbacks run once, when the connection has ended.
+    bytes and a 4-byte port). ``has_room`` decides whether a connection of a host is accepted, and
+    counts and logs it if not; None if the caller has decided that. ``on_close`` callbacks run once,
+    when the connection has ended.
     """
 
     def __init__(
@@ -159,12 +166,13 @@ class Peer(asyncio.Protocol):
         clock: Clock,
         watchdog: Watchdog,
         peers: dict[Peer, None],
-        has_room: Callable[[], bool] | None = None,
+        has_room: Callable[[str], bool] | None = None,
         lookout: BusyPoll | None = None,
         departures: WriteCoalescer | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
+        self.limits = router.limits
         self._now_ns = clock.monotonic_ns
         self._watchdog = watchdog
         self._peers = peers
@@ -173,7 +181,7 @@ class Peer(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._departures = departures or WriteCoalescer(watchdog)
         self._budget = process_budget() if budget is None else budget
-        self.memory = PeerMemory(self._budget, self._loop, self._pause_reading, self._read_again)
+        self.memory = PeerMemory(self._budget, self._loop, self._share_is_used, self._read_again)
         self._connection: Connection[Waiter] = Connection(
             account=self.memory,
             max_header_bytes=MAX_HEADER_BYTES,
@@ -200,6 +208,8 @@ class Peer(asyncio.Protocol):
         #: from the address to which it connected.
         self.is_local = False
         self.last_read_ms = clock.monotonic_ms()
+        self._received_bytes = 0
+        self._frame_timer = FrameTimer()
         self.on_close: list[Callable[[Peer], None]] = []
 
     def __repr__(self) -> str:
@@ -209,7 +219,12 @@ class Peer(asyncio.Protocol):
     @property
     def host(self) -> str:
         """IP address of the other side, without the port."""
-        return self.address.rpartition(":")[0].strip("[]")
+        return host_of(self.address)
+
+    @property
+    def is_receiving(self) -> bool:
+        """True while received bytes are not served."""
+        return self._connection.buffered_bytes > 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -222,16 +237,16 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        if self._has_room is not None and not self._has_room():
-            log.warning("connection refused reason=%d connections are open", len(self._peers))
-            self._transport.abort()
-            return
         name = transport.get_extra_info("peername")
         if name:
             self.address, self.host_bytes, is_loopback = describe_host(name[0], name[1])
             own = transport.get_extra_info("sockname")
             self.is_local = is_loopback or (bool(own) and own[0] == name[0])
+        if self._has_room is not None and not self._has_room(self.host):
+            self._transport.abort()
+            return
         self._peers[self] = None
+        self.limits.entered(self.host)
         handle = direct_handle(transport)
         if handle >= 0:
             self.outlet = Outlet(handle, self._out, self._transport.get_write_buffer_size)
@@ -239,6 +254,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_ns = self._now_ns()
         self.last_read_ms = now_ns // 1_000_000
+        self._received_bytes += len(data)
         lookout = self._lookout
         if lookout is not None and not lookout.served:
             lookout.arrived(now_ns)
@@ -262,7 +278,11 @@ class Peer(asyncio.Protocol):
         self.closed = True
         self.outlet = None
         self.memory.close()
-        self._peers.pop(self, None)
+        if self in self._peers:
+            del self._peers[self]
+            self.limits.left(self.host)
+            if isinstance(exc, TimeoutError):  # by the system: see limits.notice_dead_clients
+                self._hit(Limit.HALF_OPEN, "connection closed: the other side is gone")
         self._backlog.clear()
         self._out.clear()
         if self._stall_timer is not None:
@@ -307,8 +327,8 @@ class Peer(asyncio.Protocol):
         while more and left > 0:
             if not backlog:
                 others = connection.offer(takers, self)
-                if others > 0:
-                    self._fill(backlog, min(left, others))
+                if others > 0 and not self._fill(backlog, min(left, others)):
+                    return
                 left -= max(len(backlog), 1)
             if backlog:
                 event = self._serve(stop_ns)
@@ -333,12 +353,17 @@ class Peer(asyncio.Protocol):
             if not backlog or self._holds or now_ns() > stop_ns:
                 return event
 
-    def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
-        """Add at most ``limit`` events of the stream to the backlog; close an invalid stream."""
+    def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> bool:
+        """Add at most ``limit`` events of the stream to the backlog.
+
+        Close an invalid stream, and return False.
+        """
         try:
             backlog.extend(self._connection.next_events(limit))
         except RemoteProtocolError as error:
             self._refuse_stream(error)
+            return False
+        return True
 
     def _continue(self) -> None:
         if self._turn_due or self._transport is None or self._transport.is_closing():
@@ -365,17 +390,63 @@ class Peer(asyncio.Protocol):
             self._continue()
 
     def _refuse_stream(self, error: RemoteProtocolError) -> None:
-        log.warning("connection closed peer=%s reason=%s", self.address, str(error))
+        limit = Limit.INVALID_STREAM
         if isinstance(error, FrameTooLarge):
-            try:
-                head = decode_head(error.codec, error.header)
-            except RemoteProtocolError:
-                pass  # without its header the request cannot be answered
-            else:
-                request = request_of(head, head.ext, error.codec)
-                self.write(encode_response(request, error.code, remark=error.remark))
-                self.flush()
+            limit = Limit.FRAME_SIZE
+            self._answer_header(error.codec, error.header, error.code, error.remark)
+        elif isinstance(error, HeaderTooLarge):
+            limit = Limit.HEADER_SIZE
+        self._hit(limit, f"connection closed: {error}")
         self.close()
+
+    def _answer_header(self, codec: int, header: bytes, code: int, remark: str) -> None:
+        """Answer a request of which only the header is known, if it can be read."""
+        try:
+            head = decode_head(codec, header)
+        except RemoteProtocolError:
+            return
+        request = request_of(head, head.ext, codec)
+        self.write(encode_response(request, code, remark=remark))
+        self.flush()
+
+    # ------------------------------------------------------------------------------------- limits
+
+    def _hit(self, limit: Limit, reason: str) -> None:
+        self.limits.hit(limit, self.address, reason)
+
+    def close_if_idle(self, now_ms: int, limit_ms: int) -> None:
+        """Close the connection if nothing was received for longer than ``limit_ms``."""
+        if now_ms - self.last_read_ms > limit_ms:
+            self._hit(Limit.IDLE_TIME, f"connection closed: silent for {limit_ms} ms")
+            self.close()
+
+    def close_if_late(self, now_ms: int, timeout_ms: int) -> None:
+        """Close the connection if a frame that was begun does not arrive in its time.
+
+        Its request is answered with SYSTEM_BUSY if its header is there.
+        """
+        connection = self._connection
+        has_bytes = connection.buffered_bytes
+        if not has_bytes or connection.has_more or not self._reading:
+            self._frame_timer.reset()
+            return
+        begun_at = self._received_bytes - has_bytes
+        if not self._frame_timer.is_late(begun_at, has_bytes, now_ms, timeout_ms):
+            return
+        reason = f"{has_bytes} bytes of a frame came in time, not the rest"
+        if (begun := connection.begun_header()) is not None:
+            self._answer_header(*begun, ResponseCode.SYSTEM_BUSY, f"[TIMEOUT]{reason}")
+        self._hit(Limit.FRAME_TIME, f"connection closed: {reason}")
+        self.close()
+
+    def evict(self, size_bytes: int) -> None:
+        """Close the connection at once, because it holds more memory than others."""
+        self._hit(Limit.MEMORY, f"connection closed: it uses {size_bytes} bytes of memory")
+        self.abort()
+
+    def _share_is_used(self) -> None:
+        self._hit(Limit.CONNECTION_MEMORY, "not read until its requests need less memory")
+        self._pause_reading()
 
     # ------------------------------------------------------------------------------------ writing
 
@@ -413,7 +484,7 @@ class Peer(asyncio.Protocol):
             self._loop.call_soon(budget.shed)
             budget.moved_bytes = 0
         if transport.get_write_buffer_size() > WRITE_BOUND_BYTES:
-            log.warning("connection closed peer=%s reason=does not read its answers", self.address)
+            self._hit(Limit.UNREAD_ANSWERS, "connection closed: it does not read its answers")
             transport.abort()
 
     def reply(self, request: Request[Any], reply: Reply) -> None:
@@ -423,7 +494,7 @@ class Peer(asyncio.Protocol):
     def _read_congested(self) -> None:
         self._stall_timer = None
         self.congested = True
-        log.warning("peer congested peer=%s", self.address)
+        self._hit(Limit.CONGESTED, "it does not read its answers, sends are refused")
         self._resume_reading()
 
     def _pause_reading(self) -> None:
@@ -494,6 +565,11 @@ def _describe(event: Event[Waiter] | None) -> str:
     if event is None:
         return "plain frames"
     return "response" if isinstance(event, Answered) else f"code {event.code}"
+
+
+def host_of(address: str) -> str:
+    """Return the host of "ip:port"."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def describe_host(host: str, port: int) -> tuple[str, bytes, bool]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 import weakref
@@ -27,8 +26,6 @@ from cometmq.protocol.frame import Charge
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
-
-log = logging.getLogger(__name__)
 
 #: Limits of the memory of all connections, which is a quarter of the process's memory.
 MAX_BOUND_BYTES: Final = 1 << 30
@@ -64,10 +61,9 @@ _BACKLOG_MIN: Final = 16
 class Closable(Protocol):
     """A connection that can be closed because it holds too much memory."""
 
-    address: str
-
-    def abort(self) -> None:
-        """Close the connection at once; what it has not sent is lost."""
+    def evict(self, size_bytes: int) -> None:
+        """Close the connection, which holds ``size_bytes``, at once; what it has not sent is
+        lost."""
         ...
 
 
@@ -136,10 +132,7 @@ class MemoryBudget:
         while total > self.shed_bytes:
             size, peer = sizes.pop()
             total -= size
-            log.warning(
-                "connection closed peer=%s reason=uses %d bytes of memory", peer.address, size
-            )
-            peer.abort()
+            peer.evict(size)
 
     @property
     def peer_bytes(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected
 from cometmq.protocol.frame import JSON, Reply, encode_done, encode_response
@@ -79,7 +80,7 @@ class Router:
     ``handlers`` are by request code; a handler must be a coroutine function if and only if the
     registry puts its code into the TASK lane. ``remote_admin`` accepts requests that change the
     configuration from other machines too. ``access`` decides who may send what; it replaces that
-    rule. ``takers`` are by request code, too: a taker gets the
+    rule. ``limits`` are those of the server. ``takers`` are by request code, too: a taker gets the
     undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not take
     to the handlers.
 
@@ -96,8 +97,10 @@ class Router:
         tasks: Tasks,
         remote_admin: bool = False,
         access: RequestAccess | None = None,
+        limits: ServerLimits | None = None,
         takers: Mapping[int, TakeFrames[Peer]] | None = None,
     ) -> None:
+        self.limits = limits or ServerLimits()
         self.takers = {b"%d" % code: take for code, take in (takers or {}).items()}
         self.hooks: list[RpcHook] = []
         self.access = access
@@ -139,7 +142,7 @@ class Router:
         handler = self._loop_handlers.get(event.code)
         try:
             if event.charge is not None or (event.body and event.code in self._bodiless):
-                self._check_size(event)
+                self._check_size(peer, event)
             if self.access is not None:
                 self.access.check(peer, event)
             if self.hooks or event.code in self._guarded:
@@ -210,7 +213,7 @@ class Router:
                 f"{peer.address}: send it from the server's machine, or set remoteAdminEnable=true",
             )
 
-    def _check_size(self, request: Request[Any]) -> None:
+    def _check_size(self, peer: Peer, request: Request[Any]) -> None:
         size_bytes = len(request.body)
         allowed = self._max_body_bytes.get(request.code, size_bytes)  # none: not supported
         if size_bytes > allowed:
@@ -225,6 +228,7 @@ class Router:
         charge = request.charge
         if charge is not None and charge.account.is_exhausted and request.code not in self._urgent:
             request.drop_body()
+            self.limits.hit(Limit.MEMORY_REQUESTS, peer.address, _name(request.code))
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD]waiting requests and answers fill the memory reserved for "
@@ -261,18 +265,18 @@ def begin_task(peer: Peer, *, urgent: bool = False) -> None:
     """
     budget = peer.memory.budget
     most = budget.max_urgent_tasks if urgent else budget.max_tasks
+    most_of_peer = MAX_URGENT_TASKS_PER_PEER if urgent else MAX_TASKS_PER_PEER
+    problem = ""
     if budget.tasks >= most:
-        raise BadRequest(
-            ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]{budget.tasks} slow requests of all connections are running: try again "
-            "later",
+        problem = f"{budget.tasks} slow requests of all connections are running: try again later"
+    elif peer.running_tasks >= most_of_peer:
+        problem = (
+            f"{peer.running_tasks} slow requests of this connection are running: wait for their "
+            "answers"
         )
-    if peer.running_tasks >= (MAX_URGENT_TASKS_PER_PEER if urgent else MAX_TASKS_PER_PEER):
-        raise BadRequest(
-            ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
-            "wait for their answers",
-        )
+    if problem:
+        peer.limits.hit(Limit.SLOW_REQUESTS, peer.address, problem)
+        raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}")
     peer.running_tasks += 1
     budget.tasks += 1
 

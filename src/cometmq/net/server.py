@@ -16,7 +16,8 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.net.eventloop import Watchdog
-from cometmq.net.peer import IDLE_LIMIT_MS, Peer, WriteCoalescer
+from cometmq.net.limits import Limit, notice_dead_clients
+from cometmq.net.peer import Peer, WriteCoalescer, describe_host, host_of
 from cometmq.net.resources import PROCESS, backlog, max_connections, process_budget
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Server:
         budget: MemoryBudget | None = None,
     ) -> None:
         self._router = router
+        self._limits = router.limits
         self._clock = clock
         self._tasks = tasks
         self._tls = tls
@@ -86,11 +88,17 @@ class Server:
         """Number of open connections, including those that have sent nothing yet."""
         return len(self._peers) + self._undecided
 
-    def has_room(self) -> bool:
-        """Return whether another connection leaves enough descriptors for the stores of this
-        process.
+    def has_room(self, host: str) -> bool:
+        """Return whether another connection of a host may enter; if not, count and log it.
+
+        Connections leave enough descriptors for the stores of this process.
         """
-        return self.open_connections < PROCESS.room(self, self._max_connections)
+        room = PROCESS.room(self, self._max_connections)
+        refusal = self._limits.refusal(host, self.open_connections, room)
+        if refusal is None:
+            return True
+        self._limits.hit(refusal[0], host, refusal[1])
+        return False
 
     async def listen(self, host: str, port: int) -> int:
         """Reserve ``host:port``, serve it at once and return the port; port 0 picks a free one.
@@ -111,6 +119,7 @@ class Server:
             self._tasks.keep(self._shed_memory, name="bound buffers", clock=self._clock)
         PROCESS.join(self)
         waiting = backlog()
+        notice_dead_clients(listener, self._limits.settings.server_channel_max_idle_time_seconds)
         try:
             listener.listen(waiting)
         except OSError as error:
@@ -158,22 +167,23 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, (address, port, *_) = await loop.sock_accept(listener)
             except OSError as error:
                 if listener.fileno() < 0:
                     return
                 log.warning("accept failed error=%s", error)
                 await self._clock.sleep_ms(100)
                 continue
-            if not self.has_room():
-                log.warning("connection refused reason=%d connections are open", len(self._peers))
+            host = host_of(describe_host(address, port)[0])
+            if not self.has_room(host):
                 accepted.close()
                 await asyncio.sleep(0)  # noqa: TID251 - others have their turn when many come
                 continue
             self._undecided += 1
-            self._tasks.spawn(self._adopt(accepted), name="first byte")
+            self._limits.entered(host)
+            self._tasks.spawn(self._adopt(accepted, host), name="first byte")
 
-    async def _adopt(self, accepted: socket.socket) -> None:
+    async def _adopt(self, accepted: socket.socket, host: str) -> None:
         loop = asyncio.get_running_loop()
         try:
             accepted.setblocking(False)
@@ -193,19 +203,33 @@ class Server:
                 accepted.close()
             else:
                 await loop.connect_accepted_socket(self._new_peer, accepted)
-        except (OSError, TimeoutError) as error:
-            log.info("connection dropped before its first byte error=%r", error)
+        except (TimeoutError, ConnectionAbortedError):
+            # The event loop reports a handshake that takes too long as an aborted connection.
+            reason = "connection closed: no first byte or no end of the TLS handshake in time"
+            self._limits.hit(Limit.HANDSHAKE_TIME, host, reason)
+            accepted.close()
+        except OSError as error:
+            log.info("connection dropped before its first request error=%r", error)
             accepted.close()
         except BaseException:
             accepted.close()
             raise
         finally:
             self._undecided -= 1
+            self._limits.left(host)
 
     async def _shed_memory(self) -> None:
         while True:
             await self._clock.sleep_ms(SHED_SCAN_MS)
             self._budget.shed()
+            self._close_late()
+
+    def _close_late(self) -> None:
+        timeout_ms = self._limits.settings.frame_receive_timeout
+        if timeout_ms:
+            now_ms = self._clock.monotonic_ms()
+            for peer in [peer for peer in self.peers if peer.is_receiving]:
+                peer.close_if_late(now_ms, timeout_ms)
 
     def _sizes(self) -> list[tuple[int, Peer]]:
         """Return the bytes held by each connection, and update the budget's buffered bytes."""
@@ -217,10 +241,11 @@ class Server:
     async def _close_idle(self) -> None:
         while True:
             await self._clock.sleep_ms(IDLE_SCAN_MS)
-            limit_ms = self._clock.monotonic_ms() - IDLE_LIMIT_MS
-            for peer in [peer for peer in self.peers if peer.last_read_ms < limit_ms]:
-                log.info("connection closed peer=%s reason=idle", peer.address)
-                peer.close()
+            limit_ms = self._limits.settings.server_channel_max_idle_time_seconds * 1000
+            if limit_ms:
+                now_ms = self._clock.monotonic_ms()
+                for peer in list(self.peers):
+                    peer.close_if_idle(now_ms, limit_ms)
 
 
 def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:

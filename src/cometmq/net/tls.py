@@ -190,6 +190,8 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could ask for one handshake after another, each dearer for the server than for it.
+    made.options |= ssl.OP_NO_RENEGOTIATION
     try:
         # An empty password: OpenSSL would ask for one at the terminal.
         made.load_cert_chain(settings.cert_path, settings.key_path, password="")

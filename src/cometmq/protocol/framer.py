@@ -69,6 +69,18 @@ class FrameTooLarge(RemoteProtocolError):
         )
 
 
+class HeaderTooLarge(RemoteProtocolError):
+    """A header exceeds the limit of this side."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"header of {size_bytes} bytes is over the limit of {limit_bytes}: send large data in "
+            "the body"
+        )
+
+
 class Framer:
     """Splits received bytes into whole frames.
 
@@ -133,6 +145,17 @@ class Framer:
     def has_more(self) -> bool:
         """True when :meth:`take` would return a frame or raise, or the stream is broken."""
         return self._have >= self._need or self.broken is not None
+
+    def begun_header(self) -> tuple[int, bytes] | None:
+        """Return codec and header of a frame whose body has not arrived; None if the header has
+        not either.
+        """
+        buffer, at = self._joined(), self._at
+        if len(buffer) - at < 8:
+            return None
+        _, word = _LENGTHS.unpack_from(buffer, at)
+        header = buffer[at + 8 : at + 8 + (word & 0xFFFFFF)]
+        return (word >> 24, header) if len(header) == word & 0xFFFFFF else None
 
     def take(self, limit: int) -> list[RawFrame]:
         """Return at most ``limit`` whole frames; fewer if the next one is incomplete.
@@ -263,10 +286,7 @@ class Framer:
     def _refuse(self, buffer: bytes, at: int, total: int, word: int) -> None:
         header_bytes = word & 0xFFFFFF
         if 4 + header_bytes <= total < MAX_FRAME_BYTES and header_bytes > self._max_header_bytes:
-            raise RemoteProtocolError(
-                f"header of {header_bytes} bytes is over the limit of {self._max_header_bytes}: "
-                "send large data in the body"
-            )
+            raise HeaderTooLarge(header_bytes, self._max_header_bytes)
         if total >= 4 + header_bytes and header_bytes <= MAX_HEADER_BYTES and total < 1 << 31:
             # A plausible frame that is only too large: wait for its header, to respond to it.
             if len(buffer) - at < 8 + header_bytes:

@@ -27,6 +27,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from cometmq.core.errors import StoreError
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
 
 if TYPE_CHECKING:
@@ -204,19 +205,23 @@ class Master:
     """
 
     def __init__(
-        self, store: MessageStore, settings: MasterSettings, *, clock: Clock, tasks: Tasks
+        self,
+        store: MessageStore,
+        settings: MasterSettings,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
         self.clock = clock
         self.tasks = tasks
+        self.limits = limits or ServerLimits(clock=clock)
         self.on_reached: list[Callable[[int], None]] = []
         self._admission: SlaveAdmission[_Slave] = SlaveAdmission()
         self._slaves = self._admission.slaves
         self._links: list[SlaveLink] = []
-        #: For each reason, the connections closed since the last tick to make room: count and last
-        #: address.
-        self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket, tls: ServerTls | None = None) -> None:
@@ -318,7 +323,7 @@ class Master:
 
     def _end(self, slave: _Slave | None, reason: str) -> None:
         if slave is not None:
-            self._closed[reason] = self._closed.get(reason, (0, ""))[0] + 1, slave.address
+            self.limits.hit(Limit.SLAVES, slave.address, f"connection closed: {reason}")
             slave.abort()
 
     async def _tick(self) -> None:
@@ -327,9 +332,6 @@ class Master:
             now_ms = self.clock.monotonic_ms()
             for slave in [*self._slaves, *self._admission.silent]:
                 slave.tick(now_ms)
-            closed, self._closed = self._closed, {}
-            for reason, (count, last) in closed.items():
-                log.warning("slaves_closed count=%d last=%s reason=%r", count, last, reason)
 
 
 class _Slave(asyncio.Protocol):
@@ -379,6 +381,7 @@ class _Slave(asyncio.Protocol):
             bounds, begin = (_ANY, 0) if was_known else (master.bounds(), master.begin())
             has_more = link.receive_data(data, bounds, begin, self._now_ns() // 1_000_000)
         except BadPeer as error:
+            master.limits.count(Limit.INVALID_STREAM)
             log.warning("slave_refused address=%s reason=%r", self.address, error.problem)
             self.abort()
             return
@@ -399,6 +402,7 @@ class _Slave(asyncio.Protocol):
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat if one is due; close the connection of a silent slave."""
         if self.link.is_silent(now_ms):
+            self._master.limits.count(Limit.IDLE_TIME)
             if self.link.is_known:
                 log.warning("slave_silent address=%s acked=%d", self.address, self.link.acked)
             self.abort()

@@ -105,6 +105,7 @@ class BrokerAdmin:
             **_WITHOUT_POOLS,
             **self._about_counts(),
             **self._about_log(),
+            **self._stats.limits.facts(),
             **{key: value for part in self._described for key, value in part.facts().items()},
             **await self._about_disk(),
             "earliestMessageTimeStamp": str(await self._earliest_ms()),

@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.offsetwaiters import OffsetWaiters
+from cometmq.net.limits import Limit
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
@@ -140,9 +141,12 @@ class LongPoll:
         Returns False at the limit of held pulls, or if the connection is closed.
         """
         pulls = self._of_peer.get(pull.peer)
-        if pull.peer.closed or self.count >= pull.peer.memory.budget.max_waiting(MAX_HELD):
+        if pull.peer.closed:
             return False
-        if pulls is not None and len(pulls) >= MAX_HELD_BY_PEER:
+        held = len(pulls or ())
+        if held >= MAX_HELD_BY_PEER or self.count >= pull.peer.memory.budget.max_waiting(MAX_HELD):
+            reason = f"{held} pulls of the connection wait, {self.count} of all: answered at once"
+            pull.peer.limits.hit(Limit.HELD_PULLS, pull.peer.address, reason)
             return False
         waiters = self._held.get(pull.queue)
         if waiters is None:

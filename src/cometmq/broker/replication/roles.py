@@ -360,7 +360,13 @@ class MasterPart:
             whole_history=config.ha_whole_history,
             rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
         )
-        self.master = Master(context.store, settings, clock=context.clock, tasks=context.tasks)
+        self.master = Master(
+            context.store,
+            settings,
+            clock=context.clock,
+            tasks=context.tasks,
+            limits=context.stats.limits,
+        )
         self.relieved = self.master.has_a_near_slave
 
     def serves(self) -> bool:

@@ -39,6 +39,7 @@ from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.message import properties as props
 from cometmq.message.names import FORBIDDEN_TO_SEND
 from cometmq.message.record import TRANSACTION_MASK
+from cometmq.net.limits import Limit
 from cometmq.protocol.bodies import writable
 from cometmq.protocol.codes import ResponseCode
 from cometmq.speedups import KnownQueues
@@ -116,11 +117,12 @@ class Admission:
         if peer.congested or (
             waiting_sends and waiting_sends > peer.memory.budget.max_waiting(MAX_WAITING_SENDS)
         ):
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{waiting_sends} sends are waiting for the disk, the answers of "
-                f"this connection {'pile up' if peer.congested else 'are read'}: send slower",
+            problem = (
+                f"{waiting_sends} sends are waiting for the disk, the answers of this connection "
+                f"{'pile up' if peer.congested else 'are read'}"
             )
+            peer.limits.hit(Limit.WAITING_SENDS, peer.address, problem)
+            raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}: send slower")
 
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that clients may send to; None if it does not exist.

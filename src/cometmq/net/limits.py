@@ -1,0 +1,302 @@
+"""Limits of what the clients of a server may take of it: their settings, and how often each was
+reached.
+
+Every limit of a server is counted here, also those that other modules enforce.
+:meth:`ServerLimits.hit` counts it and logs one line at a bounded rate; the counts are part of a
+broker's runtime information. The page "Limits" of the documentation has the table of all limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Mapping, MutableSequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cometmq.core.allowance import Allowance
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BadRequest
+from cometmq.core.settings import OURS, setting
+from cometmq.protocol.acl import ACCESS_KEY
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.registry import REGISTRY
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.protocol.frame import Request
+
+log = logging.getLogger(__name__)
+
+#: A sender may be slower than this only until the time for a frame has passed.
+SLOWEST_BYTES_PER_MS: Final = 16
+#: Lines that each limit may log at once, and a second after that.
+_LINES_AT_ONCE: Final = 10
+_LINES_PER_SECOND: Final = 1
+#: Limit of addresses or accounts whose request rate is remembered; the oldest are dropped first.
+_KEYS_MAX: Final = 10_000
+_URGENT: Final = frozenset(code for code, spec in REGISTRY.items() if spec.urgent)
+
+
+class Limit(Enum):
+    """What may be reached; the value is the name in logs and in the runtime information."""
+
+    FRAME_SIZE = "frameSize"
+    HEADER_SIZE = "headerSize"
+    INVALID_STREAM = "invalidStream"
+    FRAME_TIME = "frameTime"
+    HANDSHAKE_TIME = "handshakeTime"
+    IDLE_TIME = "idleTime"
+    HALF_OPEN = "halfOpen"
+    UNREAD_ANSWERS = "unreadAnswers"
+    CONGESTED = "congested"
+    CONNECTION_MEMORY = "connectionMemory"
+    MEMORY = "memory"
+    MEMORY_REQUESTS = "memoryRequests"
+    SLOW_REQUESTS = "slowRequests"
+    CONNECTIONS = "connections"
+    CONNECTIONS_PER_ADDRESS = "connectionsPerAddress"
+    REQUEST_RATE = "requestRate"
+    WAITING_SENDS = "waitingSends"
+    HELD_PULLS = "heldPulls"
+    SLAVES = "slaves"
+
+
+_TEMPLATES: Final[Mapping[Limit, str]] = {
+    limit: f"limit_reached limit={limit.value} peer=%s hits=%d reason=%r" for limit in Limit
+}
+
+
+@dataclass(kw_only=True)
+class LimitFields:
+    """Fields of a server's configuration that are its limits; 0 switches a limit off."""
+
+    __slots__ = ()  # so that a configuration may have further bases
+
+    server_channel_max_idle_time_seconds: int = setting(
+        120,
+        "time without a byte after which a connection is closed; 0 is no limit",
+        unit="s",
+        least=0,
+        live=True,
+        see="limits.md",
+    )
+    frame_receive_timeout: int = setting(
+        30_000,
+        "time in which a frame that was begun must arrive; large ones have more; 0 is no limit",
+        unit="ms",
+        least=0,
+        live=True,
+        rocketmq=OURS,
+        see="limits.md",
+    )
+    max_connections: int = setting(
+        0,
+        "most connections; 0 is as many as there are descriptors for",
+        least=0,
+        live=True,
+        rocketmq=OURS,
+        see="limits.md",
+    )
+    max_connections_per_address: int = setting(
+        0,
+        "most connections of one address; 0 is no limit",
+        least=0,
+        live=True,
+        rocketmq=OURS,
+        see="limits.md",
+    )
+    max_requests_per_second_per_address: int = setting(
+        0,
+        "most requests a second of one address; 0 is no limit",
+        least=0,
+        rocketmq=OURS,
+        see="limits.md",
+    )
+    max_requests_per_second_per_account: int = setting(
+        0,
+        "most requests a second of one account, with `aclEnable`; 0 is no limit",
+        least=0,
+        rocketmq=OURS,
+        see="limits.md",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class LimitSettings(LimitFields):
+    """The limits alone."""
+
+
+class ServerLimits:
+    """The limits of one server, how often each was reached, and its connections by host.
+
+    ``settings`` may change at any time, so each use must read them again.
+    """
+
+    def __init__(self, settings: LimitFields | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings or LimitSettings()
+        self._now_ms = (clock or SystemClock()).monotonic_ms
+        self.hits: dict[Limit, int] = dict.fromkeys(Limit, 0)
+        self._lines: dict[Limit, Allowance] = {}
+        self._hosts: dict[str, int] = {}
+
+    def hit(self, limit: Limit, peer: str, reason: str) -> None:
+        """Count that ``peer`` reached a limit, and log it if the limit may log a line by now."""
+        self.count(limit)
+        now_ms = self._now_ms()
+        lines = self._lines.get(limit)
+        if lines is None:
+            lines = self._lines[limit] = Allowance(_LINES_AT_ONCE, _LINES_PER_SECOND, now_ms)
+        if lines.take(1, now_ms):
+            log.warning(_TEMPLATES[limit], peer, self.hits[limit], reason)
+
+    def count(self, limit: Limit) -> None:
+        """Count that a limit was reached, for a caller that logs it."""
+        self.hits[limit] += 1
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the counts by name, and the number of connections."""
+        return {
+            "openConnections": str(sum(self._hosts.values())),
+            **{f"limitHits_{limit.value}": str(count) for limit, count in self.hits.items()},
+        }
+
+    def entered(self, host: str) -> None:
+        """Count a connection of a host."""
+        self._hosts[host] = self._hosts.get(host, 0) + 1
+
+    def left(self, host: str) -> None:
+        """Stop counting a connection of a host."""
+        count = self._hosts.get(host, 0) - 1
+        if count > 0:
+            self._hosts[host] = count
+        else:
+            self._hosts.pop(host, None)
+
+    def refusal(self, host: str, open_connections: int, room: int) -> tuple[Limit, str] | None:
+        """Return the limit that another connection of a host would exceed, and why; None if it may
+        enter. ``room`` is the number of connections that the process has descriptors for.
+        """
+        settings = self.settings
+        most = min(room, settings.max_connections or room)
+        if open_connections >= most:
+            return Limit.CONNECTIONS, f"{open_connections} connections are open, refused another"
+        most, has = settings.max_connections_per_address, self._hosts.get(host, 0)
+        if most and has >= most:
+            return (
+                Limit.CONNECTIONS_PER_ADDRESS,
+                f"{has} connections of this address are open, refused another",
+            )
+        return None
+
+
+class FrameTimer:
+    """Finds a sender that does not finish a frame that it began."""
+
+    __slots__ = ("_begun_at", "_since_ms")
+
+    def __init__(self) -> None:
+        self._begun_at = -1
+        self._since_ms = 0
+
+    def reset(self) -> None:
+        """Forget the frame: it is complete, or the server itself does not read."""
+        self._begun_at = -1
+
+    def is_late(self, begun_at: int, has_bytes: int, now_ms: int, timeout_ms: int) -> bool:
+        """Return whether the frame that begins at offset ``begun_at`` of the stream, of which
+        ``has_bytes`` arrived, takes too long. Its time begins with the first call for it.
+        """
+        if begun_at != self._begun_at:
+            self._begun_at, self._since_ms = begun_at, now_ms
+            return False
+        return now_ms - self._since_ms > timeout_ms + has_bytes // SLOWEST_BYTES_PER_MS
+
+
+class Sender(Protocol):
+    """Connection that sends requests."""
+
+    address: str
+
+    @property
+    def host(self) -> str:
+        """IP address of the other side."""
+        ...
+
+
+class RequestRates:
+    """Hook that refuses requests over ``per_second`` of one key, an address or an account.
+
+    What ``key_of`` returns None for is not limited. Requests that are urgent (protocol/registry.py)
+    have an allowance of their own, so that a client over the limit keeps its place in its group.
+    """
+
+    def __init__(
+        self, limits: ServerLimits, clock: Clock, per_second: int, key_of: Callable[..., str | None]
+    ) -> None:
+        self._limits = limits
+        self._now_ms = clock.monotonic_ms
+        self._per_second = per_second
+        self._key_of = key_of
+        self._allowances: dict[tuple[str, bool], Allowance] = {}
+
+    def before(self, peer: Sender, request: Request[Any]) -> None:
+        """Raise BadRequest (SYSTEM_BUSY) if the key has no request left."""
+        name = self._key_of(peer, request)
+        if name is None:
+            return
+        now_ms = self._now_ms()
+        key = name, request.code in _URGENT
+        allowance = self._allowances.get(key)
+        if allowance is None:
+            if len(self._allowances) >= _KEYS_MAX:
+                del self._allowances[next(iter(self._allowances))]
+            allowance = self._allowances[key] = Allowance(
+                self._per_second, self._per_second, now_ms
+            )
+        if not allowance.take(1, now_ms):
+            reason = f"{name} sends more than {self._per_second} requests a second"
+            self._limits.hit(Limit.REQUEST_RATE, peer.address, reason)
+            raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{reason}: send slower")
+
+    def after(self, peer: Sender, request: Request[Any], code: int) -> None:
+        """Do nothing: requests count when they arrive."""
+
+
+def limit_rates(hooks: MutableSequence[Any], limits: ServerLimits, clock: Clock) -> None:
+    """Add the limits of requests a second that are set to the hooks of a router: that of addresses
+    before access control, that of accounts after it.
+    """
+    settings = limits.settings
+    if most := settings.max_requests_per_second_per_address:
+        hooks.insert(0, RequestRates(limits, clock, most, _address_of))
+    if most := settings.max_requests_per_second_per_account:
+        hooks.append(RequestRates(limits, clock, most, _account_of))
+
+
+def _address_of(peer: Sender, _request: Request[Any]) -> str:
+    return peer.host
+
+
+def _account_of(_peer: Sender, request: Request[Any]) -> str | None:
+    key: str | None = (request.fields or {}).get(ACCESS_KEY)
+    return key
+
+
+def notice_dead_clients(listener: socket.socket, idle_s: int) -> None:
+    """Have the system close connections of a listener whose other side is gone, or does not take
+    bytes, for ``idle_s``; accepted sockets inherit the options. Does nothing where there are none.
+    """
+    if not idle_s:
+        return
+    for level, name, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", max(idle_s // 2, 1)),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", max(idle_s // 8, 1)),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", idle_s * 1000),
+    ):
+        with contextlib.suppress(AttributeError, OSError):
+            listener.setsockopt(level, getattr(socket, name), value)
