@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
-from cometmq.protocol.acl import Account, signed
+from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, JSON, decode_head, encode_head
 from cometmq.protocol.registry import REGISTRY, Side
@@ -105,7 +105,7 @@ def changing_frames(side: Side) -> list[bytes]:
     return captured + made_frames(changing)
 
 
-def signed_frame(frame: bytes, account: Account) -> bytes:
+def signed_frame(frame: bytes, account: Credentials) -> bytes:
     """A frame with the account's signature; unchanged if it cannot be read."""
     try:
         codec, header, body = parts(frame)
