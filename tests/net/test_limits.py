@@ -429,7 +429,7 @@ async def test_a_tls_client_that_never_reads_is_cut_off(
             while not peer.closed:
                 peer.write(piece)
                 await asyncio.sleep(0.002)
-        assert limits.hits[Limit.CONGESTED] == 1
+        assert limits.hits[Limit.CONGESTED] >= 1
         assert limits.hits[Limit.UNREAD_ANSWERS] == 1
 
 
