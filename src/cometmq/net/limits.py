@@ -266,12 +266,12 @@ class RequestRates:
 
 
 def limit_rates(hooks: MutableSequence[Any], limits: ServerLimits, clock: Clock) -> None:
-    """Add the limits of requests a second that are set to the hooks of a router: that of addresses
-    before access control, that of accounts after it.
+    """Add the limits of requests a second that are set to the hooks of a router, which run after
+    access control: what it refuses does not count.
     """
     settings = limits.settings
     if most := settings.max_requests_per_second_per_address:
-        hooks.insert(0, RequestRates(limits, clock, most, _address_of))
+        hooks.append(RequestRates(limits, clock, most, _address_of))
     if most := settings.max_requests_per_second_per_account:
         hooks.append(RequestRates(limits, clock, most, _account_of))
 
