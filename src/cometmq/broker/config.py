@@ -5,9 +5,7 @@ A RocketMQ property file is accepted unchanged. core/javakeys.py has the keys th
 here.
 
 Settings that are changed while the broker runs are kept in ``config/cometmq-settings.properties``
-below the store, one line a key, and override the property file and the command line at the next
-start. A setting stays changed until it is changed again, or its line is removed while the broker is
-stopped. Java brokers ignore the file.
+below the store (store/settingsfile.py).
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from cometmq.core.settings import (
     convert,
     live_fields,
     normalise,
-    parse_properties,
     raise_all,
     setting,
 )
@@ -39,7 +36,8 @@ from cometmq.net.limits import LimitFields
 from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
-from cometmq.store.files import PosixFiles, read_file
+from cometmq.store.files import PosixFiles
+from cometmq.store.settingsfile import read_kept_settings
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
@@ -621,16 +619,8 @@ def kept_path(root: str) -> str:
 
 def read_kept(root: str, files: Files | None = None) -> dict[str, str]:
     """Return the changed settings that a store directory has; ``files`` are the machine's own by
-    default.
-
-    Raise SettingsError for a line that is no setting, OSError if the file cannot be read.
-    """
-    path = kept_path(root)
-    raw = read_file(files or PosixFiles(), path)
-    try:
-        return {} if raw is None else parse_properties(raw.decode("utf-8", "replace"))
-    except SettingsError as error:
-        raise SettingsError(error.key, error.problem, where=path) from None
+    default. Raise as :func:`read_kept_settings` does."""
+    return read_kept_settings(kept_path(root), files or PosixFiles())
 
 
 def apply_kept(config: BrokerConfig, store: StoreConfig, files: Files | None = None) -> None:

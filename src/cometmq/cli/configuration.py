@@ -244,10 +244,11 @@ def configured_broker(broker: BrokerConfig, store: StoreConfig) -> Configured:
 
 
 def configured_namesrv(config: NamesrvConfig) -> Configured:
-    """Return the configuration of a name server as it would start."""
-    from cometmq.namesrv.config import NamesrvConfig
+    """Return the configuration of a name server as it would start; raise as above."""
+    from cometmq.namesrv.config import NamesrvConfig, apply_kept, kept_path
 
-    return Configured("name server", (config,), (NamesrvConfig(),), {})
+    kept = apply_kept(config)
+    return Configured("name server", (config,), (NamesrvConfig(),), kept, kept_path(config))
 
 
 def print_config(configured: Configured, given: Given, notices: Sequence[str]) -> list[str]:

@@ -1,15 +1,18 @@
-"""Logging of the command line: one line per event, to standard error.
+"""Logging of the command line: one line per event, to standard error or a file.
 
     2026-03-04T05:06:07.089 INFO cometmq.broker.app ready port=10911
 
-Modules log ``event key=value key=value``; this module does not change that text. Line breaks and
-other control characters are escaped (``\\n``, ``\\x1b``), so that one event stays one line; only a
-traceback adds lines, each indented. The output of one peer or of one kind of event is limited.
+Modules log ``event key=value key=value`` by a template: its words before the first ``key=`` are the
+event, and each value goes on to the next key. Values are written as logfmt does: as they are, or in
+double quotes if they have spaces, quotes or control characters, which are escaped (``\\n``,
+``\\x1b``). So one event stays one line; only a traceback adds lines, each indented. The format
+``json`` writes an object a line, with numbers as numbers and the time in UTC; ``journal`` writes a
+priority for journald instead of the time.
 
-A peer that sends garbage decides how often a server logs, and what. So each kind of event (its
-logger and its message before formatting) has an allowance of lines, each peer has a smaller one for
-each kind, and each level has one of bytes. Events beyond an allowance are counted, and a line
-reports how many were left out:
+The output of one peer or of one kind of event is limited. A peer that sends garbage decides how
+often a server logs, and what. So each kind of event (its logger and its message before formatting)
+has an allowance of lines, each peer has a smaller one for each kind, and each level has one of
+bytes. Events beyond an allowance are counted, and a line reports how many were left out:
 
     2026-03-04T05:06:07.089 INFO cometmq.net.peer left_out=5312 of="connection closed peer=%s"
 
@@ -20,16 +23,24 @@ that changes with each connection.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 import sys
 import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 import msgspec
 
 from cometmq.core.allowance import Allowance
 from cometmq.core.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 Entry = TypeVar("Entry")
@@ -42,8 +53,11 @@ SUMMARY_PAUSE_MS = 10_000
 TABLE_SIZE = 1_000
 SUMMARIES_AT_ONCE = 20
 SUMMARY_CHARACTERS = 200
+LEFT_OUT = "left_out=%d of=%s"
 
 _CONVERSION = re.compile(r"(peer=|address=)?%[-+ #0-9.]*+([a-zA-Z%])")
+#: Characters that a value of logfmt has only within quotes.
+_QUOTED = ' "='
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -138,10 +152,10 @@ class LogLimiter:
         silenced.sort(key=lambda kind: kind.left_out, reverse=True)
         records = []
         for kind in silenced[:SUMMARIES_AT_ONCE]:
-            said = f'left_out={kind.left_out} of="{kind.template[:SUMMARY_CHARACTERS]}"'
+            said = (kind.left_out, kind.template[:SUMMARY_CHARACTERS])
             kind.left_out = 0
             records.append(
-                logging.LogRecord(kind.logger, kind.level, "", 0, said, args=None, exc_info=None)
+                logging.LogRecord(kind.logger, kind.level, "", 0, LEFT_OUT, said, exc_info=None)
             )
         return records
 
@@ -207,21 +221,138 @@ def _make_room(table: dict[Key, Entry]) -> None:
         del table[next(iter(table))]
 
 
+# ------------------------------------------------------------------------------------------ fields
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A message before formatting: the event, and the keys with their values.
+
+    Each part has its text and the number of arguments that it takes.
+    """
+
+    event: tuple[str, int]
+    fields: tuple[tuple[str, str, int], ...]
+
+
+def parse_template(text: str) -> Template:
+    """Split a message before formatting into its event and its fields."""
+    parts: list[tuple[str, list[str]]] = [("", [])]
+    for word in text.split(" "):
+        key, equals, rest = word.partition("=")
+        if equals and key.replace("_", "").isalnum() and key.isascii():
+            parts.append((key, [rest]))
+        else:
+            parts[-1][1].append(word)
+    (_, event), *fields = [(key, " ".join(words)) for key, words in parts]
+    return Template(
+        (_as_text(event), _count(event)),
+        tuple((key, _as_text(value), _count(value)) for key, value in fields),
+    )
+
+
+def _as_text(text: str) -> str:
+    """Return a template in which no argument is shown as Python would write it."""
+    return _CONVERSION.sub(
+        lambda found: found[0][:-1] + "s" if found[2] in "ra" else found[0], text
+    )
+
+
+def _count(text: str) -> int:
+    return sum(found[2] != "%" for found in _CONVERSION.finditer(text))
+
+
+def plain(value: object) -> object:
+    """Return a value as a log shows it: a number as it is, all others as text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}" if str(value) else type(value).__name__
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(str(plain(each)) for each in value)
+    return "none" if value is None else str(value)
+
+
+def event_of(record: logging.LogRecord) -> tuple[str, list[tuple[str, object]]]:
+    """Return the event of a record, and its fields in order. A field that is a single argument
+    keeps its number."""
+    template = _template(str(record.msg))
+    args = record.args or ()
+    if not isinstance(args, tuple):
+        return record.getMessage(), []
+    if not args:
+        # Nothing is formatted then: a percent sign stands for itself.
+        template = parse_template(str(record.msg).replace("%", "%%"))
+    values = [plain(each) for each in args]
+    try:
+        taken, text = template.event[1], template.event[0]
+        event = text % tuple(values[:taken])
+        fields: list[tuple[str, object]] = []
+        for key, text, count in template.fields:
+            here = values[taken : taken + count]
+            taken += count
+            is_alone = text in ("%s", "%d") and count == 1
+            fields.append((key, here[0] if is_alone and here else text % tuple(here)))
+    except (TypeError, ValueError):
+        return record.getMessage(), []
+    if taken != len(values):
+        return record.getMessage(), []
+    return event, fields
+
+
+@lru_cache(maxsize=TABLE_SIZE)
+def _template(text: str) -> Template:
+    return parse_template(text)
+
+
+def logfmt(value: object) -> str:
+    """Return a value as it is, or in double quotes if a parser could not tell where it ends."""
+    text = str(value)
+    if text and text.isprintable() and not any(mark in text for mark in _QUOTED):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{one_line(escaped)}"'
+
+
+# ----------------------------------------------------------------------------------------- handlers
+
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json", "journal")
+#: Priorities of journald and syslog.
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 
 class LineFormatter(logging.Formatter):
-    """Formats one event as one line: time with milliseconds, level, module, message."""
+    """Formats one event as one line: time with milliseconds, level, module, message; for journald
+    with a priority instead of time and level."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03d"
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    def __init__(self, *, journal: bool = False) -> None:
+        head = "" if journal else "%(asctime)s %(levelname)s "
+        super().__init__(f"{head}%(name)s %(message)s")
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of a traceback."""
+        text = super().format(record)
+        if not self._journal:
+            return text
+        priority = f"<{_PRIORITIES.get(record.levelname, 5)}>"
+        return "\n".join(priority + line for line in text.splitlines())
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line without a traceback."""
-        record.message = one_line(record.message)
+        event, fields = event_of(record)
+        shown = [event] * bool(event) + [f"{key}={logfmt(value)}" for key, value in fields]
+        record.message = one_line(" ".join(shown))
         return super().formatMessage(record)
 
     def formatException(self, ei: tuple[object, ...]) -> str:
@@ -233,12 +364,37 @@ class LineFormatter(logging.Formatter):
         return indented_traceback(super().formatStack(stack_info))
 
 
-class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the records that its limiter admits."""
+class JsonFormatter(logging.Formatter):
+    """Formats one event as one JSON object: time, level, logger, event, the fields, and a traceback
+    in ``exception``. A field with one of these names gets an underscore."""
 
-    def __init__(self, stream: TextIO, clock: Clock) -> None:
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        event, fields = event_of(record)
+        seconds, ms = divmod(int(record.created * 1_000), 1_000)
+        found: dict[str, object] = {
+            "time": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "event": event[:LINE_CHARACTERS],
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            lines = "".join(traceback.format_exception(*record.exc_info))
+            found["exception"] = lines[-TRACEBACK_CHARACTERS:]
+        for key, value in fields:
+            shown = value[:LINE_CHARACTERS] if isinstance(value, str) else value
+            found[f"{key}_" if key in found else key] = shown
+        # ASCII only: bytes that are no text are escaped, and every viewer shows the rest.
+        return json.dumps(found, default=str)
+
+
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes the records that its limiter admits, to a stream or to the file at ``path``."""
+
+    def __init__(self, stream: TextIO, clock: Clock, *, path: Path | None = None) -> None:
         super().__init__(stream)
         self._limiter = LogLimiter(clock)
+        self._path = path
         self.setFormatter(LineFormatter())
 
     def handle(self, record: logging.LogRecord) -> bool:
@@ -252,20 +408,60 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             self.release()
         return record in admitted
 
+    def reopen(self) -> None:
+        """Open the file again, after it was renamed. If that fails, go on with the old one."""
+        if self._path is None:
+            return
+        try:
+            opened = _open(self._path)
+        except OSError as error:
+            log.error("log_not_reopened path=%s error=%s", self._path, error)
+            return
+        previous = self.setStream(opened)
+        if previous is not None:
+            previous.close()
+
     def close(self) -> None:
         """Write the remaining summaries of suppressed records, then close."""
         self.acquire()
         try:
             for each in self._limiter.rest():
                 self.emit(each)
+            if self._path is not None:
+                self.stream.close()
         finally:
             self.release()
         super().close()
 
 
-def configure(level: str, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-    """Send every event of ``level`` and above to ``stream``, or to standard error."""
-    handler = BoundedHandler(sys.stderr if stream is None else stream, clock or SystemClock())
+def _open(path: Path) -> TextIO:
+    """Open a log for appending, so that it may also be truncated while it is written."""
+    return path.open("a", encoding="utf-8", errors="backslashreplace")
+
+
+def configure(
+    level: str,
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+    *,
+    form: str = "text",
+    path: Path | None = None,
+) -> None:
+    """Send every event of ``level`` and above to ``stream``, to the file at ``path``, or to
+    standard error, in one of FORMATS. Raise OSError for a file that cannot be opened."""
+    stream = _open(path) if path is not None else sys.stderr if stream is None else stream
+    handler = BoundedHandler(stream, clock or SystemClock(), path=path)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    elif form == "journal":
+        handler.setFormatter(LineFormatter(journal=True))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def reopen() -> None:
+    """Open the file of the log again, if it has one: a rotation renamed it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, BoundedHandler):
+            handler.reopen()

@@ -93,18 +93,20 @@ def run(
     *,
     watch_input: bool = False,
     ports: Mapping[int, str] | None = None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Run ``main`` until a stop signal; return the exit code of the process.
 
     With ``watch_input`` the end of standard input counts as a stop signal. ``ports`` has the
-    settings that the ports of the servers come from.
+    settings that the ports of the servers come from. ``on_hangup`` is called on SIGHUP, which
+    otherwise ends the process.
     """
     gc.disable()
     keep_freed_memory()
     reserve_descriptors()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_until_signal(main, watch_input=watch_input))
+            runner.run(_until_signal(main, watch_input=watch_input, on_hangup=on_hangup))
     except CometError as error:
         return refuse(command, str(error))
     except OSError as error:
@@ -223,13 +225,17 @@ def on_end_of_input(callback: Callable[[], object]) -> None:
     loop.add_reader(descriptor, readable)
 
 
-async def _until_signal(main: Main, *, watch_input: bool) -> None:
+async def _until_signal(
+    main: Main, *, watch_input: bool, on_hangup: Callable[[], None] | None
+) -> None:
     task = asyncio.current_task()
     assert task is not None
     tasks = Tasks()
     collector = Collector(SystemClock(), Watchdog())
     lifetime = Lifetime(task, lambda: collector.start(tasks))
     on_signals(lifetime.signalled)
+    if on_hangup is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     if watch_input:
         on_end_of_input(lifetime.signalled)
     try:

@@ -59,9 +59,12 @@ def main(words: Sequence[str]) -> int:
     """Run the server command in ``words`` and return the exit code."""
     options = build_parser().parse_args(words)
     only_reports = options.print_config or options.check
-    logs.configure("error" if only_reports else options.log_level)
+    level, path = options.log_level, options.log_file
+    if only_reports:
+        level, path = "error", None
     given = Given()
     try:
+        logs.configure(level, form=options.log_format, path=path)
         gather(given, options)
         prepared: Prepared = options.prepare(options, given)
         if only_reports:
@@ -74,7 +77,11 @@ def main(words: Sequence[str]) -> int:
         return serve.refuse(options.command, serve.explain(error))
     ports = {port: setting for each in prepared.parts() for port, setting in ports_of(each).items()}
     return serve.run(
-        options.command, prepared.run, watch_input=options.stop_with_input, ports=ports
+        options.command,
+        prepared.run,
+        watch_input=options.stop_with_input,
+        ports=ports,
+        on_hangup=None if options.log_file is None else logs.reopen,
     )
 
 
@@ -199,6 +206,19 @@ def _command(
     )
     command.add_argument(
         "--log-level", choices=logs.LEVELS, default="info", help="least level to log"
+    )
+    command.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        default="text",
+        help="text with key=value pairs, a JSON object a line, or lines for journald",
+    )
+    command.add_argument(
+        "--log-file",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="append the log to a file, which is opened again on SIGHUP; otherwise standard error",
     )
     return command
 

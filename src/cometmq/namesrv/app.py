@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
+from cometmq.namesrv.config import apply_kept
 from cometmq.namesrv.handlers import (
     BrokerHandlers,
     ConfigHandlers,
@@ -70,9 +71,11 @@ class NameServer:
     async def start(self) -> int:
         """Read the key-value file and listen; return the bound port.
 
-        Raise StoreCorrupt for an unreadable key-value file, OSError for an address that cannot be
+        Raise StoreCorrupt for an unreadable key-value file, SettingsError for a kept setting that
+        cannot be used, OSError for an address that cannot be
         bound.
         """
+        apply_kept(self.config)
         self.kv.load()
         port = await self.server.listen(self.config.bind_address, self.config.listen_port)
         log.info("name server started port=%d core=%s", port, DESCRIPTION)

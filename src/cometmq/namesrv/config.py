@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
 from cometmq.core.javakeys import ignored_keys, ignored_notice
 from cometmq.core.settings import (
     OURS,
-    build,
     changed_fields,
     check_ranges,
     convert,
     live_fields,
     raise_all,
-    reject_unknown,
     setting,
     to_wire_name,
 )
 from cometmq.net.limits import LimitFields
 from cometmq.net.tls import TlsFields
+from cometmq.store.files import PosixFiles
+from cometmq.store.settingsfile import read_kept_settings
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+#: File beside that of the key-value tables, with settings that were changed while it ran.
+SETTINGS_FILE: Final = "cometmq-namesrv.properties"
 
 
 @dataclass(slots=True)
@@ -99,21 +109,58 @@ def load(values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
     return NamesrvConfig(**taken), [ignored_notice(ignored)] if ignored else []
 
 
-def change(config: NamesrvConfig, values: Mapping[str, str]) -> list[str]:
-    """Change settings of a running name server, all of ``values`` or none; return changed fields.
+def plan_change(config: NamesrvConfig, values: Mapping[str, str]) -> NamesrvConfig:
+    """Return the settings that ``values`` ask for.
 
-    Values that are in force already are accepted for every key. Raise SettingsError for an unknown
-    key, a bad value, or a setting that takes effect only at a start.
+    Values that are in force already are accepted for every key. Raise one SettingsError for all
+    unknown keys, bad values, and settings that take effect only at a start.
     """
-    wanted, used = build(NamesrvConfig, values, config)
-    reject_unknown(values, used, (NamesrvConfig,))
+    problems: list[SettingsError] = []
+    taken, used = convert(NamesrvConfig, values, problems)
+    ignored_keys(values, used, (NamesrvConfig,), problems)
+    problems += [
+        SettingsError(
+            to_wire_name(name),
+            "it cannot be changed while the name server runs: set it at a start",
+            is_unusable=False,
+        )
+        for name, wanted in taken.items()
+        if name not in LIVE and getattr(config, name) != wanted
+    ]
+    raise_all(problems)
+    return replace(config, **taken)
+
+
+def apply(config: NamesrvConfig, wanted: NamesrvConfig) -> list[str]:
+    """Change ``config`` to the ``wanted`` settings; return the names of the changed fields."""
     changed = changed_fields(wanted, config)
-    for name in changed:
-        if name not in LIVE:
-            raise SettingsError(
-                to_wire_name(name),
-                "it cannot be changed while the name server runs: set it at a start",
-            )
     for name in changed:
         setattr(config, name, getattr(wanted, name))
     return changed
+
+
+def kept_path(config: NamesrvConfig) -> str:
+    """Return the path of the settings that were changed while the name server ran."""
+    folder = os.path.dirname(os.path.abspath(os.path.expanduser(config.kv_config_path)))
+    return os.path.join(folder, SETTINGS_FILE)
+
+
+def apply_kept(config: NamesrvConfig, files: Files | None = None) -> dict[str, str]:
+    """Apply the changed settings of an earlier run to ``config``, and return them.
+
+    Keys that cannot be changed while a name server runs are left out, with a warning. Raise
+    SettingsError for values that cannot be used, OSError if the file cannot be read.
+    """
+    path = kept_path(config)
+    kept = read_kept_settings(path, files or PosixFiles())
+    for key, value in kept.items():
+        try:
+            wanted = plan_change(config, {key: value})
+        except SettingsError as error:
+            if error.is_unusable:
+                raise SettingsError(key, error.problem, where=path) from None
+            log.warning("kept_setting_ignored key=%s reason=%s", key, error.problem)
+            continue
+        if apply(config, wanted):
+            log.warning("kept_setting_overrides key=%s value=%s path=%s", key, value, path)
+    return kept

@@ -18,9 +18,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.clock import Slices
-from cometmq.core.errors import BadRequest, SettingsError
-from cometmq.core.settings import format_properties, parse_properties, to_properties
-from cometmq.namesrv.config import change
+from cometmq.core.errors import BadRequest, CometError, SettingsError
+from cometmq.core.settings import (
+    changed_fields,
+    format_properties,
+    parse_properties,
+    to_properties,
+    to_wire_name,
+)
+from cometmq.namesrv.config import apply, kept_path, plan_change
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.namesrv.routes import QueueLayout, Registration, check_count
 from cometmq.protocol import headers as h
@@ -30,6 +36,8 @@ from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, pa
 from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 from cometmq.protocol.registerbody import RegisterBodyReader
+from cometmq.store.files import Files, PosixFiles
+from cometmq.store.settingsfile import keep_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -356,8 +364,10 @@ class BrokerHandlers:
 class ConfigHandlers:
     """Serves the codes that show and change the settings of the name server."""
 
-    def __init__(self, config: NamesrvConfig) -> None:
+    def __init__(self, config: NamesrvConfig, files: Files | None = None) -> None:
         self._config = config
+        self._files = files or PosixFiles()
+        self._changing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -366,17 +376,33 @@ class ConfigHandlers:
             RequestCode.GET_NAMESRV_CONFIG: self.show,
         }
 
-    def update(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 318: change settings until the next start, all of those sent or none."""
+    async def update(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
+        """Serve 318: change settings and keep them, all of those sent or none."""
         try:
             values = parse_properties(request.body.decode("utf-8", "replace"))
             if _PROTECTED & values.keys():
                 raise BadRequest(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            changed = change(self._config, values)
+            async with self._changing:
+                wanted = plan_change(self._config, values)
+                if wanted != self._config:
+                    await self._keep(wanted)
+                changed = apply(self._config, wanted)
         except SettingsError as error:
             raise BadRequest(ResponseCode.SYSTEM_ERROR, str(error)) from None
         log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")
         return Reply()
+
+    async def _keep(self, wanted: NamesrvConfig) -> None:
+        """Write the changed settings beside the earlier ones. Raise CometError if that fails."""
+        texts = to_properties(wanted)
+        names = [to_wire_name(name) for name in changed_fields(wanted, self._config)]
+        changed = {name: texts[name] for name in names}
+        path = kept_path(self._config)
+        try:
+            await asyncio.to_thread(keep_settings, path, changed, self._files)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CometError(f"{path} cannot be written, so nothing changed: {reason}") from error
 
     def show(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
         """Serve 319: return all settings as a property file."""

@@ -59,7 +59,7 @@ async def test_what_cannot_be_kept_is_not_changed(
         raise OSError(28, "No space left on device")
 
     async with open_parts(tmp_path) as parts:
-        monkeypatch.setattr(settings, "write_file_atomically", full)
+        monkeypatch.setattr(settings, "keep_settings", full)
         with pytest.raises(StoreError, match="they are unchanged"):
             await parts.ask(Code.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=48")
         assert parts.store.config.file_reserved_time == 72

@@ -1,26 +1,25 @@
 """Settings of a running broker: shown, changed and kept over restarts (upstream:
 AdminBrokerProcessor.java, updateBrokerConfig and getBrokerConfig; Configuration.java).
 
-broker/config.py says where changed settings are kept, and what that means.
+store/settingsfile.py says where changed settings are kept, and what that means.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.config import apply, kept_path, plan_change, read_kept
+from cometmq.broker.config import apply, kept_path, plan_change
 from cometmq.core.errors import BadRequest, SettingsError, StoreError
 from cometmq.core.settings import format_properties, normalise, parse_properties, to_properties
 from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetBrokerConfigResponse
-from cometmq.store.files import make_durable_directory, write_file_atomically
+from cometmq.store.settingsfile import keep_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,10 +34,6 @@ log = logging.getLogger(__name__)
 #: Settings that decide file locations and permissions: no request may change them.
 _PROTECTED: Final = frozenset(
     map(normalise, ("brokerConfigPath", "configBlackList", "rocketmqHome"))
-)
-_HEADER: Final = (
-    "# Settings that were changed while the broker ran. They override its property file and its\n"
-    "# command line. To undo a change, stop the broker and remove the line.\n"
 )
 
 
@@ -95,7 +90,8 @@ class SettingsAdmin:
         """Write the changed settings beside the earlier ones. Raise StoreError if that fails."""
         loop = asyncio.get_running_loop()
         # A request that is cancelled must not leave its thread behind: the next one writes too.
-        writing = loop.run_in_executor(None, self._write, changed)
+        files, root = self._store.files, self._store.config.store_path_root_dir
+        writing = loop.run_in_executor(None, keep_settings, kept_path(root), changed, files)
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
@@ -103,12 +99,3 @@ class SettingsAdmin:
             raise
         except OSError as error:
             raise StoreError(f"cannot keep the settings, so they are unchanged: {error}") from error
-
-    def _write(self, changed: Mapping[str, str]) -> None:
-        files, root = self._store.files, self._store.config.store_path_root_dir
-        kept = {normalise(key): (key, value) for key, value in read_kept(root, files).items()}
-        kept |= {normalise(key): (key, value) for key, value in changed.items()}
-        path = kept_path(root)
-        make_durable_directory(files, os.path.dirname(path))
-        text = _HEADER + format_properties(dict(kept.values()))
-        write_file_atomically(files, path, text.encode(), durable=True)
