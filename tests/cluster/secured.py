@@ -8,9 +8,9 @@ from typing import Final
 
 import trustme
 
+from cometmq.cli.commands import tls
 from cometmq.net.outgoing import TlsOptions
 from cometmq.protocol.acl import Credentials
-from tests.compat import anchor
 
 ADMIN: Final = Credentials("admin-key", "secret-of-admin")
 WRONG: Final = Credentials("admin-key", "another-secret")
@@ -32,8 +32,8 @@ accounts:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files below a folder: ca.pem, server.pem and .key, client.pem and .key (also as PKCS 8 for
-    Java), other.pem (an authority that signed none of them), conf/plain_acl.yml, tools.yml."""
+    """Files below a folder: those of ``cometmq tls init`` (ca.pem, server.pem, client.pem and their
+    keys), other.pem (an authority that signed none of them), conf/plain_acl.yml, tools.yml."""
 
     folder: Path
 
@@ -85,13 +85,8 @@ class Files:
 def make_files(folder: Path) -> Files:
     """Write the files."""
     (folder / "conf").mkdir(parents=True, exist_ok=True)
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
+    tls.init(folder)
     trustme.CA().cert_pem.write_to_path(folder / "other.pem")
-    for name, host in (("server", "127.0.0.1"), ("client", "client.test")):
-        issued = authority.issue_cert(host)
-        issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-        (folder / f"{name}.key").write_bytes(anchor.as_pkcs8(issued.private_key_pem.bytes()))
     (folder / "conf" / "plain_acl.yml").write_text(RULES)
     tools = folder / "tools.yml"
     tools.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")

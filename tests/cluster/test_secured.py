@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.cli.main import main
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
 from cometmq.message.model import Message
@@ -60,6 +61,36 @@ async def test_a_master_and_its_slave(tmp_path: Path) -> None:
 
 def _own(settings: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in settings.items() if ".server." in key}
+
+
+def test_commands_connect_with_tls_and_an_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By options, and by the environment; no secret is an argument."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    files = make_files(tmp_path / "files")
+    with ProcessCluster(tmp_path, **files.mutual, **files.accounts) as node:
+        where = ["-n", node.namesrv]
+        shown = ["--tls-ca", files.path("ca.pem"), "--tls-cert", files.path("client.pem")]
+        shown += ["--tls-key", files.path("client.key"), "--credentials", files.path("tools.yml")]
+        assert main(["topic", "create", TOPIC, *where, *shown]) == 0
+        assert main(["topic", "list", *where]) == 1
+        assert "it may serve only TLS" in capsys.readouterr().err
+        variables = {
+            "ACCESS_KEY": ADMIN.access_key,
+            "SECRET_KEY": ADMIN.secret_key,
+            "TLS_CA": files.path("ca.pem"),
+            "TLS_CERT": files.path("client.pem"),
+            "TLS_KEY": files.path("client.key"),
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(f"COMETMQ_{name}", value)
+        assert main(["send", TOPIC, "body", *where]) == 0
+        monkeypatch.setenv("COMETMQ_SECRET_KEY", WRONG.secret_key)
+        assert main(["send", TOPIC, "body", *where]) == 1
+        said = capsys.readouterr().err
+        assert "Check signature failed" in said
+        assert WRONG.secret_key not in said
 
 
 @pytest.mark.parametrize("home", ["mutual", "server"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.cli.commands.tls import Issued, init, issue, settings_lines
+from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import parse_properties
 from cometmq.net.outgoing import TlsOptions
@@ -26,8 +28,8 @@ def options(folder: Path, client: str = "client") -> TlsOptions:
 def server(folder: Path, made: Issued) -> TlsSettings:
     return TlsSettings(
         TlsMode.ENFORCING,
-        made.cert_path,
-        made.key_path,
+        made.certificate,
+        made.key,
         str(folder / "ca.pem"),
         ClientAuth.REQUIRE,
     )
@@ -36,8 +38,8 @@ def server(folder: Path, made: Issued) -> TlsSettings:
 async def test_the_files_serve_both_sides(tmp_path: Path) -> None:
     """Clients trust the server and the reverse; a certificate that is issued later counts too."""
     folder = tmp_path / "tls"
-    made = {each.name: each for each in init(folder, ["broker.test", "10.1.2.3"])}
-    assert made["server"].hosts == ("broker.test", "10.1.2.3", "localhost", "127.0.0.1", "::1")
+    made = {each.name: each for each in init(folder, ["broker.test", "10.1.2.3"]).items}
+    assert made["server"].hosts == ["broker.test", "10.1.2.3", "localhost", "127.0.0.1", "::1"]
     later = issue(folder, "second", ["localhost"])
     for each in (made["server"], later):
         async with served(server(folder, each)) as at:
@@ -50,8 +52,8 @@ async def test_the_files_serve_both_sides(tmp_path: Path) -> None:
 
 
 async def test_another_authority_is_not_trusted(tmp_path: Path) -> None:
-    made = {each.name: each for each in init(tmp_path / "one", [])}
-    init(tmp_path / "two", [])
+    made = {each.name: each for each in init(tmp_path / "one").items}
+    init(tmp_path / "two")
     async with served(server(tmp_path / "one", made["server"])) as at:
         assert "not signed by" in await problem_of(at, options(tmp_path / "two"))
 
@@ -78,7 +80,7 @@ def test_nobody_else_reads_the_files_and_none_is_overwritten(tmp_path: Path) -> 
 
 
 def test_the_lines_to_paste_are_settings_that_work(tmp_path: Path) -> None:
-    values = parse_properties("\n".join(settings_lines(init(tmp_path / "tls", ["a.test"]))))
+    values = parse_properties("\n".join(settings_lines(init(tmp_path / "tls").items)))
     settings = TlsSettings(
         TlsMode(values["tls.server.mode"]),
         values["tls.server.certPath"],
@@ -97,7 +99,7 @@ def test_what_is_no_host(tmp_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "ca", "..", "a/b", "/a"])
 def test_what_is_no_name(tmp_path: Path, name: str) -> None:
-    init(tmp_path, [])
+    init(tmp_path)
     with pytest.raises(SettingsError, match="'name'"):
         issue(tmp_path, name)
 
@@ -109,3 +111,18 @@ def test_a_folder_without_an_authority(tmp_path: Path) -> None:
     (tmp_path / "ca.key").write_text("nonsense")
     with pytest.raises(SettingsError, match=r"ca.pem or .*ca.key: "):
         issue(tmp_path, "second")
+
+
+def test_the_command_says_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tls", "init", str(tmp_path / "tls"), "--host", "a.test"]) == 0
+    shown = capsys.readouterr()
+    text = shown.out + shown.err
+    for name in ("ca.pem", "server.key", "client.pem"):
+        assert str(tmp_path / "tls" / name) in text
+    assert f"tls.server.certPath={tmp_path / 'tls' / 'server.pem'}" in text
+    assert main(["tls", "issue", str(tmp_path / "tls"), "second", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["hosts"] == []
+    assert row["certificate"] == str(tmp_path / "tls" / "second.pem")
+    assert main(["tls", "init", str(tmp_path / "tls"), "--host", "a.test"]) == 2
+    assert "is not overwritten" in capsys.readouterr().err

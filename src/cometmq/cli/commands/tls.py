@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+from cometmq.cli.command import Noun
+from cometmq.cli.parser import Argument, Option
+from cometmq.cli.render import Result
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 
@@ -35,23 +38,36 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,250}")
 
 
+tls = Noun("tls", "A private certificate authority, and certificates for servers and clients.")
+
+Hosts = Annotated[
+    list[str] | None,
+    Option("--host", metavar="NAME", help="Host name or address that others connect to."),
+]
+Days = Annotated[int, Option(min=1, max=CA_DAYS, help="Days until the certificates expire.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Issued:
     """A certificate and its key, as files. ``hosts`` is empty for an authority and a client."""
 
     name: str
-    cert_path: str
-    key_path: str
-    hosts: tuple[str, ...]
-    expires: datetime
+    certificate: str
+    key: str
+    hosts: list[str]
+    expires_at: datetime
 
 
-def init(directory: Path, hosts: Sequence[str], *, days: int = DAYS) -> list[Issued]:
-    """Make an authority, a certificate for servers on ``hosts``, and one for clients.
+@tls.command("init", "tls init certificates --host broker-1.internal --host 10.1.2.3", does="made")
+def init(
+    directory: Annotated[Path, Argument("DIR")], host: Hosts = None, days: Days = DAYS
+) -> Result[Issued]:
+    """Make an authority, a certificate for servers on the hosts, and one for clients.
 
-    Certificates of servers also name this machine's loopback addresses. Raises SettingsError if a
-    file exists already or a host is no name, OSError if a file cannot be written.
+    Certificates of servers also name this machine's loopback addresses. No file is overwritten. The
+    lines that are printed go to the property files of brokers and name servers.
     """
+    hosts = host or []
     _check_hosts(hosts)
     _check_absent(directory, ("ca", "server", "client"))
     key = _new_key()
@@ -60,15 +76,27 @@ def init(directory: Path, hosts: Sequence[str], *, days: int = DAYS) -> list[Iss
     made = [_write(directory, "ca", authority, key, (), expires)]
     made.append(_issue(directory, "server", (*hosts, *_LOOPBACK), authority, key, days))
     made.append(_issue(directory, "client", (), authority, key, days))
-    return made
+    notes = (
+        "Settings of brokers and name servers:",
+        *(f"    {line}" for line in settings_lines(made)),
+        f"Clients: --tls-ca {made[0].certificate}",
+        f"Keep {made[0].key} in a safe place: with it anyone makes certificates that are trusted.",
+    )
+    return Result(made, notes)
 
 
-def issue(directory: Path, name: str, hosts: Sequence[str] = (), *, days: int = DAYS) -> Issued:
-    """Make a further certificate of the authority in ``directory``, for a client if it has no
-    hosts.
+@tls.command("issue", "tls issue certificates broker-2 --host broker-2.internal", does="made")
+def issue(
+    directory: Annotated[Path, Argument("DIR")],
+    name: Annotated[str, Argument("NAME", "Name of the files.")],
+    host: Hosts = None,
+    days: Days = DAYS,
+) -> Issued:
+    """Make a further certificate of an authority that tls init made; without hosts for a client.
 
-    Raises SettingsError if there is no authority, if a file exists already, or for a bad name.
+    To replace a certificate that expires, issue one under another name and change the settings.
     """
+    hosts = host or []
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -100,12 +128,12 @@ def settings_lines(made: Iterable[Issued]) -> list[str]:
     authority, server = found["ca"], found["server"]
     return [
         "tls.server.mode=permissive",
-        f"tls.server.certPath={server.cert_path}",
-        f"tls.server.keyPath={server.key_path}",
-        f"tls.server.trustCertPath={authority.cert_path}",
-        f"tls.client.trustCertPath={authority.cert_path}",
-        f"tls.client.certPath={server.cert_path}",
-        f"tls.client.keyPath={server.key_path}",
+        f"tls.server.certPath={server.certificate}",
+        f"tls.server.keyPath={server.key}",
+        f"tls.server.trustCertPath={authority.certificate}",
+        f"tls.client.trustCertPath={authority.certificate}",
+        f"tls.client.certPath={server.certificate}",
+        f"tls.client.keyPath={server.key}",
     ]
 
 
@@ -235,7 +263,7 @@ def _write(
     cert_path, key_path = (directory.resolve() / f"{name}.{kind}" for kind in ("pem", "key"))
     _write_new(key_path, text)
     _write_new(cert_path, certificate.public_bytes(pem.Encoding.PEM))
-    return Issued(name, str(cert_path), str(key_path), hosts, expires)
+    return Issued(name, str(cert_path), str(key_path), list(hosts), expires)
 
 
 def _write_new(path: Path, content: bytes) -> None:
