@@ -8,7 +8,7 @@ A parameter is an argument or an option. Its annotation says which, and how it i
     ) -> None: ...
 
 argparse is the only parser of this program, because it imports in 10 ms: servers have to respond
-within 600 ms of their start (docs/decisions/0004-servers-without-typer.md).
+within 600 ms of their start (docs/decisions/0057-one-parser.md).
 """
 
 from __future__ import annotations
@@ -240,12 +240,15 @@ def _add_option(parser: argparse.ArgumentParser, each: Parameter, note: Option) 
     if text:
         default, needed = text, False  # argparse reads a default that is text
     choices = _choices(each.kind)
+    shown = note.metavar or ("|".join(choices) if choices else _metavar(each.kind))
+    if needed:
+        parser.usage = f"{parser.usage or parser.prog} {names[0]} {shown}"
     more = {} if note.alone is None else {"nargs": "?", "const": note.alone}
     parser.add_argument(
         *names,
         **more,
         dest=each.name,
-        metavar=note.metavar or ("|".join(choices) if choices else _metavar(each.kind)),
+        metavar=shown,
         help=help_text,
         default=default,
         required=needed,

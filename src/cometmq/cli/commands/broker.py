@@ -170,7 +170,7 @@ async def config_get(
     rows = []
     for each in await cluster.servers.broker_settings(name):
         if each.error is not None:
-            raise each.error
+            raise CometError(str(each.error))
         rows += selected(each.values, keys, Address.parse(each.address))
     return rows
 

@@ -11,7 +11,7 @@ from cometmq.cli.commands.broker import AppliedRow, KeyValue, applied, selected
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import CometError, SettingsError
 
 if TYPE_CHECKING:
     from cometmq.admin.health import HealthReport
@@ -147,7 +147,7 @@ async def config_get(opened: Connected, keys: Keys = None) -> list[KeyValue]:
     rows = []
     for each in await opened.servers.name_server_settings():
         if each.error is not None:
-            raise each.error
+            raise CometError(str(each.error))
         rows += selected(each.values, keys, Address.parse(each.address))
     return rows
 
