@@ -3,15 +3,31 @@ connection when more come than it takes.
 """
 
 import asyncio
+import contextlib
+import ssl
 from asyncio import StreamWriter as Writer
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trustme
 
-from cometmq.replication.master import MasterSettings, Rate, SlaveAdmission, are_enough, reached
+from cometmq.core.clock import SystemClock
+from cometmq.net.limits import Limit
+from cometmq.net.server import reserve
+from cometmq.net.tls import ServerTls
+from cometmq.replication.master import (
+    SILENT_MAX,
+    Master,
+    MasterSettings,
+    Rate,
+    SlaveAdmission,
+    are_enough,
+    reached,
+)
 from cometmq.replication.transfer import REPORT
 from cometmq.store.config import FlushDiskType
+from tests.net.serving import tls_settings
 from tests.replication.pairs import assert_same, pair, until, until_copied
 from tests.store.stores import fill
 
@@ -286,3 +302,35 @@ def test_machines_are_remembered_within_a_bound() -> None:
     for number in range(1_000):
         slave_of(made, f"h{number}", copied=True)
     assert len(made._hosts) == 64
+
+
+async def test_stalled_tls_handshakes_leave_room_for_slaves(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = ServerTls(tls_settings(tmp_path, authority))
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with pair(tmp_path) as made:
+        node = made.open("master")
+        node.master = master = Master(
+            node.store, MasterSettings(), clock=SystemClock(), tasks=node.tasks
+        )
+        listener = reserve("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        await master.start(listener, tls)
+        stalled = []
+        for _ in range(SILENT_MAX + 5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x16")
+            stalled.append((reader, writer))
+        async with asyncio.timeout(20):
+            for reader, _ in stalled[:5]:
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+        assert master.limits.hits[Limit.SLAVES] == 5
+        assert len(master._handshakes) == SILENT_MAX
+        _, slave = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        slave.write(REPORT.pack(0))
+        await until(lambda: len(master.slaves()) == 1)
+        for _, writer in (*stalled, (None, slave)):
+            writer.transport.abort()
+        await until(lambda: not master._handshakes)

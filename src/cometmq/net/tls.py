@@ -116,18 +116,6 @@ class ServerTls:
         """True if plain connections are refused."""
         return self._settings.mode is TlsMode.ENFORCING
 
-    def lasting_context(self) -> ssl.SSLContext:
-        """Return a context for a server that keeps it: each handshake uses the files in use then.
-
-        A context of :attr:`context` has the files of its time.
-        """
-        made = _context(self._settings)
-        made.sni_callback = self._refresh
-        return made
-
-    def _refresh(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        connection.context = self.context
-
     async def watch(self, clock: Clock) -> None:
         """Take changed files into use for new connections; runs until it is cancelled."""
         while True:

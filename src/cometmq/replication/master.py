@@ -223,24 +223,32 @@ class Master:
         self._slaves = self._admission.slaves
         self._links: list[SlaveLink] = []
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        #: TLS handshakes that have not ended, the oldest first.
+        self._handshakes: dict[asyncio.Task[None], None] = {}
 
     async def start(self, listener: socket.socket, tls: ServerTls | None = None) -> None:
         """Accept connections on a bound socket; with ``tls`` no others than those with TLS."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Slave(self),
-            sock=listener,
-            backlog=_BACKLOG,
-            ssl=None if tls is None else tls.lasting_context(),
-            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_TIMEOUT_S,
-        )
+        self._listener = listener
+        if tls is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                lambda: _Slave(self), sock=listener, backlog=_BACKLOG
+            )
+        else:
+            listener.listen(_BACKLOG)
+            self.tasks.spawn(self._accept(listener, tls), name="accept slaves")
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 
     async def close(self) -> None:
         """Close all connections; slaves get unsent bytes after the next start."""
-        if self._server is None:
+        if self._listener is None:
             return
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+        for handshake in self._handshakes:
+            handshake.cancel()
         for slave in [*self._slaves, *self._admission.silent]:
             slave.abort()
 
@@ -325,6 +333,42 @@ class Master:
         if slave is not None:
             self.limits.hit(Limit.SLAVES, slave.address, f"connection closed: {reason}")
             slave.abort()
+
+    async def _accept(self, listener: socket.socket, tls: ServerTls) -> None:
+        """Accept connections with TLS. As many handshakes as silent connections may be open; the
+        oldest gives way to a new one.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, (host, *_) = await loop.sock_accept(listener)
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return
+                log.warning("accept failed error=%s", error)
+                await self.clock.sleep_ms(_BURST_MS)
+                continue
+            if len(self._handshakes) >= SILENT_MAX:
+                next(iter(self._handshakes)).cancel()
+                self.limits.hit(Limit.SLAVES, host, "the oldest TLS handshake gives way")
+                await asyncio.sleep(0)  # noqa: TID251 - the cancelled one closes its socket
+            handshake = self.tasks.spawn(self._adopt(accepted, host, tls), name="slave handshake")
+            self._handshakes[handshake] = None
+            handshake.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _adopt(self, accepted: socket.socket, host: str, tls: ServerTls) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Slave(self),
+                accepted,
+                ssl=tls.context,
+                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            )
+        except ConnectionAbortedError:  # the event loop's word for a handshake that takes too long
+            reason = "connection closed: no end of the TLS handshake in time"
+            self.limits.hit(Limit.HANDSHAKE_TIME, host, reason)
+        except OSError as error:
+            log.info("connection dropped before its first report error=%r", error)
 
     async def _tick(self) -> None:
         while True:
