@@ -43,7 +43,7 @@ def test_a_rocketmq_property_file_is_understood() -> None:
     assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert notices == [
         "these settings have no effect in CometMQ and are ignored: sendMessageThreadPoolNums, "
-        "abortFile (docs/settings.md says why)",
+        "abortFile (cometmq config explain KEY says why)",
         "setting transientStorePoolEnable has no effect with flushDiskType=SYNC_FLUSH or "
         "brokerRole=SLAVE and is ignored",
     ]
@@ -81,6 +81,7 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
         ("lookoutMicros", "1001", "from 0 to 1000"),
         ("longPollingEnable", "perhaps", "neither true nor false"),
         ("messageDelayLevel", "1s 5", "messageDelayLevel"),
+        ("storePathCommitLog", "/a,/b", "one directory"),
     ],
 )
 def test_what_cannot_be_done_is_refused(key: str, value: str, problem: str) -> None:

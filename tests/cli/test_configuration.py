@@ -1,5 +1,6 @@
 """Where the settings of a server come from."""
 
+import json
 import socket
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cometmq.cli.configuration import (
     ports_of,
     print_config,
 )
+from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import parse_properties
 
@@ -62,14 +64,12 @@ def test_a_bad_line_names_its_file(tmp_path: Path) -> None:
 
 def test_a_key_is_explained() -> None:
     (found,) = explain("max_message_size")
-    assert (found.key, found.server, found.is_live) == ("maxMessageSize", "broker", True)
-    lines = found.lines()
-    assert "  default:  4194304 bytes" in lines
-    assert "  live:     yes, changes are kept" in lines
-    assert "  RocketMQ: the same" in lines
+    assert (found.key, found.server, found.live) == ("maxMessageSize", "broker", True)
+    assert (found.default, found.unit, found.range) == ("4194304", "bytes", "at least 1 bytes")
+    assert (found.effect, found.rocketmq) == (True, "the same")
     (ours,) = explain("haRejoin")
-    assert "  see:      docs/slaves.md#when-logs-differ" in ours.lines()
-    assert "  RocketMQ: not a setting of RocketMQ" in ours.lines()
+    assert ours.see == "docs/slaves.md#when-logs-differ"
+    assert ours.rocketmq == "not a setting of RocketMQ"
 
 
 def test_a_key_of_both_servers_is_explained_for_both() -> None:
@@ -77,11 +77,14 @@ def test_a_key_of_both_servers_is_explained_for_both() -> None:
     assert found == {"broker": "10911", "name server": "9876"}
 
 
-def test_a_key_without_effect_is_explained() -> None:
+def test_a_key_without_effect_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = explain("ABORTFILE")
-    assert not found.has_effect
-    assert found.lines()[0] == "abortFile"
-    assert "no effect" in found.lines()[1]
+    assert (found.key, found.effect) == ("abortFile", False)
+    assert main(["config", "explain", "abortFile", "-o", "json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert item["rocketmq"] == found.rocketmq
+    assert main(["config", "explain", "abortFil"]) == 2
+    assert "did you mean 'abortFile'" in capsys.readouterr().err
 
 
 def test_an_unknown_key_is_not_explained() -> None:

@@ -128,40 +128,20 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 class Explanation:
     """What a key means to one kind of server.
 
-    ``has_effect`` is False for a key of RocketMQ that is ignored or refused; then ``rocketmq`` is
-    its meaning there, and ``meaning`` says why.
+    ``effect`` is False for a key of RocketMQ that is ignored or refused; then ``rocketmq`` is its
+    meaning there, and ``meaning`` says why. ``see`` is a page of the documentation.
     """
 
     key: str
     server: str
     meaning: str
-    has_effect: bool = True
+    effect: bool = True
     default: str = ""
     unit: str = ""
     range: str = ""
-    is_live: bool = False
+    live: bool = False
     rocketmq: str = ""
     see: str = ""
-
-    def lines(self) -> list[str]:
-        """Return the explanation as text."""
-        if not self.has_effect:
-            return [
-                self.key,
-                f"  no effect: {self.meaning}",
-                f"  RocketMQ:  {self.rocketmq}",
-            ]
-        live = "yes, changes are kept" if self.is_live else "no, it takes effect at a start"
-        facts = (
-            ("server", self.server),
-            ("default", f"{self.default or '(empty)'} {self.unit}".rstrip()),
-            ("range", self.range),
-            ("live", live),
-            ("RocketMQ", self.rocketmq or "the same"),
-            ("see", self.see and f"docs/{self.see}"),
-        )
-        shown = [f"  {name + ':':<10}{text}" for name, text in facts if text]
-        return [self.key, f"  {self.meaning}", *shown]
 
 
 def explain(key: str) -> list[Explanation]:
@@ -189,9 +169,7 @@ def explain(key: str) -> list[Explanation]:
                 found.append(_explanation(wire_name, server, values[wire_name], declared))
     java = JAVA_KEYS.get(wanted)
     if java is not None and not found:
-        found.append(
-            Explanation(java.name, "", java.reason, has_effect=False, rocketmq=java.meaning)
-        )
+        found.append(Explanation(java.name, "", java.reason, effect=False, rocketmq=java.meaning))
     if not found:
         raise unknown_keys([key], [*known, *(each.name for each in JAVA_KEYS.values())])[0]
     return found
@@ -205,9 +183,9 @@ def _explanation(key: str, server: str, default: str, declared: Declaration) -> 
         default=default,
         unit=declared.unit,
         range=declared.range_text(),
-        is_live=declared.live,
-        rocketmq=declared.rocketmq,
-        see=declared.see,
+        live=declared.live,
+        rocketmq=declared.rocketmq or "the same",
+        see=declared.see and f"docs/{declared.see}",
     )
 
 

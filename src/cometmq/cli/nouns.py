@@ -61,6 +61,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "files and applications": {
         "store": _entry("store", "app", "Store directories: info, verify, dump, repair."),
         "tls": _entry("tls", "tls", "A certificate authority: make and issue certificates."),
+        "config": _entry("config", "config", "Settings of servers: what a key means."),
         "outbox": _entry("outbox", "app", "The outbox of an application."),
         "spark": _entry("spark", "app", "Jobs on Spark."),
     },

@@ -216,8 +216,8 @@ _REFUSED: Final = (
     JavaKey(
         "enableDLegerCommitLog",
         "keep the log by DLedger's consensus",
-        "there is no DLedger: use brokerRole=SYNC_MASTER with slaves (docs/slaves.md), and see "
-        "docs/how-to/move-from-java.md for a log that DLedger wrote",
+        "there is no DLedger, and its log has another format: use brokerRole=SYNC_MASTER with "
+        "slaves and an empty store (docs/slaves.md)",
         _OFF,
     ),
     JavaKey(
@@ -305,5 +305,5 @@ def ignored_notice(keys: Iterable[str]) -> str:
     """Return the one notice about keys without effect."""
     return (
         f"these settings have no effect in CometMQ and are ignored: {', '.join(keys)} "
-        "(docs/settings.md says why)"
+        "(cometmq config explain KEY says why)"
     )

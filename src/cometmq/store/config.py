@@ -49,6 +49,7 @@ class StoreConfig:
     store_path_commit_log: str = setting(
         "",
         "directory of the commit log; `commitlog` in the root directory unless it is set",
+        rocketmq="several directories, separated by commas",
     )
     mapped_file_size_commit_log: int = setting(
         1 << 30,
@@ -278,6 +279,11 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if "," in self.store_path_commit_log:
+            raise SettingsError(
+                "storePathCommitLog",
+                "the log has one directory: move all its files into one, and name that",
+            )
         delay_levels_ms(self.message_delay_level)
 
     @property
