@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cometmq.core.clock import SystemClock
+from cometmq.net.outgoing import ClientTls
 from cometmq.net.server import reserve
 from cometmq.net.tasks import Tasks
+from cometmq.net.tls import ServerTls
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
 from cometmq.store.messagestore import MessageStore
@@ -60,7 +62,12 @@ class Pair:
         return node
 
     async def master(
-        self, name: str = "master", settings: MasterSettings | None = None, **changes: object
+        self,
+        name: str = "master",
+        settings: MasterSettings | None = None,
+        *,
+        tls: ServerTls | None = None,
+        **changes: object,
     ) -> Node:
         """A store that serves slaves."""
         node = self.open(name, **changes)
@@ -69,16 +76,23 @@ class Pair:
         )
         listener = reserve("127.0.0.1", 0)
         node.port = listener.getsockname()[1]
-        await node.master.start(listener)
+        await node.master.start(listener, tls)
         return node
 
     def slave(
-        self, master: Node | Callable[[], str], name: str = "slave", **changes: object
+        self,
+        master: Node | Callable[[], str],
+        name: str = "slave",
+        *,
+        tls: ClientTls | None = None,
+        **changes: object,
     ) -> Node:
         """A store that copies a master's."""
         node = self.open(name, **changes)
         address = (lambda: master.address) if isinstance(master, Node) else master
-        node.slave = Slave(node.store, Replica(node.store), clock=SystemClock(), master=address)
+        node.slave = Slave(
+            node.store, Replica(node.store), clock=SystemClock(), master=address, tls=tls
+        )
         node.tasks.spawn(node.slave.run_forever(), name="slave")
         return node
 

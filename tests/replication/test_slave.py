@@ -6,10 +6,14 @@ import asyncio
 import errno
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trustme
 
+from cometmq.net.outgoing import ClientTls, TlsOptions
+from cometmq.net.tls import ClientAuth, ServerTls
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import MasterSettings
 from cometmq.replication.slave import (
@@ -21,6 +25,8 @@ from cometmq.replication.slave import (
 )
 from cometmq.replication.transfer import REPORT, TRANSFER
 from cometmq.store.config import FlushDiskType
+from tests.net.serving import tls_settings
+from tests.net.test_outgoing import client_files
 from tests.replication.pairs import assert_same, pair, until, until_copied
 from tests.store.faults import FailingFiles
 from tests.store.stores import copied, fill, log_of
@@ -297,3 +303,26 @@ def test_a_slave_that_has_nothing_asks_from_the_second_byte_and_then_for_all() -
     assert overlap.retry()
     assert (overlap.begin, overlap.lacks_first_byte) == (0, False)
     assert not overlap.retry()
+
+
+async def test_a_log_is_copied_over_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only by a slave that trusts the master, and shows a certificate that the master trusts."""
+    authority = trustme.CA()
+    settings = tls_settings(tmp_path, authority, client_auth=ClientAuth.REQUIRE)
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    good = client_files(tmp_path, authority)
+    async with pair(tmp_path) as made:
+        master = await made.master(tls=ServerTls(settings))
+        fill(master.store, 100)
+        slave = made.slave(master, tls=ClientTls(good))
+        strays = [
+            made.slave(master, "distrustful", tls=ClientTls(replace(good, ca_path=str(other)))),
+            made.slave(master, "unknown", tls=ClientTls(TlsOptions(good.ca_path))),
+            made.slave(master, "plain"),
+        ]
+        fill(master.store, 100, first=100)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+        await until(lambda: f"not signed by an authority in {other}" in caplog.text)
+        assert [stray.store.written_offset for stray in strays] == [0, 0, 0]

@@ -226,6 +226,8 @@ class Slave:
                 await loop.create_connection(lambda: connection, host, int(port), ssl=context)
         except (OSError, TimeoutError, SettingsError) as error:
             reason = str(error) if tls is None else tls.explain(error, host)
+            if isinstance(error, TimeoutError):
+                reason = f"no connection within {CONNECT_TIMEOUT_MS} ms"
             log.warning("master_unreachable address=%s reason=%r", address, reason)
             return False
         self._connection = connection
