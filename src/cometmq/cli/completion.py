@@ -76,7 +76,9 @@ def _after(before: list[str]) -> list[str]:
     entry = ENTRIES[first]
     found: list[str] = []
     if entry.is_server and (not rest or rest[0].startswith("-")):
-        found += _of_parser(_server_parser(first), rest)
+        from cometmq.cli.servers import parser_of
+
+        found += _of_parser(parser_of(first), rest)
     if not entry.module:
         return found
     noun = load(first)
@@ -89,19 +91,6 @@ def _after(before: list[str]) -> list[str]:
         return found + _of_parser(command.parser(f"cometmq {first}"), rest[count:])
     pairs = [each.words.split() for each in noun.commands.values() if " " in each.words]
     return found + [pair[1] for pair in pairs if pair[0] == rest[0] and len(rest) == 1]
-
-
-def _server_parser(word: str) -> argparse.ArgumentParser:
-    """Return the parser of a server command."""
-    import argparse
-
-    from cometmq.cli.servers import build_parser
-
-    for action in build_parser()._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found: argparse.ArgumentParser = action.choices[word]
-            return found
-    raise AssertionError("the servers have commands")
 
 
 def _of_parser(parser: argparse.ArgumentParser, rest: list[str]) -> list[str]:

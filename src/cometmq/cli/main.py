@@ -83,13 +83,12 @@ def dispatch(words: Sequence[str]) -> int:
 
 
 def _server_help(word: str) -> int:
-    from cometmq.cli.servers import build_parser
+    from cometmq.cli.servers import parser_of
 
     noun = load(word)
     print(f"cometmq {word} runs a server; cometmq {word} COMMAND works on running ones.\n")
     print(noun.help_text())
-    print(f"\ncometmq {word} without a command:\n")
-    build_parser().parse_args([word, "-h"])
+    print(f"\ncometmq {word} without a command:\n\n{parser_of(word).format_help()}", end="")
     return 0
 
 

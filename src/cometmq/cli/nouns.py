@@ -51,6 +51,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "transaction": _entry("dlq", "transaction", "Half messages of transactions."),
         "trace": _entry("dlq", "trace", "The life of a message."),
         "acl": _entry("acl", "acl", "Accounts and white lists of access control."),
+        "config": _entry("cluster", "config", "Explain, show and change settings."),
         "send": _entry("message", "send_noun", "Short for message send."),
         "consume": _entry("message", "consume_noun", "Short for message consume."),
         "bench": _entry("bench", "noun", "Measure sends and pulls."),

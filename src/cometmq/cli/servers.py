@@ -42,6 +42,7 @@ from cometmq.cli.node import (
     running_namesrv,
     running_node,
 )
+from cometmq.cli.parser import Parser
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.net.server import reserve
@@ -49,6 +50,14 @@ from cometmq.net.server import reserve
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
 REGISTERED_POLL_MS: Final = 50
+EXAMPLES: Final = {
+    "start": ("cometmq start --store data", "cometmq start --namesrv-port 0 --broker-port 0"),
+    "namesrv": ("cometmq namesrv -p 9876", "cometmq namesrv --bind 10.0.0.1 --check"),
+    "broker": (
+        "cometmq broker -c broker.conf -n '10.0.0.1:9876;10.0.0.2:9876'",
+        "cometmq broker -c broker.conf --print-config",
+    ),
+}
 #: Settings that options of a name server or broker set.
 OPTIONS: Final = (("listenPort", "port"), ("namesrvAddr", "namesrv"), ("bindAddress", "bind"))
 
@@ -57,7 +66,9 @@ log = logging.getLogger(__name__)
 
 def main(words: Sequence[str]) -> int:
     """Run the server command in ``words`` and return the exit code."""
-    options = build_parser().parse_args(words)
+    options, unknown = build_parser().parse_known_args(words)
+    if unknown:
+        parser_of(options.command).error(f"unrecognized arguments: {' '.join(unknown)}")
     only_reports = options.print_config or options.check
     level, path = options.log_level, options.log_file
     if only_reports:
@@ -124,25 +135,25 @@ def _try_port(host: str, port: int, setting: str) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the three commands."""
     parser = argparse.ArgumentParser(prog="cometmq", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     start = _command(commands, "start", "a name server and a broker in one process")
     start.add_argument(
-        "--store", type=Path, default=Path("cometmq-store"), metavar="DIR", help="store directory"
+        "--store", type=Path, default=Path("cometmq-store"), metavar="DIR", help="Store directory."
     )
     start.add_argument(
         "--namesrv-port",
         type=_port,
         default=NAMESRV_PORT,
         metavar="N",
-        help="port of the name server; 0: a free one",
+        help="Port of the name server; 0: a free one.",
     )
     start.add_argument(
         "--broker-port",
         type=_port,
         default=BROKER_PORT,
         metavar="N",
-        help="port of the broker; 0: a free one",
+        help="Port of the broker; 0: a free one.",
     )
     start.set_defaults(prepare=_prepare_start)
 
@@ -153,72 +164,75 @@ def build_parser() -> argparse.ArgumentParser:
         type=_port,
         default=None,
         metavar="N",
-        help="port to listen on; 0: a free one",
+        help="Port to listen on; 0: a free one.",
     )
     namesrv.set_defaults(prepare=_prepare_namesrv)
 
     broker = _command(commands, "broker", "a broker")
     broker.add_argument(
-        "-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]", help="name servers"
+        "-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]", help="Name servers."
     )
     broker.set_defaults(prepare=_prepare_broker)
 
     for command in (namesrv, broker):
         command.add_argument(
-            "-c", "--config", type=Path, default=None, metavar="FILE", help="a property file"
+            "-c", "--config", type=Path, default=None, metavar="FILE", help="A property file."
         )
     return parser
 
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str
-) -> argparse.ArgumentParser:
+def parser_of(command: str) -> Parser:
+    """Return the parser of one of the commands."""
+    for action in build_parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found: Parser = action.choices[command]
+            return found
+    raise AssertionError("the servers have commands")
+
+
+def _command(commands: argparse._SubParsersAction[Parser], name: str, what: str) -> Parser:
     command = commands.add_parser(
-        name,
-        help=what,
-        description=f"Run {what} until SIGTERM or SIGINT.",
-        allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        name, description=f"Run {what} until SIGTERM or SIGINT.", examples=EXAMPLES[name]
     )
-    command.add_argument("--bind", default=None, metavar="HOST", help="the address to listen on")
+    command.add_argument("--bind", default=None, metavar="HOST", help="The address to listen on.")
     command.add_argument(
         "--set",
         action="append",
         default=[],
         dest="settings",
         metavar="KEY=VALUE",
-        help="a setting with its name in RocketMQ; may be given several times",
+        help="A setting with its name in RocketMQ; may be given several times.",
     )
     command.add_argument(
         "--check",
         action="store_true",
-        help="say whether the server could start with these settings, and exit: 0 or 2",
+        help="Say whether the server could start with these settings, and exit: 0 or 2.",
     )
     command.add_argument(
         "--print-config",
         action="store_true",
-        help="print all settings, and where those that are not defaults come from, and exit",
+        help="Print all settings, and where those that are not defaults come from, and exit.",
     )
     command.add_argument(
         "--stop-with-input",
         action="store_true",
-        help="stop when standard input is closed, for example with the parent process",
+        help="Stop when standard input is closed, for example with the parent process.",
     )
     command.add_argument(
-        "--log-level", choices=logs.LEVELS, default="info", help="least level to log"
+        "--log-level", choices=logs.LEVELS, default="info", help="Least level to log."
     )
     command.add_argument(
         "--log-format",
         choices=logs.FORMATS,
         default="text",
-        help="text with key=value pairs, a JSON object a line, or lines for journald",
+        help="Text with key=value pairs, a JSON object a line, or lines for journald.",
     )
     command.add_argument(
         "--log-file",
         type=Path,
         default=None,
         metavar="FILE",
-        help="append the log to a file, which is opened again on SIGHUP; otherwise standard error",
+        help="Append the log to a file, which is opened again on SIGHUP; otherwise standard error.",
     )
     return command
 

@@ -15,7 +15,7 @@ from cometmq.core.errors import CometError
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker
     from cometmq.admin.failover import PromotionOutcome, Told
-    from cometmq.admin.servers import Applied
+    from cometmq.admin.servers import Applied, Traffic
     from cometmq.protocol.bodies import Finding
 
 broker = Noun("broker", "Running brokers: their state, settings and roles.")
@@ -269,6 +269,43 @@ async def consumption(
             found = [at for queue, at in offsets.items() if queue.topic == topic]
             lag = sum(max(0, at.broker_offset - at.consumer_offset) for at in found)
             rows.append(ConsumptionRow(each.group, topic, len(found), lag, each.stats.consume_tps))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """One figure over the last minute, hour and day: its sum, and the mean sum a second.
+
+    ``of`` is a broker or a group. Brokers take samples, so a window may lack the latest ones.
+    """
+
+    of: str
+    figure: str
+    minute: int
+    minute_per_s: float
+    hour: int
+    hour_per_s: float
+    day: int
+    day_per_s: float
+
+
+def traffic_row(of: str, figure: str, found: Traffic) -> TrafficRow:
+    """Return the row of a figure."""
+    return TrafficRow(
+        of, figure, found.minute.sum, found.minute.per_second, found.hour.sum,
+        found.hour.per_second, found.day.sum, found.day.per_second,
+    )  # fmt: skip
+
+
+@broker.command("stats", "broker stats", "broker stats --broker broker-a --watch 10")
+async def stats(
+    cluster: Connected, broker_name: BrokerOption = "", cluster_name: ClusterName = ""
+) -> list[TrafficRow]:
+    """Show the messages that were put on brokers and got from them."""
+    rows = []
+    for each in await cluster.servers.broker_traffic(broker_name, cluster_name):
+        of = f"{each.server} {each.address}"
+        rows += [traffic_row(of, "put", each.put), traffic_row(of, "got", each.got)]
     return rows
 
 

@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cometmq.cli.command import Noun, Yes, confirm
+from cometmq.cli.commands.broker import AppliedRow, TrafficRow, applied, traffic_row
+from cometmq.cli.configuration import parse_settings
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
-from cometmq.core.errors import CometError
+from cometmq.core.errors import CometError, SettingsError
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
@@ -279,6 +281,42 @@ class GroupName:
 
     topic: str
     group: str
+
+
+@topic.command("stats", "topic stats orders")
+async def stats(cluster: Connected, name: Name) -> list[TrafficRow]:
+    """Show what was put into a topic, and what each of its groups got."""
+    found = await cluster.servers.topic_traffic(name)
+    rows = [
+        traffic_row(name, "put", found.put),
+        traffic_row(name, "put_bytes", found.put_bytes),
+    ]
+    for group, each in found.groups.items():
+        rows += [
+            traffic_row(group, "got", each.got),
+            traffic_row(group, "got_bytes", each.got_bytes),
+            traffic_row(group, "sent_back", each.sent_back),
+        ]
+    return rows
+
+
+@topic.command("order", "topic order orders broker-a=4 broker-b=4", does="set")
+async def order(
+    cluster: Connected,
+    name: Name,
+    counts: Annotated[list[str], Argument("BROKER=N", "Number of queues on a broker.")],
+) -> Result[AppliedRow]:
+    """Set the queues of an ordered topic on all name servers.
+
+    Producers use them where name servers have orderMessageEnable.
+    """
+    await cluster.admin.topic_route(name)
+    queues = {}
+    for broker, count in parse_settings(counts).items():
+        if not count.isdecimal():
+            raise SettingsError(broker, f"{count!r} is not a number of queues")
+        queues[broker] = int(count)
+    return applied(await cluster.servers.set_order(name, queues))
 
 
 async def _configs(
