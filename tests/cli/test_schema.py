@@ -123,7 +123,8 @@ def test_a_field_is_a_time_exactly_if_its_name_says_so() -> None:
 
 READS = [
     "config explain flushDiskType", "config get", "broker stats", "topic stats t",
-    "topic order t broker-a=1", "cluster list", "cluster health", "broker list", "broker show broker-a",
+    "topic order t broker-a=1", "cluster list",
+    "cluster health", "broker list", "broker show broker-a",
     "broker config get broker-a", "broker config get broker-a flushDiskType brokerName",
     "broker consumption broker-a", "broker producers", "namesrv config get", "namesrv kv list ns",
     "namesrv kv get ns key", "topic list", "topic list --all", "topic show t", "topic config t",
