@@ -51,7 +51,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "transaction": _entry("dlq", "transaction", "Half messages of transactions."),
         "trace": _entry("dlq", "trace", "The life of a message."),
         "acl": _entry("acl", "acl", "Accounts and white lists of access control."),
-        "config": _entry("cluster", "config", "Explain, show and change settings."),
+        "config": _entry("config", "config", "Explain, show and change settings."),
         "send": _entry("message", "send_noun", "Short for message send."),
         "consume": _entry("message", "consume_noun", "Short for message consume."),
         "bench": _entry("bench", "noun", "Measure sends and pulls."),
@@ -62,7 +62,6 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "files and applications": {
         "store": _entry("store", "app", "Store directories: info, verify, dump, repair."),
         "tls": _entry("tls", "tls", "A certificate authority: make and issue certificates."),
-        "config": _entry("config", "config", "Settings of servers: what a key means."),
         "outbox": _entry("outbox", "app", "The outbox of an application."),
         "spark": _entry("spark", "app", "Jobs on Spark."),
     },

@@ -282,9 +282,8 @@ def line_of(value: Any) -> str:
 
 
 def print_one(row: Any, *, wide: bool = False) -> None:
-    """Print one value: its fields as lines, then each list of rows as a table."""
-    names = [name for name in _names(row) if wide or name not in _wide_only(row)]
-    found = {name: _get(row, name) for name in names}
+    """Print one value: all its fields as lines, then each list of rows as a table."""
+    found = {name: _get(row, name) for name in _names(row)}
     tables = {name: each for name, each in found.items() if _is_table(each)}
     lines = {_title(name): cell(each) for name, each in found.items() if name not in tables}
     width = max(map(len, lines), default=0) + 1

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.commands.broker import (
     AppliedRow,
-    BrokerOption,
-    ClusterName,
     KeyValue,
     applied,
     selected,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 cluster = Noun("cluster", "The cluster: its brokers, its health, a bundle for support.")
 namesrv = Noun("namesrv", "Running name servers: their settings and key-value tables.")
-config = Noun("config", "Settings: explain them, show and change those of running brokers.")
 debug = Noun("debug", "What to send to somebody who helps.")
 
 
@@ -200,67 +197,3 @@ async def kv_delete(
     await opened.servers.kv_value(namespace, key)
     confirm(f"Delete key {key} of namespace {namespace} on all name servers?", yes)
     return applied(await opened.servers.delete_kv(namespace, key))
-
-
-# ------------------------------------------------------------------------------- settings
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """What a key of a property file means to one kind of server."""
-
-    key: str
-    server: str | None
-    meaning: str
-    has_effect: bool
-    default: str | None
-    unit: str | None
-    range: str | None
-    live: bool
-    rocketmq: str | None
-    see: str | None
-
-
-@config.command("explain", "config explain flushDiskType", "config explain mappedFileSizeCommitLog")
-def explain(
-    keys: Annotated[list[str], Argument("KEY", "Settings, with RocketMQ's names.")],
-) -> Result[SettingRow]:
-    """Explain settings: meaning, default, range, and whether a running server can change them."""
-    from cometmq.cli.configuration import explain as explanations
-
-    found = [each for key in keys for each in explanations(key)]
-    rows = [
-        SettingRow(
-            each.key, each.server or None, each.meaning, each.has_effect, each.default or None,
-            each.unit or None, each.range or None, each.is_live, each.rocketmq or None,
-            each.see or None,
-        )
-        for each in found
-    ]  # fmt: skip
-    return Result(rows, shown="\n".join(line for each in found for line in each.lines()))
-
-
-@config.command("get", "config get flushDiskType", "config get --broker broker-a")
-async def get(
-    opened: Connected, keys: Keys = None, broker: BrokerOption = "", cluster: ClusterName = ""
-) -> list[KeyValue]:
-    """Show settings of brokers."""
-    rows = []
-    for each in await opened.servers.broker_settings(broker, cluster):
-        if each.error is not None:
-            raise CometError(str(each.error))
-        rows += selected(each.values, keys, Address.parse(each.address))
-    return rows
-
-
-@config.command("set", "config set maxMessageSize=8388608 --broker broker-a", does="updated")
-async def set_(
-    opened: Connected,
-    pairs: Annotated[list[str], Argument("KEY=VALUE", "Settings to change.")],
-    broker: BrokerOption = "",
-    cluster: ClusterName = "",
-) -> Result[AppliedRow]:
-    """Change settings of running brokers, of all or of one; they keep them after restarts."""
-    from cometmq.cli.configuration import parse_settings
-
-    return applied(await opened.servers.update_brokers(parse_settings(pairs), broker, cluster))

@@ -376,19 +376,19 @@ async def show(
     limit: Annotated[int, Option(min=1, help="Largest number of messages with a key.")] = 64,
     since: Annotated[str, Option(metavar="TIME", help="Stored at or after this time.")] = "",
     until: Annotated[str, Option(metavar="TIME", help="Stored before this time.")] = "",
-) -> list[MessageRow]:
+) -> Result[MessageRow]:
     """Show messages by id, by key, or by place, with all their properties."""
     by_place = queue is not None and offset is not None
     if sum((bool(id), bool(key), by_place)) != 1:
         raise SettingsError("show", "give an id, or --key, or --queue and --offset")
     if id:
-        return [message_row(await cluster.messages.by_id(id, topic))]
+        return _one(message_row(await cluster.messages.by_id(id, topic)))
     if queue is not None and offset is not None:
         queues = await cluster.messages.queues(topic, _selection(broker, [queue], "*", ""))
         if len(queues) > 1:
             names = ", ".join(each.broker_name for each in queues)
             raise SettingsError("--broker", f"queue {queue} is on {names}: name one")
-        return [message_row(await cluster.messages.by_place(queues[0], offset))]
+        return _one(message_row(await cluster.messages.by_place(queues[0], offset)))
     now_ms = cluster.session.clock.wall_ms()
     begin_ms = moment_of(since, now_ms) if since else 0
     end_ms = moment_of(until, now_ms) if until else 2**63 - 1
@@ -397,7 +397,12 @@ async def show(
     )
     if not rows:
         raise CometError(f"topic {topic!r} has no message with key {key!r}")
-    return [message_row(each) for each in rows]
+    found = [message_row(each) for each in rows]
+    return _one(found[0]) if len(found) == 1 else Result(found)
+
+
+def _one(row: MessageRow) -> Result[MessageRow]:
+    return Result([row], shown=row)
 
 
 @message.command(
