@@ -252,6 +252,31 @@ async def test_transactions_that_were_given_up(messages: Messages) -> None:
     assert [each async for each in messages.half_messages(given_up=True)] == []
 
 
+async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 1)
+    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+        found: list[HalfMessage] = []
+        while not found:
+            found = [each for each in await messages.open_transactions() if each.topic == topic]
+        (half,) = found
+        await messages.resume_check(half)
+    async with asyncio.timeout(30):
+        while [each for each in await messages.open_transactions() if each.topic == topic]:
+            pass  # until its end is noted
+    with pytest.raises(BrokerRefused, match="has ended"):
+        await messages.resume_check(half)
+
+
+async def test_entries_of_a_queue(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 1)
+    sent = await client.send(topic, b"1", tag="a")
+    found = await messages.queue_entries(sent.queue, 0, 5)
+    (entry,) = found.queue_data
+    assert (found.min_queue_index, found.max_queue_index) == (0, 1)
+    assert entry.physic_offset == (await messages.by_place(sent.queue, 0)).physical_offset
+    assert entry.tags_code == ord("a")
+
+
 async def test_round_trips(client: Client, admin: Admin, messages: Messages) -> None:
     topic = await fresh_topic(client, 2)
     (broker,) = await admin.brokers()

@@ -127,7 +127,11 @@ async def test_write_permission_of_a_broker(tmp_path: Path) -> None:
 
 
 async def test_clean_ups(servers: Servers) -> None:
-    for call in (servers.delete_expired_queues(), servers.delete_expired_log()):
+    for call in (
+        servers.delete_expired_queues(),
+        servers.delete_expired_log(),
+        servers.delete_unused_topics(),
+    ):
         assert [each.error for each in await call] == [None]
 
 

@@ -145,6 +145,25 @@ async def test_half_messages(client: Client, messages: Messages) -> None:
     assert trip.error is None
 
 
+async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 1)
+    async with client.transaction(topic, b"half"), asyncio.timeout(60):
+        found: list[HalfMessage] = []
+        while not found:
+            found = [each async for each in messages.half_messages() if each.topic == topic]
+        await messages.resume_check(found[0])
+        assert topic in {each.topic for each in await messages.open_transactions()}
+
+
+async def test_entries_of_a_queue(client: Client, messages: Messages) -> None:
+    topic = await fresh_topic(client, 1)
+    sent = await client.send(topic, b"1", tag="a")
+    found = await messages.queue_entries(sent.queue, 0, 5)
+    assert (found.min_queue_index, found.max_queue_index) == (0, 1)
+    place = (await messages.by_place(sent.queue, 0)).physical_offset
+    assert [(each.physic_offset, each.tags_code) for each in found.queue_data] == [(place, 97)]
+
+
 async def test_dead_letters_are_sent_again_once(client: Client, admin: Admin) -> None:
     topic, group = await fresh_topic(client, 1), fresh_name("g")
     await die(client, topic, group, [b"one"])
@@ -252,7 +271,11 @@ async def test_topics_and_clean_ups(client: Client, admin: Admin, target: Target
     assert done.error is None
     assert (await servers.topic_configs(target.broker_name)).topic_config_table[topic].perm == 4
     await servers.set_topic_perm(topic, 6)
-    for call in (servers.delete_expired_queues(), servers.delete_expired_log()):
+    for call in (
+        servers.delete_expired_queues(),
+        servers.delete_expired_log(),
+        servers.delete_unused_topics(),
+    ):
         assert [each.error for each in await call] == [None]
     (told,) = await servers.stop_writes(target.broker_name)
     assert told.topics > 0

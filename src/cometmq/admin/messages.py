@@ -35,7 +35,9 @@ from cometmq.message import properties as props
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.message.names import AUTO_CREATE_TOPIC, CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import QueueEntries
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import from_ext
 
 if TYPE_CHECKING:
@@ -357,6 +359,19 @@ class Messages:
             raise NotFound("message", place, problem)
         return found[0]
 
+    async def queue_entries(
+        self, queue: MessageQueue, offset: int, count: int, group: str = ""
+    ) -> QueueEntries:
+        """Return entries of a consume queue: place and size in the log, and hash of the tag.
+
+        With ``group`` also its subscription, and whether it accepts each entry. Brokers return at
+        most a screenful for each request.
+        """
+        header = h.QueryConsumeQueue(queue.topic, queue.queue_id, offset, count, group or None)
+        address = await self._session.master_of(queue)
+        response = await self._admin.call(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        return parse_json(response.body, QueueEntries)
+
     # ------------------------------------------------------------------ copies, consumption
 
     async def copy(
@@ -512,6 +527,16 @@ class Messages:
                 if message.queue_offset not in ended
             ]
         return sorted(found, key=lambda half: _order(half.message))
+
+    async def resume_check(self, half: HalfMessage) -> None:
+        """Have its broker check the transaction of a half message again, from the first check on.
+
+        Meant for a transaction that was given up.
+        """
+        message = half.message
+        address = await self._session.master_of(message.queue)
+        header = h.ResumeCheckHalfMessage(message.offset_id)
+        await self._admin.call(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
     async def _ended(self, queue: MessageQueue) -> set[int]:
         """Return the offsets of half messages in a queue whose end is noted."""

@@ -357,6 +357,10 @@ class Servers:
         """Delete the log files that are older than the broker keeps them, at once."""
         return await self._on_brokers(RequestCode.DELETE_EXPIRED_COMMITLOG, broker, cluster)
 
+    async def delete_unused_topics(self, broker: str = "", cluster: str = "") -> list[Applied]:
+        """Delete the consume queues of topics that brokers no longer have."""
+        return await self._on_brokers(RequestCode.CLEAN_UNUSED_TOPIC, broker, cluster)
+
     # ------------------------------------------------------------------ consumption
 
     async def consumption(self, broker: str, *, ordered: bool = False) -> list[GroupConsumption]:
