@@ -213,6 +213,10 @@ class Broker:
                 self.replication,
             ),
         )
+        self.admin.settings.on_change += [
+            self.pull.settings_changed,
+            self.replication.settings_changed,
+        ]
         self._build_server(context)
 
     def _make_context(self) -> BrokerContext:

@@ -154,6 +154,7 @@ class BrokerConfig(OutgoingFields, LimitFields):
         unit="bytes",
         least=1,
         most=TRANSFER_BATCH_MAX_BYTES,
+        live=True,
         rocketmq="32768 by default",
     )
     ha_slave_fallbehind_max: int = setting(
@@ -161,6 +162,7 @@ class BrokerConfig(OutgoingFields, LimitFields):
         "sends do not wait for a slave whose lag is more than this many bytes",
         unit="bytes",
         least=0,
+        live=True,
     )
     ha_whole_history: bool = setting(
         True,
@@ -181,6 +183,7 @@ class BrokerConfig(OutgoingFields, LimitFields):
         "most bytes a second that are sent to a slave; 0 is no limit",
         unit="bytes",
         least=0,
+        live=True,
         rocketmq=OURS,
     )
     in_sync_replicas: int = setting(

@@ -142,23 +142,27 @@ class StoreConfig:
         "most bytes in an answer to a pull",
         unit="bytes",
         least=1,
+        live=True,
     )
     max_transfer_count_on_message_in_memory: int = setting(
         32,
         "most messages in an answer to a pull; system groups (`CID_RMQ_SYS_`), such as that of "
         "the Spark source, get up to 1 024 if they ask for them",
         least=1,
+        live=True,
     )
     max_transfer_bytes_on_message_in_disk: int = setting(
         65_536,
         "most bytes if the messages have to be read from the device",
         unit="bytes",
         least=1,
+        live=True,
     )
     max_transfer_count_on_message_in_disk: int = setting(
         8,
         "most messages if they have to be read from the device",
         least=1,
+        live=True,
     )
     access_message_in_memory_max_ratio: int = setting(
         40,

@@ -52,12 +52,12 @@ from cometmq.store.read.lookup import (
 )
 from cometmq.store.read.reader import (
     Query,
-    ReadLimits,
     ReadResult,
     ReadStatus,
     empty,
     load,
     read,
+    read_limits,
 )
 from cometmq.store.read.validation import EntryRepairs
 from cometmq.store.transientpool import TransientPool
@@ -151,12 +151,7 @@ class MessageStore:
             self.parts, write_out=self.write_out, note_soon=self.maintenance.note_soon
         )
         self.repairs = EntryRepairs(log, self.delays_ms)
-        self.limits = ReadLimits(
-            config.max_transfer_bytes_on_message_in_memory,
-            config.max_transfer_count_on_message_in_memory,
-            config.max_transfer_bytes_on_message_in_disk,
-            config.max_transfer_count_on_message_in_disk,
-        )
+        self.limits = read_limits(config)
 
     # --- places ------------------------------------------------------------------------------
 

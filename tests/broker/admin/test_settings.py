@@ -1,11 +1,15 @@
 """Settings that are changed while a broker runs, and kept."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.admin import settings
-from cometmq.broker.config import BrokerConfig, apply_kept, kept_path, read_kept
+from cometmq.broker.app import Broker
+from cometmq.broker.config import BrokerConfig, apply_kept, change, kept_path, load, read_kept
+from cometmq.broker.replication.roles import MasterPart
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BadRequest, SettingsError, StoreError
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.store.config import StoreConfig
@@ -99,3 +103,21 @@ def test_a_kept_value_that_cannot_be_used_stops_the_start(tmp_path: Path, text: 
     with pytest.raises(SettingsError) as caught:
         apply_kept(config, store)
     assert caught.value.where == kept_path(str(tmp_path))
+
+
+async def test_limits_of_pulls_and_of_replication_change_at_once(tmp_path: Path) -> None:
+    _, store, _ = load({"storePathRootDir": str(tmp_path), "mappedFileSizeCommitLog": "65536"})
+    broker = Broker(BrokerConfig(listen_port=0), store, SystemClock())
+    await broker.start()
+    try:
+        assert isinstance(broker.replication.part, MasterPart)
+        before = broker.replication.part.master.settings
+        change(broker.config, store, {"maxTransferCountOnMessageInMemory": "5"})
+        change(broker.config, store, {"haSlaveFallbehindMax": "7", "haTransferBatchSize": "8"})
+        for listener in broker.admin.settings.on_change:
+            listener()
+        assert broker.store.limits.hot_max_count == 5
+        after = broker.replication.part.master.settings
+        assert after == replace(before, fall_behind_max_bytes=7, transfer_bytes=8)
+    finally:
+        await broker.stop()

@@ -40,11 +40,12 @@ class AdminService:
         described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
+        self.settings = SettingsAdmin(context)
         self._parts = (
             QueryHandler(config=context.config, store=context.store),
             StoreAdmin(context),
             BrokerAdmin(context, delay, [part for part in described if part is not None]),
-            SettingsAdmin(context),
+            self.settings,
             TopicAdmin(context),
             QueueAdmin(context, filters),
             GroupAdmin(context, delay),

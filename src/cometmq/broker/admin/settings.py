@@ -22,7 +22,7 @@ from cometmq.protocol.headers import GetBrokerConfigResponse
 from cometmq.store.settingsfile import keep_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
@@ -38,7 +38,7 @@ _PROTECTED: Final = frozenset(
 
 
 class SettingsAdmin:
-    """Serves the codes that show and change settings."""
+    """Serves the codes that show and change settings. ``on_change`` is called after a change."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._config = context.config
@@ -47,6 +47,7 @@ class SettingsAdmin:
         self._clock = context.clock
         self._version = DataVersion(0, context.clock.wall_ms())
         self._changing = asyncio.Lock()
+        self.on_change: list[Callable[[], None]] = []
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -74,6 +75,8 @@ class SettingsAdmin:
         log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")
         if changed:
             self._version = DataVersion(self._version.counter + 1, self._clock.wall_ms())
+            for listener in self.on_change:
+                listener()
         if {"broker_permission", "auto_create_topic_enable"} & set(changed):
             self._topics.permission_changed()
         return Reply()

@@ -48,6 +48,10 @@ class PullService:
         """Return functions that take undecoded frames, by request code."""
         return self.handler.takers()
 
+    def settings_changed(self) -> None:
+        """Take changed settings into use."""
+        self.handler.settings_changed()
+
     def start(self) -> None:
         """Begin the background work."""
         keep, clock = self._context.tasks.keep, self._context.clock

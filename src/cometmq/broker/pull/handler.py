@@ -14,7 +14,7 @@ queue for the same. All plans are dropped by
 
 Other conditions are checked at each read of a connection (:meth:`PullHandler.take_pulls`): hooks,
 among them access control; ``enablePropertyFilter``; the time spent on filters in this turn; and
-whether slaves serve lagging readers. The limits of one response stay the same until the next start.
+whether slaves serve lagging readers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.speedups import PullAnswers, PullPlan, answer_frame
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.coldreads import RECENT_BYTES, FarTurns
-from cometmq.store.read.reader import Query, ReadStatus, empty, is_far, read, read_matching_at_once
+from cometmq.store.read.reader import (
+    Query,
+    ReadStatus,
+    empty,
+    is_far,
+    read,
+    read_limits,
+    read_matching_at_once,
+)
 from cometmq.store.read.validation import proof_of
 
 if TYPE_CHECKING:
@@ -182,6 +190,12 @@ class PullPlans:
             (group.broker_id, group.which_broker_when_consume_slowly),
         )
 
+    def settings_changed(self) -> None:
+        """Take changed limits of responses into use."""
+        limits = self._store.limits = read_limits(self._store.config)
+        self._bulk_limits = structs.replace(limits, hot_max_count=MAX_BULK_MESSAGES)
+        self._forget()
+
     def most(self, header: PullMessage) -> tuple[int, ReadLimits]:
         """Return the maximum number of messages of a pull, and the limits of its read."""
         asked = header.max_msg_nums
@@ -278,6 +292,10 @@ class PullHandler:
             lambda serve: soon(watchdog.watched("held pulls", serve)),
             store.listeners,
         )
+
+    def settings_changed(self) -> None:
+        """Take changed limits of responses into use."""
+        self._plans.settings_changed()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code; pulls of lite pull consumers have their own code."""

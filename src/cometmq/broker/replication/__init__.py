@@ -83,6 +83,10 @@ class ReplicationService:
         """Return the handlers by request code."""
         return handlers_of((self._promotion, self._takeover))
 
+    def settings_changed(self) -> None:
+        """Take changed settings into use."""
+        self.part.settings_changed()
+
     async def start(self, listener: socket.socket | None, tls: ServerTls | None) -> None:
         """Begin the part of a master, which gets its slaves' connections from ``listener``, or that
         of a slave. With ``tls`` connections between the two have TLS."""

@@ -347,27 +347,35 @@ class MasterTables:
         return response.body
 
 
+def master_settings(config: BrokerConfig) -> MasterSettings:
+    """Return the settings of a master's replication."""
+    return MasterSettings(
+        copies=config.copies,
+        transfer_bytes=config.ha_transfer_batch_size,
+        fall_behind_max_bytes=config.ha_slave_fallbehind_max,
+        whole_history=config.ha_whole_history,
+        rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
+    )
+
+
 class MasterPart:
     """The master's part: replication to its slaves."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self._config = config = context.config
+        self._config = context.config
         self._appender = context.appender
-        settings = MasterSettings(
-            copies=config.copies,
-            transfer_bytes=config.ha_transfer_batch_size,
-            fall_behind_max_bytes=config.ha_slave_fallbehind_max,
-            whole_history=config.ha_whole_history,
-            rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
-        )
         self.master = Master(
             context.store,
-            settings,
+            master_settings(context.config),
             clock=context.clock,
             tasks=context.tasks,
             limits=context.stats.limits,
         )
         self.relieved = self.master.has_a_near_slave
+
+    def settings_changed(self) -> None:
+        """Take changed sizes and rates into use."""
+        self.master.settings = master_settings(self._config)
 
     def serves(self) -> bool:
         """Return True: a master may always be read."""
@@ -460,6 +468,9 @@ class SlavePart:
     def relieved(self) -> bool:
         """Return True: a slave serves readers far from the end of the log itself."""
         return True
+
+    def settings_changed(self) -> None:
+        """Do nothing: a slave has no copies of settings."""
 
     def serves(self) -> bool:
         """Return True if slaves may be read, or while the master is not connected."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cometmq.speedups import Program
+    from cometmq.store.config import StoreConfig
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.read.coldreads import ColdReads, Piece
@@ -109,6 +110,16 @@ class ReadLimits(msgspec.Struct, frozen=True, gc=False):
     hot_max_count: int
     cold_max_bytes: int
     cold_max_count: int
+
+
+def read_limits(config: StoreConfig) -> ReadLimits:
+    """Return the limits that a store's settings ask for."""
+    return ReadLimits(
+        config.max_transfer_bytes_on_message_in_memory,
+        config.max_transfer_count_on_message_in_memory,
+        config.max_transfer_bytes_on_message_in_disk,
+        config.max_transfer_count_on_message_in_disk,
+    )
 
 
 def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int) -> ReadResult:
