@@ -94,7 +94,7 @@ class OutgoingFields(TlsFields):
     tls_client_trust_cert_path: str = setting(
         "",
         "the authority that signs the certificates of other servers, PEM; without it, those of "
-        "this machine and this broker's own certificate are trusted",
+        "this machine are trusted. This broker's own certificate always is",
     )
     tls_client_cert_path: str = setting(
         "", "the certificate that this broker shows to servers that ask for one, PEM"
