@@ -48,7 +48,8 @@ def build_program(name: str, directory: Path) -> Path:
     """Compile a load generator. Raises ToolMissing, CalledProcessError."""
     need_tools("gcc")
     path = directory / name
-    subprocess.run(["gcc", "-O2", "-o", path, HERE / "load" / f"{name}.c"], check=True)
+    source = HERE / "load" / f"{name}.c"
+    subprocess.run(["gcc", "-O2", "-o", path, source, "-ldl"], check=True)
     return path
 
 

@@ -8,6 +8,8 @@
  *   load echo   PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
  *   load pull   PORT TOPIC QUEUES CONNECTIONS MESSAGES SECONDS [EXPRESSION]
  *
+ * A last argument sign=KEY:SECRET signs every request as that account.
+ *
  * All but pull keep WINDOW requests in flight on each connection (codes 310 and 320, JSON headers).
  * Every message has a unique key. With TOPICS, send rotates over all queues of TOPIC0, TOPIC1 ...,
  * with a large distance between consecutive ones; with rate=N it sends N messages per second. The
@@ -29,6 +31,7 @@
  * the broker has dispatched all of them.
  */
 #include "engine.h"
+#include "signing.h"
 
 enum { HEADER_BYTES = 1024 };
 enum { PREPARED = 4, COMMITTED = 8 }; /* sysFlag and commitOrRollback of transactions */
@@ -127,6 +130,7 @@ static int put_pull_header(char *at, const struct options *o, struct connection 
 static void put_frame(struct connection *c, size_t header_bytes, size_t body_bytes,
                       uint64_t started_us, int is_end) {
     char *frame = c->out + c->out_length;
+    if (access_key) header_bytes += sign_request(frame + 8, header_bytes, body_bytes);
     put_u32(frame, 4 + header_bytes + body_bytes);
     put_u32(frame + 4, header_bytes);
     c->is_end[c->opaque % PAST] = is_end;
@@ -272,6 +276,7 @@ int main(int count, char **words) {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
     epoch_ms = wall.tv_sec * 1000ull + wall.tv_nsec / 1000000;
+    if (count > 8 && !strncmp(words[count - 1], "sign=", 5)) sign_as(words[--count] + 5);
     if (count > 8 && !strncmp(words[count - 1], "rate=", 5)) o.rate = atof(words[--count] + 5);
     if (count < 8) return usage();
     while (o.kind < KINDS && strcmp(words[1], kind_names[o.kind])) o.kind++;
