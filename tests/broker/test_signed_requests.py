@@ -6,12 +6,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cometmq.acl import control
 from cometmq.acl.control import AccessControl
+from cometmq.acl.files import AclFiles
+from cometmq.core.clock import SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode
@@ -244,3 +249,30 @@ async def test_signed_requests_are_taken_together(
         assert access is not None
         assert "secret" not in repr(vars(access)["_caches"])
         assert len(vars(access)["_caches"]) == 1
+
+
+def peer_at(host: str) -> Any:
+    """What access control looks at of a connection from an address."""
+    return SimpleNamespace(host=host, host_bytes=ip_address(host).packed + bytes(4))
+
+
+def test_addresses_that_the_same_accounts_trust_share_their_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the memory for them does not grow with the number of addresses."""
+    monkeypatch.setattr(control, "_HOSTS_MAX", 4)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses:\n- 10.9.9.9\n" + RULES + "  whiteRemoteAddress: 10.0.0.*\n"
+    )
+    access = AccessControl(AclFiles(str(tmp_path), lambda: 0), SystemClock())
+    first = access.cache(peer_at("10.1.0.1"))
+    assert first is not None
+    assert access.cache(peer_at("10.1.0.1")) is first
+    assert access.cache(peer_at("fe80::1")) is first
+    trusted = access.cache(peer_at("10.0.0.1"))
+    assert trusted is access.cache(peer_at("10.0.0.2")) is not first
+    assert access.cache(peer_at("10.9.9.9")) is None
+    assert len(vars(access)["_caches"]) == 1, "the limit was reached"
+    assert access.cache(peer_at("10.1.0.1")) is first
+    assert len(vars(access)["_shared"]) == 2

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.acl.files import AclContent, AclFiles
+    from cometmq.acl.rules import AclRules
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
@@ -49,8 +50,10 @@ class AccessControl:
         self._changing = asyncio.Lock()
         self._fingerprint = files.fingerprint()
         self.content: AclContent = files.read()
-        #: Decisions for clients by their address: None for one on the global white list.
+        #: Decisions for clients by their address, None for one on the global white list; and by the
+        #: accounts that trust an address: most addresses share one object.
         self._caches: dict[bytes, AccessCache | None] = {}
+        self._shared: dict[frozenset[str], AccessCache] = {}
         self._report()
 
     @property
@@ -88,25 +91,18 @@ class AccessControl:
         except KeyError:
             if len(self._caches) >= _HOSTS_MAX:
                 self._caches.clear()
-            cache = self._caches[host] = self._new_cache(peer.host)
+            cache = self._caches[host] = self._cache_for(peer.host)
             return cache
 
-    def _new_cache(self, host: str) -> AccessCache | None:
+    def _cache_for(self, host: str) -> AccessCache | None:
         rules = self.content.rules
         if rules.is_white_listed(host):
             return None
-
-        def allows(access_key: str, code: int, topic: str, group: str) -> bool:
-            # The codes that are decided here name topic and group in these fields.
-            fields = {"topic": topic, "b": topic, "consumerGroup": group}
-            try:
-                account = rules.account(host, access_key)
-                account.check(code, needs_of(code, fields, b""), needs_admin=needs_admin(code))
-            except AclDenied:
-                return False
-            return True
-
-        return AccessCache(partial(rules.secret_of, host), allows)
+        trusting = rules.trusting(host)
+        cache = self._shared.get(trusting)
+        if cache is None:
+            cache = self._shared[trusting] = _new_cache(rules, host)
+        return cache
 
     # ------------------------------------------------------------------------------------- changes
 
@@ -131,7 +127,7 @@ class AccessControl:
                 return
             self._fingerprint = fingerprint
             self.content = await asyncio.to_thread(self._files.read)
-            self._caches = {}
+            self._caches, self._shared = {}, {}
         except (AclDenied, OSError) as error:
             log.error("acl files not in force reason=%s", error)
             return
@@ -148,3 +144,17 @@ class AccessControl:
         log.info(
             "acl in force accounts=%d white_list=%d", len(rules.accounts), len(rules.white_list)
         )
+
+
+def _new_cache(rules: AclRules, host: str) -> AccessCache:
+    def allows(access_key: str, code: int, topic: str, group: str) -> bool:
+        # The codes that are decided here name topic and group in these fields.
+        fields = {"topic": topic, "b": topic, "consumerGroup": group}
+        try:
+            account = rules.account(host, access_key)
+            account.check(code, needs_of(code, fields, b""), needs_admin=needs_admin(code))
+        except AclDenied:
+            return False
+        return True
+
+    return AccessCache(partial(rules.secret_of, host), allows)

@@ -149,6 +149,15 @@ class AclRules:
             account, resources={}, default_topic_permission=every, default_group_permission=every
         )
 
+    def trusting(self, host: str) -> frozenset[str]:
+        """Return the access keys of the accounts whose white list has ``host``."""
+        parts = address_parts(host)
+        return frozenset(
+            key
+            for key, account in self.accounts.items()
+            if account.white_list.text and account.white_list.matches(parts)
+        )
+
     def secret_of(self, host: str, access_key: str) -> bytes | None:
         """Return the secret key with which an account signs its requests from ``host``.
 

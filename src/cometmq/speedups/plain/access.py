@@ -36,7 +36,7 @@ class _Account:
 
 
 class AccessCache:
-    """Decisions of one version of the rules, for clients at one address or at several alike.
+    """Decisions of one version of the rules, for all addresses that the same accounts trust.
 
     ``secret_of(access_key)`` returns the secret key of an account; an empty one if its requests
     need no signature, and None if there is no such account. ``allows(access_key, code, topic,
