@@ -16,8 +16,8 @@ from cometmq.core.clock import SystemClock
 from cometmq.net.limits import Limit
 from cometmq.net.server import reserve
 from cometmq.net.tls import ServerTls
+from cometmq.replication import master as master_module
 from cometmq.replication.master import (
-    SILENT_MAX,
     Master,
     MasterSettings,
     Rate,
@@ -304,7 +304,11 @@ def test_machines_are_remembered_within_a_bound() -> None:
     assert len(made._hosts) == 64
 
 
-async def test_stalled_tls_handshakes_leave_room_for_slaves(tmp_path: Path) -> None:
+async def test_stalled_tls_handshakes_leave_room_for_slaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "SILENT_MAX", 3)
+    monkeypatch.setattr(master_module, "_HANDSHAKE_TIMEOUT_S", 60)
     authority = trustme.CA()
     tls = ServerTls(tls_settings(tmp_path, authority))
     context = ssl.create_default_context()
@@ -318,7 +322,7 @@ async def test_stalled_tls_handshakes_leave_room_for_slaves(tmp_path: Path) -> N
         port = listener.getsockname()[1]
         await master.start(listener, tls)
         stalled = []
-        for _ in range(SILENT_MAX + 5):
+        for _ in range(8):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"\x16")
             stalled.append((reader, writer))
@@ -327,7 +331,7 @@ async def test_stalled_tls_handshakes_leave_room_for_slaves(tmp_path: Path) -> N
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
         assert master.limits.hits[Limit.SLAVES] == 5
-        assert len(master._handshakes) == SILENT_MAX
+        assert len(master._handshakes) == 3
         _, slave = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         slave.write(REPORT.pack(0))
         await until(lambda: len(master.slaves()) == 1)

@@ -117,6 +117,11 @@ class MemoryBudget:
         """
         return self.bound_bytes - self.bound_bytes // 4
 
+    def shed_if_full(self) -> None:
+        """Call :meth:`shed` if that may be necessary, judging by the sizes known."""
+        if self.held_bytes + sum(self.buffered_bytes.values()) > self.shed_bytes:
+            self.shed()
+
     def shed(self) -> None:
         """Close the connections that hold most, if all open connections together hold too much.
 
