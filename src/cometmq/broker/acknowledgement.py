@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
-from cometmq.broker.stats import PutTimes
+from cometmq.broker.stats import SLOW_PUT_MS, PutTimes
 from cometmq.core.errors import CometError, StoreError
 from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.filter.tags import tag_code
@@ -617,14 +617,15 @@ class Appender:
 
     def _time(self, turn: Turn) -> None:
         """Count how long the puts of a turn took, once."""
-        took_ms = (self._now_ns() - turn.begun_ns) // 1_000_000
         if turn.begun_ns:
+            took_ms = (self._now_ns() - turn.begun_ns) // 1_000_000
             self._put_times.add(took_ms, turn.send_count + len(turn.puts))
         turn.begun_ns = 0
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
-        if self._now_ns() - turn.begun_ns < 1_000_000:
-            self._put_times.at_once += turn.send_count + len(turn.puts)
+        took_ms = (self._now_ns() - turn.begun_ns) // 1_000_000
+        if took_ms <= SLOW_PUT_MS:  # without a call, as most are
+            self._put_times.by_ms[took_ms] += turn.send_count + len(turn.puts)
         else:
             self._time(turn)
         for on_outcome, result in turn.puts:

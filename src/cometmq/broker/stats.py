@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import deque
+from bisect import bisect_right
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -194,54 +194,52 @@ class Dispatched(Protocol):
 class PutTimes:
     """How long puts took, from their append to their answer, in ms.
 
-    ``at_once`` counts those under 1 ms in this minute; :meth:`add` counts the others. Figures by
+    ``by_ms`` has the number of puts of this minute by their time; no put waits longer than the
+    timeouts of syncs and slaves. Callers may add to it themselves what is not slow. Figures by
     duration are those of the last whole minute, as upstream's.
     """
 
     #: Upper ends, exclusive, of the ranges that the runtime information shows.
     BOUNDS: Final = (1, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
-    #: Upper ends, inclusive, of the ranges from which percentiles are computed.
-    _FINE: Final = (
-        *range(1, 21), *range(22, 51, 2), *range(55, 101, 5), *range(110, 201, 10),
-        *range(250, 501, 50), *range(600, 1_001, 100), *range(2_000, 10_001, 1_000),
-    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.at_once = 0
+        self.by_ms: defaultdict[int, int] = defaultdict(int)
         self.slow_count = 0
-        self.longest_ms = 0
-        self._counts = [0] * (len(self.BOUNDS) + 1)
-        self._fine = [0] * (len(self._FINE) + 1)
-        self.last_counts = [0] * len(self._counts)
-        self._last_fine = [0] * len(self._fine)
+        self._longest_ms = 0
+        self._last: list[tuple[int, int]] = []
 
     def add(self, took_ms: int, count: int) -> None:
-        """Count puts that were answered together and took ``took_ms``, which is 1 or more."""
-        self._counts[bisect_right(self.BOUNDS, took_ms)] += count
-        self._fine[bisect_left(self._FINE, took_ms)] += count
-        self.longest_ms = max(self.longest_ms, took_ms)
+        """Count puts that were answered together; log them if they were slow."""
+        self.by_ms[took_ms] += count
         if took_ms > SLOW_PUT_MS and count:
             self.slow_count += count
             log.warning("slow puts count=%d took_ms=%d", count, took_ms)
 
+    @property
+    def longest_ms(self) -> int:
+        """The longest time since the start."""
+        return max(self._longest_ms, *self.by_ms, 0)
+
     def end_minute(self) -> None:
         """Begin the next minute."""
-        self._counts[0] += self.at_once
-        self._fine[0] += self.at_once
-        self.last_counts, self._last_fine = self._counts, self._fine
-        self.at_once = 0
-        self._counts = [0] * len(self._counts)
-        self._fine = [0] * len(self._fine)
+        self._longest_ms = self.longest_ms
+        self._last = sorted(self.by_ms.items())
+        self.by_ms.clear()
+
+    def last_counts(self) -> list[int]:
+        """Return the number of the last minute's puts in each range, the open one at the end."""
+        counts = [0] * (len(self.BOUNDS) + 1)
+        for took_ms, count in self._last:
+            counts[bisect_right(self.BOUNDS, took_ms)] += count
+        return counts
 
     def percentile(self, share: float) -> float:
         """Return the time within which this share of the last minute's puts was answered."""
-        rank, passed = int(sum(self._last_fine) * share), 0
-        for number, count in enumerate(self._last_fine):
-            if rank <= passed + count and count:
-                low = self._FINE[number - 1] if number else 0
-                high = self._FINE[number] if number < len(self._FINE) else max(self.longest_ms, low)
-                return low + (high - low) * (rank - passed) / count
-            passed += count
+        rank = share * sum([count for _, count in self._last])
+        for took_ms, count in self._last:
+            if count and rank <= count:
+                return took_ms + max(rank, 0.0) / count  # a put of 0 ms took up to 1 ms
+            rank -= count
         return 0.0
 
 
@@ -370,6 +368,8 @@ class BrokerStats:
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
+        if counter := self.topic_puts.pop(("", topic), None):
+            counter.key = None
         self._forget(1, topic)
 
     def forget_group(self, group: str) -> None:
@@ -377,7 +377,7 @@ class BrokerStats:
         self._forget(0, group)
 
     def _forget(self, part: int, name: str) -> None:
-        for table in self._tables():
+        for table in (self.pulls, self.send_backs):
             for key in [key for key in table if key[part] == name]:
                 table.pop(key).key = None
         for key in [key for key in self._idle_pulls if key[part] == name]:
@@ -411,7 +411,7 @@ class BrokerStats:
 
     def figures(self, name: str, key: str) -> tuple[Figure, ...] | None:
         """Return minute, hour and day of a figure by upstream's name and key; None if it has no
-        such key. :meth:`take_puts` of the topic's queues comes first."""
+        such key. A topic is known once :meth:`take_puts` has taken one of its queues."""
         field = 2 if name.endswith("_SIZE") else 1
         found: Counter | None = None
         if (of_key := _KEYS.get(name)) is not None:

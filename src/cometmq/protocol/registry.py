@@ -123,7 +123,7 @@ _BROKER: Final = (
     CodeSpec(Code.GET_ALL_PRODUCER_INFO, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.DELETE_SUBSCRIPTIONGROUP, h.GroupName, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.GET_CONSUME_STATS, h.GetConsumeStats, lane=Lane.TASK),
-    CodeSpec(Code.VIEW_BROKER_STATS_DATA, h.ViewBrokerStatsData),
+    CodeSpec(Code.VIEW_BROKER_STATS_DATA, h.ViewBrokerStatsData, lane=Lane.TASK),
     CodeSpec(Code.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStats, lane=Lane.TASK),
     CodeSpec(Code.QUERY_CONSUME_TIME_SPAN, h.ConsumeTimeSpan, lane=Lane.TASK),
     CodeSpec(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, lane=Lane.TASK),

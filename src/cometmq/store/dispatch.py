@@ -77,7 +77,7 @@ class Dispatcher:
         self._mark: Mark = (0, 0)
         #: Queues that may have got messages since :meth:`take_grown`: those that became dirty since
         #: then, and those that were dirty at the time.
-        self.grown: set[ConsumeQueue] = set()
+        self.grown: dict[ConsumeQueue, None] = {}
         self.listeners: list[Listener] = []
         self.position = 0
         self.messages = self.size_bytes = 0
@@ -174,7 +174,7 @@ class Dispatcher:
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True
-        self.grown.add(queue)
+        self.grown[queue] = None
         self._dirty.append(queue)
         self._marks.append(self._mark)
 
@@ -210,7 +210,7 @@ class Dispatcher:
 
     def take_grown(self) -> list[ConsumeQueue]:
         """Return the queues that may have got messages since the last call."""
-        grown, self.grown = self.grown, set(self._dirty)
+        grown, self.grown = self.grown, dict.fromkeys(self._dirty)
         return [*grown]
 
     @property
@@ -277,13 +277,14 @@ class Dispatcher:
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
         """Take over a queue whose files may lack entries since a mark before all others."""
         queue.is_dirty = True
-        self.grown.add(queue)
+        self.grown[queue] = None
         self._dirty.append(queue)
         self._marks.append(since)
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop the unwritten entries of queues that are being deleted."""
-        self.grown -= gone
+        for queue in gone:
+            self.grown.pop(queue, None)
         kept = [pair for pair in zip(self._dirty, self._marks, strict=True) if pair[0] not in gone]
         self._dirty = deque(queue for queue, _ in kept)
         self._marks = deque(mark for _, mark in kept)

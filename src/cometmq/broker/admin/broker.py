@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.broker.lookup import find_record
+from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.message.names import is_system_topic
 from cometmq.protocol.bodies import BrokerStatsData, BrokerStatsItem, KvTable
@@ -84,13 +85,19 @@ class BrokerAdmin:
             RequestCode.VIEW_BROKER_STATS_DATA: self.figures,
         }
 
-    def figures(self, _peer: Peer, request: Request[ViewBrokerStatsData]) -> Reply:
+    async def figures(self, _peer: Peer, request: Request[ViewBrokerStatsData]) -> Reply:
         """Return the last minute, hour and day of one figure of a topic, a group or the broker."""
         name, key = request.header.stats_name, request.header.stats_key
-        queues = self._store.queues.by_topic.get(key.partition("@")[0], {})
-        self._stats.take_puts(queues.values())
+        is_broker = name.startswith("BROKER_")
         found = None
-        if not name.startswith("BROKER_") or key == self._config.broker_cluster_name:
+        if not is_broker or key == self._config.broker_cluster_name:
+            found = self._stats.figures(name, key)
+        if found is None and not is_broker:
+            # The topic may have got its first message just now.
+            slices = Slices(self._clock)
+            for queue in [*self._store.queues.by_topic.get(key.partition("@")[0], {}).values()]:
+                self._stats.take_puts((queue,))
+                await slices.pause()
             found = self._stats.figures(name, key)
         if found is None:
             raise BadRequest(
@@ -145,7 +152,7 @@ class BrokerAdmin:
 
     def _about_put_times(self) -> Mapping[str, str]:
         times = self._stats.put_times
-        pairs = zip(_PUT_TIMES, times.last_counts, strict=True)
+        pairs = zip(_PUT_TIMES, times.last_counts(), strict=True)
         return {
             "putMessageDistributeTime": "".join(f"{name}:{count} " for name, count in pairs),
             "putMessageEntireTimeMax": str(times.longest_ms),
