@@ -22,8 +22,9 @@ from tests.cluster.logs import assert_same_logs, log_end
 from tests.cluster.secured import ADMIN, WRONG, Files, make_files
 from tests.cluster.servers import BrokerProcess, NamesrvProcess
 from tests.compat import anchor
-from tests.compat.conftest import SharedPeers
+from tests.compat.conftest import SharedPeers, Target
 from tests.compat.driver import Driver, column
+from tests.compat.groups import Group
 
 pytestmark = pytest.mark.compat
 
@@ -138,6 +139,36 @@ def java(
         yield cluster
     finally:
         cluster.kill()
+
+
+async def test_a_java_client_beside_ours(
+    java: anchor.JavaCluster, files: Files, tmp_path: Path
+) -> None:
+    """Both send to a topic, with TLS and an account; each reads what the other sent."""
+    account = {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key}
+    driver = Driver(anchor.fetch_jars(), tmp_path, java_tls(files))
+    try:
+        async with secured(java.namesrv, files, ADMIN) as client:
+            await Admin(client.session).create_topic("shared", queues=2)
+            load = Load("shared")
+            await load.send(client, 20)
+            assert load.failures == []
+            sent = await asyncio.to_thread(
+                driver.send, java.namesrv, "shared", count=20, prefix="java", **account
+            )
+            assert set(column(sent, "status")) == {"SEND_OK"}
+            assert len(await names(client, "shared")) == 40
+            target = Target("java", java.namesrv, java.broker, "broker-a")
+            group = Group(driver, target, "beside", "shared")
+            try:
+                first = {"from": "FIRST_OFFSET"}
+                member = await asyncio.to_thread(group.join, **account, **first)
+                received = await asyncio.to_thread(group.received, member, 40)
+                assert len({str(row["body"]) for row in received}) == 40
+            finally:
+                group.close()
+    finally:
+        driver.kill()
 
 
 async def test_our_client_sends_reads_and_administers(

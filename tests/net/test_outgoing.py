@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import NotConnected, SettingsError
@@ -177,6 +183,27 @@ def test_files_that_cannot_be_used(tmp_path: Path, changes: dict[str, Any], prob
     made = client_files(tmp_path, authority)
     with pytest.raises(SettingsError, match=problem):
         ClientTls(replace(made, **changes)).load()
+
+
+async def test_a_key_may_have_a_password(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    settings = tls_settings(tmp_path, authority, client_auth=ClientAuth.REQUIRE)
+    options = client_files(tmp_path, authority)
+    lock(options.key_path, b"hush")
+    with pytest.raises(SettingsError, match="tlsClientKeyPassword") as caught:
+        ClientTls(replace(options, key_password="wrong")).load()
+    assert "wrong" not in str(caught.value)
+    with pytest.raises(SettingsError, match="tlsClientKeyPassword"):
+        ClientTls(options).load()
+    async with served(settings) as at:
+        assert await problem_of(at, replace(options, key_password="hush")) == ""
+
+
+def lock(path: str, password: bytes) -> None:
+    """Write a key again, with a password."""
+    key = load_pem_private_key(Path(path).read_bytes(), None)
+    scheme = BestAvailableEncryption(password)
+    Path(path).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, scheme))
 
 
 def test_secrets_are_not_printed() -> None:
