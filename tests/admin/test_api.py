@@ -10,7 +10,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
-from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
+from cometmq.core.errors import BrokerRefused, NotConnected, NotFound, RouteNotFound
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
@@ -94,6 +94,25 @@ async def test_a_topic_whose_route_does_not_come(
     monkeypatch.setattr(admin, "topic_route", nothing)
     with pytest.raises(RouteNotFound, match="not yet"):
         await admin.create_topic(f"topic-{uuid.uuid4().hex[:12]}")
+
+
+async def test_a_cluster_that_is_not_there_is_refused(admin: Admin) -> None:
+    for call in (
+        admin.delete_topic("t", "nowhere"),
+        admin.delete_group("g", "nowhere"),
+        admin.update_group(SubscriptionGroupConfig("g"), "nowhere"),
+    ):
+        with pytest.raises(NotFound, match="cluster 'nowhere': no broker is registered in it"):
+            await call
+
+
+async def test_a_group_needs_a_broker(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_: object, **__: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(admin, "brokers", none)
+    with pytest.raises(NotFound, match="no master broker is registered"):
+        await admin.update_group(SubscriptionGroupConfig("g"))
 
 
 async def test_system_topics(admin: Admin) -> None:

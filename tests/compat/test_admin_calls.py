@@ -211,6 +211,7 @@ async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None
     assert (row.members, row.lag) == (0, 12)
     plan = await groups.plan_reset(group, topic, EARLIEST, queues=[1])
     assert [(each.committed, each.wanted, each.repeated) for each in plan.changes] == [(4, 0, 4)]
+    await admin.update_group(SubscriptionGroupConfig(group + "-copy"))  # RocketMQ 5 asks for it
     clone = await groups.plan_clone(group, group + "-copy", topic)
     await groups.apply(clone)
     assert (await groups.progress(group + "-copy")).lag == 12
@@ -281,7 +282,7 @@ async def test_topics_and_clean_ups(client: Client, admin: Admin, target: Target
     assert told.topics > 0
     (told,) = await servers.allow_writes(target.broker_name)
     assert told.topics > 0
-    sent = await client.send(topic, b"")
+    sent = await client.send(topic, b"x")
     await admin.update_group(SubscriptionGroupConfig(group))
     await admin.commit_group_offsets(group, {sent.queue: 0})
     assert group in {each.group for each in await servers.consumption(target.broker_name)}

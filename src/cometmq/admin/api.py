@@ -360,10 +360,13 @@ class Admin:
         return await self._await_route(topic, {broker.name for broker in masters}, header)
 
     async def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Delete a topic on all brokers of a cluster (empty: of all) and on the name servers."""
+        """Delete a topic on all brokers of a cluster (empty: of all) and on the name servers.
+
+        Raises NotFound for an unknown cluster.
+        """
         header = h.Topic(topic=topic)
         code = RequestCode.DELETE_TOPIC_IN_BROKER
-        for broker in await self.brokers(cluster):
+        for broker in await self.find_brokers(cluster=cluster):
             await self.call(broker.address, code, header)
         gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
         for address in self.session.config.name_servers:
@@ -408,15 +411,21 @@ class Admin:
     # ------------------------------------------------------------------ groups
 
     async def update_group(self, group: SubscriptionGroupConfig, cluster: str = "") -> None:
-        """Create or change a consumer group on all masters."""
+        """Create or change a consumer group on all masters of a cluster (empty: of all).
+
+        Raises NotFound for an unknown cluster, or if no master is registered.
+        """
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        for broker in await self.brokers(cluster, masters_only=True):
+        for broker in await self._masters_in(cluster):
             await self.call(broker.address, code, None, encode_json(group))
 
     async def delete_group(self, group: str, cluster: str = "") -> None:
-        """Delete a consumer group, including its offsets, on all masters."""
+        """Delete a consumer group, including its offsets, on all masters of a cluster.
+
+        Raises NotFound for an unknown cluster, or if no master is registered.
+        """
         header = h.GroupName(group_name=group, remove_offset=True)
-        for broker in await self.brokers(cluster, masters_only=True):
+        for broker in await self._masters_in(cluster):
             await self.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def knows_group(self, group: str) -> bool:
@@ -620,6 +629,12 @@ class Admin:
         """Return the addresses of the masters that have a topic. Raises RouteNotFound."""
         route = await self.topic_route(topic)
         return [address for each in route.broker_datas if (address := each.master())]
+
+    async def _masters_in(self, cluster: str) -> list[Broker]:
+        found = await self.find_brokers(cluster=cluster, masters_only=True)
+        if not found:
+            raise NotFound("cluster", cluster or "any", "no master broker is registered")
+        return found
 
     async def _await_route(self, topic: str, names: set[str], header: h.CreateTopic) -> TopicRoute:
         deadline_ms = self.session.clock.monotonic_ms() + _ROUTE_VISIBLE_MS
