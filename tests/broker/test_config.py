@@ -13,7 +13,14 @@ from cometmq.broker.config import (
 )
 from cometmq.core.errors import SettingsError
 from cometmq.core.javakeys import JAVA_KEYS, JavaKey
-from cometmq.core.settings import build, declarations, known_keys, normalise, to_properties
+from cometmq.core.settings import (
+    build,
+    declarations,
+    known_keys,
+    normalise,
+    parse_properties,
+    to_properties,
+)
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.store.config import FlushDiskType, StoreConfig
 from scripts.settings_page import PAGE, replace_tables
@@ -221,3 +228,46 @@ def test_a_value_that_asks_for_nothing_is_no_matter(key: JavaKey) -> None:
         assert load({key.name: value})[2] == []
     with pytest.raises(SettingsError, match="not supported"):
         load({key.name: "true"})
+
+
+def test_a_file_from_real_life_starts_with_one_notice() -> None:
+    """Keys of several releases, as files that were carried over for years have them."""
+    text = """
+    brokerClusterName = DefaultCluster
+    brokerName = broker-a
+    brokerId = 0
+    namesrvAddr = 10.0.0.1:9876;10.0.0.2:9876
+    defaultTopicQueueNums = 4
+    autoCreateTopicEnable = false
+    listenPort = 10911
+    deleteWhen = 04
+    fileReservedTime = 120
+    mapedFileSizeCommitLog = 1073741824
+    mapedFileSizeConsumeQueue = 300000
+    destroyMapedFileIntervalForcibly = 120000
+    redeleteHangedFileInterval = 120000
+    diskMaxUsedSpaceRatio = 88
+    storePathRootDir = /data/store
+    storePathCommitLog = /data/store/commitlog
+    storePathConsumeQueue = /data/store/consumequeue
+    storePathIndex = /data/store/index
+    storeCheckpoint = /data/store/checkpoint
+    abortFile = /data/store/abort
+    maxMessageSize = 65536
+    flushCommitLogLeastPages = 4
+    brokerRole = SYNC_MASTER
+    flushDiskType = ASYNC_FLUSH
+    checkTransactionMessageEnable = false
+    sendMessageThreadPoolNums = 128
+    pullMessageThreadPoolNums = 128
+    waitTimeMillsInSendQueue = 500
+    transferMsgByHeap = true
+    warmMapedFileEnable = true
+    """
+    broker, store, notices = load(parse_properties(text))
+    assert broker.name_servers == ["10.0.0.1:9876", "10.0.0.2:9876"]
+    assert (store.file_reserved_time, store.disk_max_used_space_ratio) == (120, 88)
+    (notice,) = notices
+    for key in ("mapedFileSizeCommitLog", "abortFile", "checkTransactionMessageEnable"):
+        assert key in notice
+    assert notice.count(",") == 14, "15 keys have no effect"
