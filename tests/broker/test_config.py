@@ -270,4 +270,4 @@ def test_a_file_from_real_life_starts_with_one_notice() -> None:
     (notice,) = notices
     for key in ("mapedFileSizeCommitLog", "abortFile", "checkTransactionMessageEnable"):
         assert key in notice
-    assert notice.count(",") == 14, "15 keys have no effect"
+    assert notice.count(",") == 13, "14 keys have no effect"
