@@ -128,6 +128,7 @@ def test_a_message_is_shown_by_key_id_and_place(
         ("topic config nosuch", 1, "there is no topic 'nosuch'"),
         ("topic delete nosuch --yes", 1, "topic 'nosuch'"),
         ("trace show NOPE --topic orders", 1, "message 'NOPE'"),
+        ("transaction resume NOPE", 1, "no transaction that was given up has id NOPE"),
         ("acl accounts", 1, "start it with aclEnable=true"),
         ("cluster health --lag nosuch=5", 1, "not healthy: nosuch: "),
         ("cluster health --lag nosuch", 2, "GROUP=N"),

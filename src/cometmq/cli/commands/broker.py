@@ -231,14 +231,18 @@ async def clean(
     broker_name: BrokerOption = "",
     cluster_name: ClusterName = "",
     log: Annotated[bool, Option(help="Delete expired files of the log too.")] = False,
+    topics: Annotated[bool, Option(help="Delete queues of topics that are gone too.")] = False,
     yes: Yes = False,
 ) -> Result[AppliedRow]:
     """Delete files of consume queues whose messages are gone, and expired files of the log."""
-    what = "expired queue and log files" if log else "expired queue files"
+    what = "expired queue files" + (", expired log files" if log else "")
+    what += ", queues of topics that are gone" if topics else ""
     confirm(f"Delete {what} of {broker_name or cluster_name or 'all brokers'}?", yes)
     outcomes = await cluster.servers.delete_expired_queues(broker_name, cluster_name)
     if log:
         outcomes += await cluster.servers.delete_expired_log(broker_name, cluster_name)
+    if topics:
+        outcomes += await cluster.servers.delete_unused_topics(broker_name, cluster_name)
     return applied(outcomes)
 
 

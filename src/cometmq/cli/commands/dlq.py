@@ -208,6 +208,31 @@ async def half_messages(
     return rows
 
 
+@transaction.command(
+    "resume", "transaction resume 7F0000010000ABCD0000000000001234", does="resumed"
+)
+async def resume(
+    cluster: Connected,
+    ids: Annotated[list[str], Argument("ID", "Ids of half messages, as transaction list shows.")],
+) -> list[HalfRow]:
+    """Have brokers check transactions again that were given up, from the first check on."""
+    wanted = set(ids)
+    found = {
+        each.message.message_id: each
+        async for each in cluster.messages.half_messages(given_up=True)
+        if each.message.message_id in wanted
+    }
+    missing = wanted - found.keys()
+    if missing:
+        raise CometError(
+            f"no transaction that was given up has id {', '.join(sorted(missing))}: "
+            "see cometmq transaction list --given-up"
+        )
+    for each in found.values():
+        await cluster.messages.resume_check(each)
+    return [_half_row(each) for each in found.values()]
+
+
 def _half_row(each: HalfMessage) -> HalfRow:
     message = each.message
     return HalfRow(
