@@ -67,6 +67,14 @@ async def test_a_change_that_cannot_be_kept_or_made_changes_nothing(tmp_path: Pa
     assert config.expiry_scan_ms == 5_000
 
 
+def test_name_servers_of_a_folder_keep_settings_apart(tmp_path: Path) -> None:
+    paths = {
+        kept_path(NamesrvConfig(kv_config_path=str(tmp_path / name)))
+        for name in ("ns1.json", "ns2.json")
+    }
+    assert paths == {str(tmp_path / f"ns{n}-settings.properties") for n in (1, 2)}
+
+
 def test_kept_settings_are_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(kept_path(named(tmp_path)))
     path.write_text("expiryScanMs=7\nlistenPort=5\nfuture=1\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """Runs servers in this process: one event loop, stopped by SIGTERM or SIGINT.
 
-A start either reaches its ready line, or ends with one line on standard error and exit code 2.
-Garbage collection is off while modules are imported; from the ready line on net/collector.py runs
-it.
+A start either reaches its ready line, or ends with a line for each reason on standard error and
+exit code 2. Garbage collection is off while modules are imported; from the ready line on
+net/collector.py runs it.
 """
 
 from __future__ import annotations

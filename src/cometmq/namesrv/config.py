@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: File beside that of the key-value tables, with settings that were changed while it ran.
-SETTINGS_FILE: Final = "cometmq-namesrv.properties"
+#: In place of the extension of the key-value file: the settings that were changed while it ran.
+SETTINGS_SUFFIX: Final = "-settings.properties"
 
 
 @dataclass(slots=True)
@@ -140,9 +140,13 @@ def apply(config: NamesrvConfig, wanted: NamesrvConfig) -> list[str]:
 
 
 def kept_path(config: NamesrvConfig) -> str:
-    """Return the path of the settings that were changed while the name server ran."""
-    folder = os.path.dirname(os.path.abspath(os.path.expanduser(config.kv_config_path)))
-    return os.path.join(folder, SETTINGS_FILE)
+    """Return the path of the settings that were changed while the name server ran.
+
+    Name servers that share a folder have key-value files of their own, and so settings of their
+    own.
+    """
+    path = os.path.abspath(os.path.expanduser(config.kv_config_path))
+    return os.path.splitext(path)[0] + SETTINGS_SUFFIX
 
 
 def apply_kept(config: NamesrvConfig, files: Files | None = None) -> dict[str, str]:
