@@ -17,6 +17,7 @@ import trustme
 
 from cometmq.net import resources
 from cometmq.net import server as server_module
+from cometmq.net.limits import Limit
 from cometmq.net.peer import Peer
 from cometmq.net.resources import (
     BACKLOG,
@@ -454,3 +455,40 @@ def test_a_full_node_still_stores(tmp_path: Path) -> None:
     # Half of 1 024 files, an eighth of them kept for the port that is not crowded yet. The broker
     # and a client are connected to the name server, the client to the broker.
     assert done.stdout.startswith(f"namesrv={448 - 2} broker={64 - 1} refused=0 "), done.stdout
+
+
+async def test_answers_of_one_round_stay_under_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget is measured after a round: in it, answers over the bound end connections that
+    have not read earlier ones."""
+    monkeypatch.setattr(server_module, "SHED_SCAN_MS", 3_600_000)
+    budget = MemoryBudget(8 * MIB)
+    async with serving({BEAT: lambda _peer, _request: Reply()}, budget=budget) as served:
+        clients = [await served.connect() for _ in range(4)]
+        for client in clients:
+            client.send(BEAT)
+            await client.frame()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peers = list(served.server.peers)
+        piece = bytes(2 * MIB)
+        for _ in range(4):  # one turn of the loop
+            for peer in peers:
+                peer.write(piece)
+                peer.flush()
+        held = sum(peer.buffered_bytes for peer in peers)
+        assert held <= 8 * MIB + len(peers) * 2 * MIB
+        assert served.server._limits.hits[Limit.MEMORY] > 0
+        await until(lambda: sum(peer.closed for peer in peers) > 0)
+
+
+async def test_a_measurement_is_due_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = MemoryBudget(1_600)
+    sheds: list[int] = []
+    monkeypatch.setattr(MemoryBudget, "shed", lambda self: sheds.append(self.moved_bytes))
+    loop = asyncio.get_running_loop()
+    for _ in range(5):
+        budget.moved(60, loop)
+    assert not budget.is_over
+    budget.moved(1_400, loop)
+    assert budget.is_over
+    await asyncio.sleep(0)
+    assert sheds == [1_700]

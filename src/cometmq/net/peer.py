@@ -54,6 +54,8 @@ READ_BOUND_BYTES: Final = 256 * 1024
 #: Unsent bytes at which reading from a connection pauses, and at which the connection is closed.
 WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
+#: Unsent bytes for which a connection may be closed when another answer is over the memory of all.
+UNREAD_MIN_BYTES: Final = 256 * 1024
 STALL_LIMIT_MS: Final = 1_000
 
 Waiter = asyncio.Future["Response"]
@@ -261,8 +263,7 @@ class Peer(asyncio.Protocol):
         budget = self._budget
         budget.moved_bytes += len(data)
         if budget.moved_bytes > budget.look_bytes:
-            self._loop.call_soon(budget.shed)
-            budget.moved_bytes = 0
+            budget.moved(0, self._loop)
         if self._turn_due:
             self._connection.receive_data(data)
         elif (
@@ -468,6 +469,12 @@ class Peer(asyncio.Protocol):
             return
         # Always copy views: uvloop keeps what it cannot send at once, and a view of a deleted log
         # file would keep its disk space in use for as long as the peer does not read.
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > UNREAD_MIN_BYTES and self._budget.is_over:
+            # One round may answer thousands of requests, before the budget is measured again.
+            out.clear()
+            self.evict(unsent_bytes)
+            return
         data = b"".join(out)
         out.clear()
         try:
@@ -476,14 +483,11 @@ class Peer(asyncio.Protocol):
             # uvloop raises on a transport that is closing; its connection_lost is on the way.
             log.debug("write failed peer=%s error=%s", self.address, error)
             return
-        if self._writable:
+        if not unsent_bytes:
             return
-        budget = self._budget
-        budget.moved_bytes += len(data)
-        if budget.moved_bytes > budget.look_bytes:
-            self._loop.call_soon(budget.shed)
-            budget.moved_bytes = 0
-        if transport.get_write_buffer_size() > WRITE_BOUND_BYTES:
+        # Bytes count here that the peer may still read in time: many peers have much together.
+        self._budget.moved(len(data), self._loop)
+        if not self._writable and unsent_bytes + len(data) > WRITE_BOUND_BYTES:
             self._hit(Limit.UNREAD_ANSWERS, "connection closed: it does not read its answers")
             transport.abort()
 

@@ -77,6 +77,7 @@ class MemoryBudget:
         "bound_bytes",
         "buffered_bytes",
         "held_bytes",
+        "is_due",
         "is_exhausted",
         "look_bytes",
         "moved_bytes",
@@ -96,6 +97,8 @@ class MemoryBudget:
         #: measurement; and the number of bytes after which the next one is due at any time.
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
+        #: True while a measurement is due in the next turn of the loop.
+        self.is_due = False
         #: For each server a function that returns the bytes held by each of its connections.
         self.servers: list[Callable[[], Sequence[tuple[int, Closable]]]] = []
         #: Number of slow requests that are running.
@@ -107,6 +110,19 @@ class MemoryBudget:
         """Update ``is_exhausted`` from the known sizes."""
         used_bytes = self.held_bytes + sum(self.buffered_bytes.values())
         self.is_exhausted = used_bytes > self.bound_bytes
+
+    def moved(self, size_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Count moved bytes, and measure in the next turn if it is time."""
+        self.moved_bytes += size_bytes
+        if self.moved_bytes > self.look_bytes and not self.is_due:
+            self.is_due = True
+            loop.call_soon(self.shed)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the bound is exceeded, if all moved bytes since the last measurement are held."""
+        known_bytes = self.held_bytes + sum(self.buffered_bytes.values())
+        return known_bytes + self.moved_bytes > self.bound_bytes
 
     @property
     def shed_bytes(self) -> int:
@@ -129,6 +145,7 @@ class MemoryBudget:
         further connections would not free them.
         """
         self.moved_bytes = 0
+        self.is_due = False
         sizes = [pair for tell in self.servers for pair in tell()]
         total = sum([size for size, _ in sizes])
         if total <= self.shed_bytes:
