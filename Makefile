@@ -98,6 +98,7 @@ deep: $(CORE)
 	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 300 --corpus build/fuzz-handlers
 	$(BIN)/python -m tests.hostile.fuzz queues --seconds 100 --corpus build/fuzz-queues
 	$(BIN)/python -m tests.hostile.flood 1000000
+	$(BIN)/python -m tests.hostile.guarded 1000000 --state build/guarded.txt
 
 clean:
 	rm -f $(CORE) src/cometmq/speedups/compiled/*.so

@@ -2,6 +2,7 @@
 `tests.hostile.guarded` sends more."""
 
 import dataclasses
+import json
 from pathlib import Path
 from random import Random
 
@@ -23,8 +24,13 @@ async def test_a_flood_of_a_node_with_accounts_does_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.deep
-def test_a_million_requests_do_nothing(tmp_path: Path) -> None:
-    assert guarded.main(["1000000", "--state", str(tmp_path / "rounds.txt")]) == 0
+def test_rounds_go_on_where_they_ended(tmp_path: Path) -> None:
+    """`make deep` runs a million."""
+    words = ["--seed", "deep", "--state", str(tmp_path / "rounds.txt")]
+    assert guarded.main(["50000", *words]) == 0
+    assert guarded.main(["100000", *words]) == 0
+    lines = (tmp_path / "rounds.txt").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == ["deep/0", "deep/1"]
 
 
 @pytest.mark.parametrize("side", [Side.BROKER, Side.NAMESRV])
