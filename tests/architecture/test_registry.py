@@ -10,6 +10,7 @@ from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.router import Router
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.registry import REGISTRY, Side
+from scripts import mqadmin_page
 from scripts.wire_page import BEGIN, END, PAGE, code_table, replace_table
 
 NAME_SERVER = {*range(100, 107), 205, 206, 216, 219, 224, 304, 322, 327}
@@ -69,6 +70,11 @@ def test_the_wire_page_lists_every_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition(BEGIN)[2].partition(END)[0].strip()
     assert table == code_table(), "run .venv/bin/python -m scripts.wire_page"
+
+
+def test_the_mqadmin_page_lists_every_command() -> None:
+    text = mqadmin_page.PAGE.read_text(encoding="utf-8")
+    assert mqadmin_page.replace_table(text) == text, "run .venv/bin/python -m scripts.mqadmin_page"
 
 
 def test_the_code_table_has_a_row_for_each_code() -> None:

@@ -55,6 +55,15 @@ async def test_every_key_that_tools_read_is_there(tmp_path: Path) -> None:
         assert 0 <= float(found["commitLogDiskRatio"]) <= 1
 
 
+async def test_settings_that_export_needs_are_there(tmp_path: Path) -> None:
+    """`mqadmin exportConfigs` ends in a NullPointerException where one of them is missing."""
+    async with open_parts(tmp_path) as parts:
+        found, _ = await settings(parts)
+        assert (found["filterServerNums"], found["useTLS"]) == ("0", "false")
+        wanted = {"messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn"}
+        assert wanted <= set(found)
+
+
 async def test_a_damaged_first_record_hides_no_other_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

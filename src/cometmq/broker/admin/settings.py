@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _PROTECTED: Final = frozenset(
     map(normalise, ("brokerConfigPath", "configBlackList", "rocketmqHome"))
 )
+#: Settings of Java's broker that mqadmin exportConfigs cannot do without.
+_FOR_TOOLS: Final = {"filterServerNums": "0", "useTLS": "false"}
 
 
 class SettingsAdmin:
@@ -83,7 +85,8 @@ class SettingsAdmin:
 
     async def get_config(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return all settings as a property file."""
-        values = to_properties(self._store.config) | to_properties(self._config)
+        own = to_properties(self._store.config) | to_properties(self._config)
+        values = _FOR_TOOLS | own
         version = msgspec.json.encode(self._version).decode()
         return Reply(
             header=GetBrokerConfigResponse(version), body=format_properties(values).encode()
