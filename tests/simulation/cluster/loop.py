@@ -342,9 +342,14 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- connections ---------------------------------------------------------------------------
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
+        self,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection, as in asyncio."""
+        """Open a connection, as in asyncio; the network has no TLS."""
         process = _process.get()
         assert process is not None
         assert self.network is not None
