@@ -296,8 +296,11 @@ def guarded_node(directory: Path, sandbox: Path) -> NodeProcess:
     }
     places = [f"HOME={sandbox}", f"TMPDIR={sandbox}", f"PYTHONPATH={SRC}"]
     prefix = ["env", f"--chdir={sandbox}", *places]
+    port = lasting_port(VIP_DISTANCE)
+    # The strangers send to the port after it, which must be the node's too.
+    settings["haListenPort"] = str(port + 1)
     return NodeProcess(
-        store, settings=settings, prefix=prefix, broker_port=lasting_port(VIP_DISTANCE),
+        store, settings=settings, prefix=prefix, broker_port=port,
         namesrv_port=lasting_port(),
     )  # fmt: skip
 
