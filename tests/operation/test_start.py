@@ -107,13 +107,14 @@ def test_a_name_server_and_a_broker_apart(tmp_path: Path) -> None:
         process.terminate()
         _, log = process.communicate(timeout=20)
         assert process.returncode == 0
-        assert "sendMessageThreadPoolNums has no effect in CometMQ" in log
+        assert "no effect in CometMQ and are ignored: sendMessageThreadPoolNums" in log
 
 
 def refused(*words: str) -> str:
     """The one line that a start which cannot be leaves on standard error."""
     done = subprocess.run(
         [COMETMQ, *words, "--log-level", "error"],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
@@ -139,5 +140,7 @@ def test_what_cannot_start_says_so_on_one_line(tmp_path: Path) -> None:
         assert "choose another port" in refused(
             "namesrv", "-p", ready["namesrv"].rpartition(":")[2]
         )
+    free = start_words(tmp_path / "free")
+    assert "must be a pipe or a terminal" in refused(*free, "--stop-with-input")
     if os.geteuid() != 0:
         assert "may use" in refused("namesrv", "-p", "1")

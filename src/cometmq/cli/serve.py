@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import CometError
+from cometmq.core.errors import CometError, SettingsError
 from cometmq.net.collector import Collector
 from cometmq.net.eventloop import Watchdog, loop_factory
 from cometmq.net.resources import keep_freed_memory, reserve_descriptors
@@ -212,7 +212,8 @@ def on_signals(callback: Callable[[], object]) -> None:
 def on_end_of_input(callback: Callable[[], object]) -> None:
     """Call ``callback`` when standard input ends.
 
-    The process that held its other end is gone then.
+    The process that held its other end is gone then. Raises SettingsError if standard input is a
+    file, which has no other end.
     """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
@@ -222,7 +223,12 @@ def on_end_of_input(callback: Callable[[], object]) -> None:
             loop.remove_reader(descriptor)
             callback()
 
-    loop.add_reader(descriptor, readable)
+    try:
+        loop.add_reader(descriptor, readable)
+    except PermissionError:
+        raise SettingsError(
+            "--stop-with-input", "standard input must be a pipe or a terminal, not a file"
+        ) from None
 
 
 async def _until_signal(

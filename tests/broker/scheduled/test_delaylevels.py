@@ -260,7 +260,7 @@ async def test_the_loop_delivers_within_100_ms(tmp_path: Path) -> None:
 
 
 async def test_positions_are_written_in_the_interval(tmp_path: Path) -> None:
-    config = BrokerConfig(flush_delay_offset_interval=0)
+    config = BrokerConfig(flush_delay_offset_interval=1)
     clock = SystemClock()
     async with open_parts(tmp_path, config, clock) as parts:
         parts.tasks.spawn(parts.delivery.run_forever(), name="deliver")
