@@ -93,6 +93,13 @@ def test_lengths_that_contradict_each_other_are_refused(total: int, word: int) -
         framer.take(1)
 
 
+def test_a_tls_handshake_is_refused_with_its_first_bytes() -> None:
+    framer = Framer()
+    framer.receive_data(bytes.fromhex("160301020001000001fc0303"))
+    with pytest.raises(RemoteProtocolError, match="TLS is off here"):
+        framer.take(1)
+
+
 def test_the_largest_frame_is_taken_and_one_byte_more_refused() -> None:
     header = b"h" * 10
     body = b"b" * (MAX_FRAME_BYTES - 8 - len(header))

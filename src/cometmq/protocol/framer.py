@@ -81,6 +81,10 @@ class HeaderTooLarge(RemoteProtocolError):
         )
 
 
+#: First two bytes of a TLS handshake, which as the length of a frame would be 369 MB.
+_TLS_HANDSHAKE: Final = 0x1603
+
+
 class Framer:
     """Splits received bytes into whole frames.
 
@@ -285,6 +289,12 @@ class Framer:
 
     def _refuse(self, buffer: bytes, at: int, total: int, word: int) -> None:
         header_bytes = word & 0xFFFFFF
+        if total >> 16 == _TLS_HANDSHAKE:
+            # Waiting for more would leave both sides waiting: a client says hello only once.
+            raise RemoteProtocolError(
+                "the peer begins a TLS handshake, and TLS is off here: set tls.server.mode, or turn "
+                "TLS off at the peer"
+            )
         if 4 + header_bytes <= total < MAX_FRAME_BYTES and header_bytes > self._max_header_bytes:
             raise HeaderTooLarge(header_bytes, self._max_header_bytes)
         if total >= 4 + header_bytes and header_bytes <= MAX_HEADER_BYTES and total < 1 << 31:
