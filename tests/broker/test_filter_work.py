@@ -185,10 +185,10 @@ async def test_others_are_served_between_those_who_filter(
             long_look()
             return look(*asked)
 
-        def take(data: bytes, at: int, suggests: int, may_match: bool) -> Any:
+        def take(data: bytes, at: int, suggests: int, may_match: bool, access: Any) -> Any:
             if may_match:
                 long_look()
-            return answers.take(data, at, suggests, may_match)
+            return answers.take(data, at, suggests, may_match, access)
 
         monkeypatch.setattr(pull, "_look", slow)
         monkeypatch.setattr(pull, "_answers", SimpleNamespace(take=take))
