@@ -292,8 +292,8 @@ class Framer:
         if total >> 16 == _TLS_HANDSHAKE:
             # Waiting for more would leave both sides waiting: a client says hello only once.
             raise RemoteProtocolError(
-                "the peer begins a TLS handshake, and TLS is off here: set tls.server.mode, or turn "
-                "TLS off at the peer"
+                "the peer begins a TLS handshake, and TLS is off here: set tls.server.mode, or "
+                "turn TLS off at the peer"
             )
         if 4 + header_bytes <= total < MAX_FRAME_BYTES and header_bytes > self._max_header_bytes:
             raise HeaderTooLarge(header_bytes, self._max_header_bytes)
