@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.replication.addresstakeover import VIP_DISTANCE
+from cometmq.broker.config import VIP_DISTANCE
 from cometmq.core.errors import StoreCorrupt, StoreLocked
 from cometmq.net.server import reserve
 from cometmq.protocol.registry import REGISTRY, Side

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from cometmq.broker.config import join
-from cometmq.broker.replication.addresstakeover import VIP_DISTANCE, reserve_ha, reserve_ports
+from cometmq.broker.config import VIP_DISTANCE, join
+from cometmq.broker.replication.addresstakeover import reserve_ha, reserve_ports
 from cometmq.net.server import reserve
 
 #: A loopback address of this file's own: servers of other tests take no ports of it.
