@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from cometmq.core.errors import RemoteProtocolError
 from cometmq.protocol.bodies import BrokerData, ClusterBroker, ClusterInfo, QueueData, TopicRoute
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection
@@ -79,7 +80,11 @@ class ScriptedPeer:
                     return
                 connection.receive_data(data)
                 while connection.has_more:
-                    for event in connection.next_events(10):
+                    try:
+                        events = connection.next_events(10)
+                    except RemoteProtocolError:
+                        return
+                    for event in events:
                         assert isinstance(event, Request)
                         answer = self._script(event)
                         if answer is None:

@@ -10,10 +10,11 @@ import pytest
 import trustme
 
 from cometmq.core.errors import NotConnected
+from cometmq.net.outgoing import TlsOptions
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import TopicQueue
 from cometmq.spark.brokers import wire
-from cometmq.spark.brokers.access import Access, Tls, parse_tls, tls_context
+from cometmq.spark.brokers.access import Access, parse_tls, tls_context
 from cometmq.spark.options import BadOption
 from tests.spark.scripted import ScriptedPeer
 
@@ -70,7 +71,7 @@ class Tunnel:
             return
 
 
-def asked(tunnel: Tunnel, found: Tls) -> str:
+def asked(tunnel: Tunnel, found: TlsOptions) -> str:
     return wire.call(tunnel.address, CODE, HEADER, Access((), 5_000, tls=found)).ext["offset"]
 
 
@@ -79,7 +80,7 @@ def test_an_encrypted_answer(authority: trustme.CA, ca_file: str) -> None:
         ScriptedPeer(lambda _: (0, {"offset": "9"}, b"")) as peer,
         Tunnel(authority, "127.0.0.1", peer.address) as tunnel,
     ):
-        assert asked(tunnel, Tls(ca_file)) == "9"
+        assert asked(tunnel, TlsOptions(ca_file)) == "9"
 
 
 def test_an_unknown_authority_is_refused(authority: trustme.CA, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_an_unknown_authority_is_refused(authority: trustme.CA, tmp_path: Path) 
         Tunnel(authority, "127.0.0.1", peer.address) as tunnel,
         pytest.raises(NotConnected, match=r"TLS handshake failed.*certificate verify failed"),
     ):
-        asked(tunnel, Tls(str(other)))
+        asked(tunnel, TlsOptions(str(other)))
 
 
 def test_a_certificate_has_to_name_the_host(authority: trustme.CA, ca_file: str) -> None:
@@ -99,16 +100,16 @@ def test_a_certificate_has_to_name_the_host(authority: trustme.CA, ca_file: str)
             Tunnel(authority, "elsewhere.test", peer.address) as tunnel,
             pytest.raises(NotConnected, match=r"not valid for '127\.0\.0\.1'"),
         ):
-            asked(tunnel, Tls(ca_file))
+            asked(tunnel, TlsOptions(ca_file))
         with Tunnel(authority, "elsewhere.test", peer.address) as tunnel:
-            assert asked(tunnel, Tls(ca_file, check_hostname=False)) == "9"
+            assert asked(tunnel, TlsOptions(ca_file, check_host_name=False)) == "9"
 
 
 def test_a_server_may_ask_who_we_are(authority: trustme.CA, ca_file: str, tmp_path: Path) -> None:
     own = authority.issue_cert("reader.test")
     own.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     own.private_key_pem.write_to_path(tmp_path / "key.pem")
-    files = Tls(ca_file, str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    files = TlsOptions(ca_file, str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
     with ScriptedPeer(lambda _: (0, {"offset": "9"}, b"")) as peer:
         with Tunnel(authority, "127.0.0.1", peer.address, asks=True) as tunnel:
             assert asked(tunnel, files) == "9"
@@ -116,7 +117,7 @@ def test_a_server_may_ask_who_we_are(authority: trustme.CA, ca_file: str, tmp_pa
             Tunnel(authority, "127.0.0.1", peer.address, asks=True) as tunnel,
             pytest.raises(NotConnected, match=r"CERTIFICATE_REQUIRED|EOF|closed|reset"),
         ):
-            asked(tunnel, Tls(ca_file))
+            asked(tunnel, TlsOptions(ca_file))
 
 
 def test_a_server_without_encryption() -> None:
@@ -124,7 +125,7 @@ def test_a_server_without_encryption() -> None:
         ScriptedPeer(lambda _: None) as peer,
         pytest.raises(NotConnected, match="TLS handshake failed"),
     ):
-        wire.call(peer.address, CODE, HEADER, Access((), 200, tls=Tls()))
+        wire.call(peer.address, CODE, HEADER, Access((), 200, tls=TlsOptions()))
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, ca_file: str) -> None:
@@ -132,14 +133,14 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, ca_file: str) -> No
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no certificate")
     for files, option, name in (
-        (Tls(missing), "tlsCaFile", "missing"),
-        (Tls(ca_file, missing), "tlsCertFile", "missing"),
-        (Tls(ca_file, ca_file, missing), "tlsKeyFile", "missing"),
-        (Tls(str(rubbish)), "tlsCaFile", "rubbish"),
-        (Tls(ca_file, str(rubbish)), "tlsCertFile", "rubbish"),
+        (TlsOptions(missing), "tlsCaFile", "missing"),
+        (TlsOptions(ca_file, missing), "tlsCertFile", "missing"),
+        (TlsOptions(ca_file, ca_file, missing), "tlsKeyFile", "missing"),
+        (TlsOptions(str(rubbish)), "tlsCaFile", "rubbish"),
+        (TlsOptions(ca_file, str(rubbish)), "tlsCertFile", "rubbish"),
     ):
         with pytest.raises(BadOption, match=rf"'{option}': .*{name}\.pem"):
-            tls_context(files)
+            tls_context(files, "localhost")
 
 
 def test_a_file_that_was_replaced_is_read_again(
@@ -147,18 +148,20 @@ def test_a_file_that_was_replaced_is_read_again(
 ) -> None:
     path = tmp_path / "ca.pem"
     path.write_text(Path(ca_file).read_text())
-    first = tls_context(Tls(str(path)))
-    assert tls_context(Tls(str(path))) is first
+    first = tls_context(TlsOptions(str(path)), "localhost")
+    assert tls_context(TlsOptions(str(path)), "localhost") is first
     trustme.CA().cert_pem.write_to_path(path)
     os.utime(path, ns=(1, 1))
-    assert tls_context(Tls(str(path))) is not first
+    assert tls_context(TlsOptions(str(path)), "localhost") is not first
 
 
 def test_options() -> None:
     assert parse_tls({}) is None
-    assert parse_tls({"useTls": "true"}) == Tls()
+    assert parse_tls({"useTls": "true"}) == TlsOptions()
     given = {"tlsCaFile": "a", "tlsCertFile": "b", "tlsKeyFile": "c", "tlsCheckHostname": "false"}
-    assert parse_tls({"useTls": "TRUE", **given}) == Tls("a", "b", "c", check_hostname=False)
+    assert parse_tls({"useTls": "TRUE", **given}) == TlsOptions(
+        "a", "b", "c", check_host_name=False
+    )
     with pytest.raises(BadOption, match="'tlsCaFile': has no effect unless useTls"):
         parse_tls({"tlsCaFile": "a"})
     with pytest.raises(BadOption, match="'tlsKeyFile'"):

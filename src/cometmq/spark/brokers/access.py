@@ -9,6 +9,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from cometmq.core.errors import SettingsError
+from cometmq.net.outgoing import ClientTls, TlsOptions
 from cometmq.protocol.acl import Credentials
 from cometmq.spark.options import (
     BadOption,
@@ -43,20 +45,6 @@ class ReadFrom(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files, which must exist on every machine that reads.
-
-    Without ``ca_file`` the system's certificate authorities are trusted. ``cert_file`` and
-    ``key_file`` are the client certificate for servers that request one.
-    """
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    check_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Access:
     """Connection settings. ``nameservers`` are ``host:port``; ``request_timeout_ms`` is per
     request."""
@@ -64,7 +52,7 @@ class Access:
     nameservers: tuple[str, ...]
     request_timeout_ms: int
     account: Credentials | None = None
-    tls: Tls | None = None
+    tls: TlsOptions | None = None
     read_from: ReadFrom = ReadFrom.MASTER
 
 
@@ -101,58 +89,43 @@ def addresses(text: str) -> tuple[str, ...]:
     return found
 
 
-def parse_tls(given: Given) -> Tls | None:
-    """Parse the TLS options. Return None if TLS is off. Raises BadOption."""
+def parse_tls(given: Given) -> TlsOptions | None:
+    """Parse the TLS options. Return None if TLS is off. Raises BadOption.
+
+    The files must exist on every machine that reads.
+    """
     if not get(given, "useTls", boolean, False):
         for name in _TLS_OPTIONS[1:]:
             if name in given:
                 raise BadOption(name, "has no effect unless useTls is true")
         return None
-    found = Tls(
-        ca_file=get(given, "tlsCaFile", some_text, None),
-        cert_file=get(given, "tlsCertFile", some_text, None),
-        key_file=get(given, "tlsKeyFile", some_text, None),
-        check_hostname=get(given, "tlsCheckHostname", boolean, True),
+    found = TlsOptions(
+        ca_path=get(given, "tlsCaFile", some_text, ""),
+        cert_path=get(given, "tlsCertFile", some_text, ""),
+        key_path=get(given, "tlsKeyFile", some_text, ""),
+        check_host_name=get(given, "tlsCheckHostname", boolean, True),
     )
-    if found.key_file is not None and found.cert_file is None:
+    if found.key_path and not found.cert_path:
         raise BadOption("tlsKeyFile", "needs option tlsCertFile, which is not given")
     return found
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the TLS context of this process, recreated whenever a file has been replaced.
+def tls_context(tls: TlsOptions, host: str) -> ssl.SSLContext:
+    """Return this process's TLS context for a server, recreated whenever a file has been replaced.
 
     Raises BadOption if a file cannot be used.
     """
-    written: list[int] = []
-    files = {
-        "tlsCaFile": tls.ca_file,
-        "tlsCertFile": tls.cert_file,
-        "tlsKeyFile": tls.key_file,
-    }
+    files = {"tlsCaFile": tls.ca_path, "tlsCertFile": tls.cert_path, "tlsKeyFile": tls.key_path}
     for option, path in files.items():
-        if path is not None:
-            try:
-                written.append(os.stat(path).st_mtime_ns)
-            except OSError as error:
-                raise BadOption(option, f"{path}: {error.strerror}") from None
-    return _made(tls, tuple(written))
+        if path and not os.access(path, os.R_OK):
+            raise BadOption(option, f"{path} is not there, or may not be read")
+    try:
+        return _client_tls(tls).load(host)
+    except SettingsError as error:
+        option = "tlsCaFile" if error.key == "tlsClientTrustCertPath" else "tlsCertFile"
+        raise BadOption(option, error.problem) from None
 
 
 @lru_cache(maxsize=16)
-def _made(tls: Tls, written: tuple[int, ...]) -> ssl.SSLContext:
-    """Create a context. ``written`` holds the files' modification times, so that the cache misses
-    once a certificate is replaced while queries run."""
-    import ssl
-
-    try:
-        made = ssl.create_default_context(cafile=tls.ca_file)
-    except OSError as error:
-        raise BadOption("tlsCaFile", f"{tls.ca_file}: {error}") from None
-    made.check_hostname = tls.check_hostname
-    if tls.cert_file is not None:
-        try:
-            made.load_cert_chain(tls.cert_file, tls.key_file)
-        except OSError as error:
-            raise BadOption("tlsCertFile", f"{tls.cert_file}: {error}") from None
-    return made
+def _client_tls(tls: TlsOptions) -> ClientTls:
+    return ClientTls(tls)

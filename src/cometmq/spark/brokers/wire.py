@@ -22,10 +22,11 @@ from cometmq.protocol.fields import to_ext
 from cometmq.spark.brokers.access import tls_context
 
 if TYPE_CHECKING:
+    from cometmq.net.outgoing import TlsOptions
     from cometmq.protocol.acl import Credentials
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
-    from cometmq.spark.brokers.access import Access, Tls
+    from cometmq.spark.brokers.access import Access
 
 READ_BYTES: Final = 1 << 18
 
@@ -41,7 +42,7 @@ _OF_ACL: Final = "AclException"
 Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
 """A request: its code, its header and, in some requests, its body."""
 
-Key = tuple[str, int, "Credentials | None", "Tls | None"]
+Key = tuple[str, int, "Credentials | None", "TlsOptions | None"]
 _clock: Final = SystemClock()
 
 
@@ -162,7 +163,7 @@ def _connect(address: str, access: Access) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # Load the files first: if they cannot be read, connecting again would not help.
-    context = None if access.tls is None else tls_context(access.tls)
+    context = None if access.tls is None else tls_context(access.tls, host)
     try:
         made = socket.create_connection((host, int(port)), access.request_timeout_ms / 1000)
     except OSError as error:
