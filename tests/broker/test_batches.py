@@ -51,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "in parts":
         monkeypatch.setattr(send, "LARGE_BYTES", 0)
         # The core would take small ones at once.
-        monkeypatch.setattr(send.SendHandler, "takers", lambda self: {})
+        monkeypatch.setattr(send.SendHandler, "bulk_handlers", lambda self: {})
         monkeypatch.setattr(engine, "PART_ROWS", 300)
         monkeypatch.setattr(engine, "EARLY_BYTES", 50_000)
     found: str = request.param

@@ -71,7 +71,7 @@ class Side:
     def count_rows(self) -> None:
         """Count the rows that are taken many at a time."""
         router, counter = self.running.broker.router, self.taken
-        take = router.takers[b"310"]
+        take = router.bulk_handlers[b"310"]
 
         def counting(peer: Peer, data: bytes, at: int) -> tuple[int, int]:
             stop, odd = take(peer, data, at)
@@ -79,8 +79,8 @@ class Side:
             counter["ends"] += data.count(b'"code":37', at, stop)
             return stop, odd
 
-        router.takers = {
-            code: counting if each == take else each for code, each in router.takers.items()
+        router.bulk_handlers = {
+            code: counting if each == take else each for code, each in router.bulk_handlers.items()
         }
 
     async def burst(self, asked: Sequence[tuple[int, dict[str, Any], bytes]]) -> list[Head]:
@@ -211,7 +211,7 @@ async def test_both_ways_store_and_answer_the_same(tmp_path: Path, seed: int) ->
         sides = [await start(stack, tmp_path / name) for name in ("together", "alone")]
         together, alone = sides
         together.count_rows()
-        alone.running.broker.router.takers = {}
+        alone.running.broker.router.bulk_handlers = {}
         for side in sides:
             rng = random.Random(seed)
             opened: list[tuple[int, int]] = []

@@ -190,8 +190,7 @@ def request(code: int, body: bytes = b"") -> bytes:
 
 
 def taking(code: int, taken: list[int]) -> Callable[[str, bytes, int], tuple[int, int]]:
-    """A taker of frames of one code, which wants none with a body; it counts those it does not
-    want."""
+    """A bulk handler of frames of one code, which wants none with a body."""
 
     def take(owner: str, data: bytes, at: int) -> tuple[int, int]:
         assert owner == "peer"
@@ -206,24 +205,24 @@ def taking(code: int, taken: list[int]) -> Callable[[str, bytes, int], tuple[int
 
 def test_frames_go_to_the_taker_of_their_code() -> None:
     taken: list[int] = []
-    takers = {b"%d" % code: taking(code, taken) for code in (310, 11)}
+    bulk_handlers = {b"%d" % code: taking(code, taken) for code in (310, 11)}
     framer = Framer()
     odd = request(310, b"odd")
     framer.receive_data(request(310) * 2 + request(11) + request(34) * 2 + request(310) + odd * 2)
-    assert framer.offer(takers, "peer") == 0
-    assert framer.offer(takers, "peer") == 0
+    assert framer.offer(bulk_handlers, "peer") == 0
+    assert framer.offer(bulk_handlers, "peer") == 0
     assert taken == [310, 310, 11]
     # Nobody takes these two; behind them somebody does again.
-    assert framer.offer(takers, "peer") == 2
+    assert framer.offer(bulk_handlers, "peer") == 2
     assert [frame.body for frame in framer.take(2)] == [b"", b""]
-    # The same taker does not want what follows.
-    assert framer.offer(takers, "peer") == 1
+    # The same bulk handler does not want what follows.
+    assert framer.offer(bulk_handlers, "peer") == 1
     assert taken[3:] == [310]
     assert framer.take(1)[0].body == b"odd"
-    assert framer.offer(takers, "peer") == 1
+    assert framer.offer(bulk_handlers, "peer") == 1
     assert framer.take(1)[0].body == b"odd"
     framer.receive_data(request(11))
-    assert framer.offer(takers, "peer") == ALL
+    assert framer.offer(bulk_handlers, "peer") == ALL
     assert not framer.has_more
 
 
@@ -244,19 +243,19 @@ def test_lengths_that_cannot_be_right_are_passed_over_and_refused(sizes: tuple[i
     assert 1 <= framer.offer({b"310": taking(310, [])}, "peer") <= 32
 
 
-@pytest.mark.parametrize("takers", [(), (310,), (310, 11)])
-def test_a_read_goes_to_its_taker_whole_or_in_part(takers: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("bulk_handlers", [(), (310,), (310, 11)])
+def test_a_read_goes_to_its_bulk_handler_whole_or_in_part(bulk_handlers: tuple[int, ...]) -> None:
     taken: list[int] = []
-    chosen = {b"%d" % code: taking(code, taken) for code in takers}
+    chosen = {b"%d" % code: taking(code, taken) for code in bulk_handlers}
     framer = Framer()
-    assert framer.receive_whole(request(310) * 3, chosen, "peer") == bool(takers)
-    assert taken == [310] * 3 * bool(takers)
-    if not takers:
+    assert framer.receive_whole(request(310) * 3, chosen, "peer") == bool(bulk_handlers)
+    assert taken == [310] * 3 * bool(bulk_handlers)
+    if not bulk_handlers:
         assert len(framer.take(9)) == 3
     # The second is another's, and what follows waits behind it.
     assert not framer.receive_whole(request(310) + request(34) + request(310), chosen, "peer")
     assert [frame.header[8:10] for frame in take_all(framer, 9)][-2:] == [b"34", b"31"]
-    # A frame that was begun goes on before the taker has anything.
+    # A frame that was begun goes on before the bulk handler has anything.
     begun = len(taken)
     assert not framer.receive_whole(request(310)[:30], chosen, "peer")
     assert not framer.receive_whole(request(310)[30:] + request(310), chosen, "peer")

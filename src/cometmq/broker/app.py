@@ -268,7 +268,7 @@ class Broker:
         self.router = make_router(
             context,
             services,
-            takers=self.send.takers() | self.pull.takers(),
+            bulk_handlers=self.send.bulk_handlers() | self.pull.bulk_handlers(),
             access=self.access,
             master=self.replication.part.where,
         )

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
     from cometmq.net.router import HandlerPart
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
 
 
 def make_router(
     context: BrokerContext,
     parts: Iterable[HandlerPart],
     *,
-    takers: Mapping[int, TakeFrames[Peer]],
+    bulk_handlers: Mapping[int, BulkHandler[Peer]],
     access: AccessControl | None,
     master: Callable[[], str],
 ) -> Router:
     """Return the router to the handlers of all parts.
 
     A slave's router refuses what only a master may serve, and names the address that ``master``
-    returns. ``takers`` are functions by request code; each serves a run of plain requests of one
+    returns. ``bulk_handlers`` are functions by request code; each serves plain requests of one
     connection in a single call. ``access`` decides who may send what; None without access control.
     """
     config, handlers = context.config, handlers_of(parts)
     if config.is_slave:
         handlers = as_slave(handlers, master)
-    # On a slave, takers would pass by the handlers that refuse requests.
-    uses_takers = CORE == "compiled" and not config.is_slave
+    # On a slave, bulk handlers would pass by the handlers that refuse requests.
+    serves_in_bulk = CORE == "compiled" and not config.is_slave
     limits = context.stats.limits
     router = Router(
         Side.BROKER,
@@ -50,7 +50,7 @@ def make_router(
         remote_admin=config.remote_admin_enable,
         access=access,
         limits=limits,
-        takers=takers if uses_takers else {},
+        bulk_handlers=bulk_handlers if serves_in_bulk else {},
     )
     limit_rates(router.hooks, limits, context.clock)
     return router

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cometmq.net.resources import MemoryBudget
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Reply, Request, Response
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
     from cometmq.protocol.headers import Header
     from cometmq.speedups import AccessCache
 
@@ -115,7 +115,7 @@ class RequestRouter(Protocol):
     """Serves the requests of a connection; ``Router`` in net/router.py is the one of servers."""
 
     @property
-    def takers(self) -> Mapping[bytes, TakeFrames[Peer]]:
+    def bulk_handlers(self) -> Mapping[bytes, BulkHandler[Peer]]:
         """Functions that take undecoded frames, by the digits of the request code."""
         ...
 
@@ -267,7 +267,7 @@ class Peer(asyncio.Protocol):
         if self._turn_due:
             self._connection.receive_data(data)
         elif (
-            not self._connection.receive_whole(data, self.router.takers, self)
+            not self._connection.receive_whole(data, self.router.bulk_handlers, self)
             and not self._turn_due
         ):
             self._turn()
@@ -322,12 +322,12 @@ class Peer(asyncio.Protocol):
         now_ns = self._now_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
-        backlog, connection, takers = self._backlog, self._connection, self.router.takers
+        backlog, connection, bulk = self._backlog, self._connection, self.router.bulk_handlers
         event: Event[Waiter] | None = None
         left, more, others = FRAMES_PER_TURN, True, 0
         while more and left > 0:
             if not backlog:
-                others = connection.offer(takers, self)
+                others = connection.offer(bulk, self)
                 if others > 0 and not self._fill(backlog, min(left, others)):
                     return
                 left -= max(len(backlog), 1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class Router:
     ``handlers`` are by request code; a handler must be a coroutine function if and only if the
     registry puts its code into the TASK lane. ``remote_admin`` accepts requests that change the
     configuration from other machines too. ``access`` decides who may send what; it replaces that
-    rule. ``limits`` are those of the server. ``takers`` are by request code, too: a taker gets the
-    undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not take
-    to the handlers.
+    rule. ``limits`` are those of the server. ``bulk_handlers`` are by request code, too: one gets
+    the undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not
+    take to the handlers.
 
     Urgent requests (protocol/registry.py) are served while others are refused for load. They have
     bounds of their own: bodies of 512 KiB at most, and for slow ones the further places of
@@ -98,10 +98,10 @@ class Router:
         remote_admin: bool = False,
         access: RequestAccess | None = None,
         limits: ServerLimits | None = None,
-        takers: Mapping[int, TakeFrames[Peer]] | None = None,
+        bulk_handlers: Mapping[int, BulkHandler[Peer]] | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
-        self.takers = {b"%d" % code: take for code, take in (takers or {}).items()}
+        self.bulk_handlers = {b"%d" % code: take for code, take in (bulk_handlers or {}).items()}
         self.hooks: list[RpcHook] = []
         self.access = access
         #: Access control checks signatures, which are made of the fields as text.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Called with the owner of a stream, a buffer, and the position of a frame in it. Returns the
 #: position after the frames that it took, and the number of following frames that it cannot take.
-TakeFrames: TypeAlias = Callable[[T, bytes, int], tuple[int, int]]
+BulkHandler: TypeAlias = Callable[[T, bytes, int], tuple[int, int]]
 
 #: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -36,7 +36,7 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 _FREE_PIECES: Final = 64
 _SMALL_PIECE_BYTES: Final = 512
 _JOINED_BYTES: Final = 65_536
-#: Maximum number of frames without a taker that are counted at once.
+#: Maximum number of frames without a bulk handler that are counted at once.
 _OTHERS_MAX: Final = 32
 #: More frames than a connection serves at once.
 MANY: Final = 1 << 30
@@ -121,18 +121,20 @@ class Framer:
             pieces.append(data)
         self._have += size_bytes
 
-    def receive_whole(self, data: bytes, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> bool:
-        """Add received bytes, or pass them at once to a taker; return whether it took all of them.
+    def receive_whole(
+        self, data: bytes, bulk_handlers: Mapping[bytes, BulkHandler[T]], owner: T
+    ) -> bool:
+        """Add received bytes, or pass them at once to a bulk handler; return whether it took all.
 
         Call it instead of :meth:`receive_data` if no received frame waits. Unless the stream is in
-        the middle of a frame, the taker of the first request's code gets the bytes without a copy.
+        the middle of a frame, the bulk handler of the first request's code gets the bytes uncopied.
         It takes all of most small reads.
         """
         if self._have or self.broken is not None:
             self.receive_data(data)
             return False
         digits = data[16:24]
-        take = takers.get(digits[: digits.find(b",")])
+        take = bulk_handlers.get(digits[: digits.find(b",")])
         at = 0 if take is None else take(owner, data, 0)[0]
         if at == len(data):
             return True
@@ -204,9 +206,8 @@ class Framer:
         self._settle(at)
         return frames
 
-    def offer(self, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> int:
-        """Pass frames to the taker of the next frame's code; keys of ``takers`` are codes in
-        digits.
+    def offer(self, bulk_handlers: Mapping[bytes, BulkHandler[T]], owner: T) -> int:
+        """Pass frames to the bulk handler of the next frame's code; the keys are codes in digits.
 
         Returns the number of next frames that must be served one by one, or ALL when all received
         bytes were taken. Nothing is offered of a broken stream.
@@ -218,10 +219,10 @@ class Framer:
         buffer, begin = self._joined() if self._pieces else self._buffer, self._at
         # The code follows the lengths: {"code":310,
         digits = buffer[begin + 16 : begin + 24]
-        take = takers.get(digits[: digits.find(b",")])
+        take = bulk_handlers.get(digits[: digits.find(b",")])
         if take is None:
             self._need = 8
-            return self._count_others(takers) if takers else MANY
+            return self._count_others(bulk_handlers) if bulk_handlers else MANY
         at, others = take(owner, buffer, begin)
         if at - begin == self._have:
             self._buffer, self._at, self._have, self._need = b"", 0, 0, 8
@@ -229,8 +230,8 @@ class Framer:
         if at > begin:
             self._settle(at)
             digits = self._buffer[self._at + 16 : self._at + 24]
-            if others and takers.get(digits[: digits.find(b",")]) is not take:
-                # The next frame may have another taker.
+            if others and bulk_handlers.get(digits[: digits.find(b",")]) is not take:
+                # The next frame may have another bulk handler.
                 self._need = 8
                 return 0
         if not others:
@@ -242,13 +243,13 @@ class Framer:
             self._need = 8
         return others
 
-    def _count_others(self, takers: Mapping[bytes, TakeFrames[T]]) -> int:
-        """Return the number of frames before the next one that has a taker, at least 1."""
+    def _count_others(self, bulk_handlers: Mapping[bytes, BulkHandler[T]]) -> int:
+        """Return the number of frames before the next one that has a bulk handler, at least 1."""
         buffer, at = self._buffer, self._at
         count = 0
         while count < _OTHERS_MAX and len(buffer) - at >= 24:
             digits = buffer[at + 16 : at + 24]
-            if digits[: digits.find(b",")] in takers:
+            if digits[: digits.find(b",")] in bulk_handlers:
                 break
             count += 1
             at += 4 + int.from_bytes(buffer[at : at + 4], "big")

@@ -344,7 +344,7 @@ async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_pat
         client = await running.connect()
         await fill(client, 40, ("red", "blue", "green"))
         router, taken = running.broker.router, 0
-        take = router.takers[b"11"]
+        take = router.bulk_handlers[b"11"]
 
         def counting(peer: Peer, data: bytes, at: int) -> tuple[int, int]:
             nonlocal taken
@@ -365,8 +365,8 @@ async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_pat
             {"sysFlag": "5", "commitOffset": "3"},
         ]  # fmt: skip
         answers = []
-        for takers in ({b"11": counting}, {}):
-            router.takers = dict(takers)
+        for bulk_handlers in ({b"11": counting}, {}):
+            router.bulk_handlers = dict(bulk_handlers)
             first = client.opaque = 1_000
             for fields in asked:
                 client.post(PULL, **(pull_fields(0) | fields))

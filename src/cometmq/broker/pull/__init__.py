@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cometmq.net.eventloop import Watchdog
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
 
 
 class PullService:
@@ -44,9 +44,9 @@ class PullService:
         """Return the handlers by request code."""
         return handlers_of((self.handler, self.filters))
 
-    def takers(self) -> dict[int, TakeFrames[Peer]]:
+    def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
         """Return functions that take undecoded frames, by request code."""
-        return self.handler.takers()
+        return self.handler.bulk_handlers()
 
     def settings_changed(self) -> None:
         """Take changed settings into use."""

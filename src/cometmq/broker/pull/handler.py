@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
     from cometmq.speedups import QueueState
     from cometmq.speedups.plain.pullanswers import PullFields
     from cometmq.store.read.reader import ReadLimits, ReadResult
@@ -301,7 +301,7 @@ class PullHandler:
         """Return the handlers by request code; pulls of lite pull consumers have their own code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def takers(self) -> dict[int, TakeFrames[Peer]]:
+    def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
         """Return functions that take undecoded frames, by request code."""
         return dict.fromkeys(self.handlers(), self.take_pulls)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cometmq.broker.transactions import TransactionService
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
 
 __all__ = ["SendAnswers", "SendService"]
 
@@ -52,6 +52,6 @@ class SendService:
         """Return the handlers by request code."""
         return handlers_of((self.handler, self._reply, self._send_back))
 
-    def takers(self) -> dict[int, TakeFrames[Peer]]:
+    def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
         """Return functions that take undecoded frames, by request code."""
-        return self.handler.takers()
+        return self.handler.bulk_handlers()

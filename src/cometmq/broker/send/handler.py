@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Reply, Request
-    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.framer import BulkHandler
     from cometmq.protocol.headers import SendMessage
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
@@ -198,7 +198,7 @@ class SendHandler:
             RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
         }
 
-    def takers(self) -> dict[int, TakeFrames[Peer]]:
+    def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
         """Return functions that take undecoded frames, by request code."""
         return dict.fromkeys(
             (
