@@ -37,7 +37,7 @@ def body(
     return Registration(DataVersion(version, 1), RouteTable().layouts(table), list(filters))
 
 
-def names_of(routes: RouteTable, cluster: str | None = None) -> list[str]:
+def link_count(routes: RouteTable, cluster: str | None = None) -> list[str]:
     return sorted({name for some in routes.topics(cluster) for name in some})
 
 
@@ -77,7 +77,7 @@ def test_a_registered_master_is_in_the_route_of_its_topics(routes: RouteTable) -
             }
         ],
     }
-    assert names_of(routes) == ["t", "u"]
+    assert link_count(routes) == ["t", "u"]
 
 
 def test_topics_count_only_from_the_master(routes: RouteTable) -> None:
@@ -171,7 +171,7 @@ def test_a_silent_broker_leaves_all_tables_at_once(routes: RouteTable) -> None:
     assert set(routes.clusters().broker_addr_table) == {"broker-b"}
     assert routes.system_topics().topic_list == ["broker-b", "c"]
     assert routes.expire(2_000 + 2 * BROKER_EXPIRY_MS) == [("b:1", "y")]
-    assert names_of(routes) == []
+    assert link_count(routes) == []
     assert routes.clusters().cluster_addr_table == {}
     assert routes.pick("t") is None
 
@@ -248,7 +248,7 @@ def test_a_topic_is_deleted_everywhere_or_in_a_cluster(routes: RouteTable) -> No
     routes.delete_topic("t", "")
     assert routes.pick("t") is None
     routes.delete_topic("t")
-    assert names_of(routes) == ["u"]
+    assert link_count(routes) == ["u"]
 
 
 def test_filter_servers_travel_with_their_broker(routes: RouteTable) -> None:
@@ -271,9 +271,9 @@ def test_lists(routes: RouteTable) -> None:
     assert routes.system_topics().broker_addr is None
     routes.register(header(), body("t", "u"), "x", 0)
     routes.register(header("broker-b", address="b:1", cluster="d"), body("t", "v"), "y", 0)
-    assert names_of(routes, "c") == ["t", "u"]
-    assert names_of(routes, "d") == ["t", "v"]
-    assert names_of(routes, "nowhere") == []
+    assert link_count(routes, "c") == ["t", "u"]
+    assert link_count(routes, "d") == ["t", "v"]
+    assert link_count(routes, "nowhere") == []
     assert routes.system_topics().topic_list == ["broker-a", "broker-b", "c", "d"]
     assert routes.system_topics().broker_addr == "a:1"
     info = routes.clusters()
@@ -333,7 +333,7 @@ def end_of_a_connection(brokers: int) -> float:
     gone = routes.channel_closed("x")
     took_s = time.process_time() - started_s
     assert len(gone) == brokers
-    assert names_of(routes) == ["t"]
+    assert link_count(routes) == ["t"]
     assert list(routes.clusters().cluster_addr_table) == ["c"]
     return took_s
 
@@ -363,7 +363,7 @@ def test_long_names_of_brokers_are_refused(
     with pytest.raises(BadRequest, match=problem):
         routes.register(broker, body("t"), "x", 0)
     assert known_to(routes) == []
-    assert names_of(routes) == []
+    assert link_count(routes) == []
 
 
 def test_long_names_and_numbers_of_topics_are_refused(routes: RouteTable) -> None:
@@ -442,7 +442,7 @@ def test_topics_are_bounded() -> None:
     assert routes.data_version("a:1") == DataVersion(2, 1)
     routes.delete_topic("u")
     routes.register(header(), body("w", version=3), "x", 0)
-    assert names_of(routes) == ["t", "v", "w"]
+    assert link_count(routes) == ["t", "v", "w"]
 
 
 def test_kinds_of_queues_are_bounded() -> None:
@@ -567,7 +567,7 @@ class RouteMachine(RuleBasedStateMachine):
             assert len(set(broker.broker_addrs.values())) == len(broker.broker_addrs)
             for address in broker.broker_addrs.values():
                 assert self.routes.data_version(address) is not None
-        for topic in names_of(self.routes):
+        for topic in link_count(self.routes):
             found = parse_json(self.routes.pick(topic) or b"", TopicRoute)
             assert found.queue_datas
             assert {data.broker_name for data in found.queue_datas} <= set(info.broker_addr_table)

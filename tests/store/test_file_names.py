@@ -48,9 +48,9 @@ def test_a_name_that_is_gone_is_noticed(
     opened: tuple[int, Path], harm: Callable[[Path], None]
 ) -> None:
     handle, path = opened
-    assert PosixFiles().is_at(handle, str(path))
+    assert PosixFiles().is_same_file(handle, str(path))
     harm(path)
-    assert not PosixFiles().is_at(handle, str(path))
+    assert not PosixFiles().is_same_file(handle, str(path))
 
 
 def test_a_second_name_in_its_place_is_the_same_file(opened: tuple[int, Path]) -> None:
@@ -58,7 +58,7 @@ def test_a_second_name_in_its_place_is_the_same_file(opened: tuple[int, Path]) -
     os.link(path, path.with_name("second"))
     path.unlink()
     path.with_name("second").rename(path)
-    assert PosixFiles().is_at(handle, str(path))
+    assert PosixFiles().is_same_file(handle, str(path))
 
 
 @pytest.mark.parametrize("of_file", [False, True])
@@ -69,9 +69,9 @@ def test_a_symbolic_link_on_the_way_names_it_too(
     link = path.parent.with_name("link")
     link.symlink_to(path if of_file else path.parent)
     name = link if of_file else link / path.name
-    assert PosixFiles().is_at(handle, str(name))
+    assert PosixFiles().is_same_file(handle, str(name))
     link.unlink()
-    assert not PosixFiles().is_at(handle, str(name))
+    assert not PosixFiles().is_same_file(handle, str(name))
 
 
 def test_a_relative_path_names_it_too(
@@ -79,9 +79,9 @@ def test_a_relative_path_names_it_too(
 ) -> None:
     handle, path = opened
     monkeypatch.chdir(path.parent.parent)
-    assert PosixFiles().is_at(handle, f"log/{path.name}")
+    assert PosixFiles().is_same_file(handle, f"log/{path.name}")
     monkeypatch.chdir(path.parent)
-    assert PosixFiles().is_at(handle, path.name)
+    assert PosixFiles().is_same_file(handle, path.name)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system names no open files")
@@ -93,8 +93,8 @@ def test_the_file_itself_is_not_looked_at(
     with monkeypatch.context() as watched:
         watched.setattr(os, "stat", asked.append)
         watched.setattr(os, "fstat", asked.append)
-        is_at = PosixFiles().is_at(handle, str(path))
-    assert is_at
+        is_same_file = PosixFiles().is_same_file(handle, str(path))
+    assert is_same_file
     assert not asked
 
 
@@ -109,5 +109,5 @@ def test_what_may_not_be_looked_at_is_not_gone(
     with monkeypatch.context() as watched:
         watched.setattr(os, "access", lambda *_: False)
         watched.setattr(os, "stat", refused)
-        is_at = PosixFiles().is_at(handle, str(path))
-    assert is_at
+        is_same_file = PosixFiles().is_same_file(handle, str(path))
+    assert is_same_file

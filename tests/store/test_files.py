@@ -71,10 +71,10 @@ def test_directories(tmp_path: Path) -> None:
     FILES.rename(f"{folder}/1", f"{folder}/2")
     assert FILES.names(folder) == ["2"]
     FILES.sync_directory(folder)
-    assert FILES.changed_ms(f"{folder}/2") > 0
+    assert FILES.modified_ms(f"{folder}/2") > 0
     FILES.unlink(f"{folder}/2")
     FILES.unlink(f"{folder}/2")
-    assert FILES.changed_ms(f"{folder}/2") == 0
+    assert FILES.modified_ms(f"{folder}/2") == 0
     FILES.remove_tree(folder)
     FILES.remove_tree(folder)
     assert not FILES.exists(folder)

@@ -71,11 +71,11 @@ class Files(Protocol):
         """Return the length in bytes."""
         ...
 
-    def names_of(self, handle: int) -> int:
+    def link_count(self, handle: int) -> int:
         """Return the number of hard links; more than one if a snapshot holds the file."""
         ...
 
-    def is_at(self, handle: int, path: str) -> bool:
+    def is_same_file(self, handle: int, path: str) -> bool:
         """Return whether ``path`` still names the open file (not deleted, moved or replaced)."""
         ...
 
@@ -134,7 +134,7 @@ class Files(Protocol):
         """Return whether ``path`` exists."""
         ...
 
-    def changed_ms(self, path: str) -> int:
+    def modified_ms(self, path: str) -> int:
         """Return the modification time of a file, wall time; 0 if it does not exist."""
         ...
 
@@ -217,10 +217,10 @@ class PosixFiles:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
-    def names_of(self, handle: int) -> int:
+    def link_count(self, handle: int) -> int:
         return os.fstat(handle).st_nlink
 
-    def is_at(self, handle: int, path: str) -> bool:
+    def is_same_file(self, handle: int, path: str) -> bool:
         # This is called after each sync, so it avoids stat(). After a stat() Linux updates the
         # file's times at the next write, and the sync after that takes 45 us longer.
         if os.access(path, os.F_OK) and _is_named(handle, path):
@@ -306,7 +306,7 @@ class PosixFiles:
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
-    def changed_ms(self, path: str) -> int:
+    def modified_ms(self, path: str) -> int:
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
         except FileNotFoundError:

@@ -47,12 +47,12 @@ class File:
 
     __slots__ = (
         "backed",
-        "changed_ms",
         "data",
         "device",
         "dirty",
         "forgotten",
         "links",
+        "modified_ms",
         "size",
         "sizes",
     )
@@ -66,7 +66,7 @@ class File:
         self.forgotten: set[int] = set()
         self.backed: set[int] = set()
         self.links = 0
-        self.changed_ms = 0
+        self.modified_ms = 0
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write bytes at ``offset``; the file grows as needed."""

@@ -153,7 +153,7 @@ class MemoryFiles:
         if self.disk.full:
             raise _full(path)
         file = File()
-        file.changed_ms = self._clock.wall_ms()
+        file.modified_ms = self._clock.wall_ms()
         self.disk.change([(folder, name, file)])
         if ends:
             self._die("create", path)
@@ -174,10 +174,10 @@ class MemoryFiles:
     def size(self, handle: int) -> int:
         return self._handles[handle][0].size
 
-    def names_of(self, handle: int) -> int:
+    def link_count(self, handle: int) -> int:
         return self._handles[handle][0].links
 
-    def is_at(self, handle: int, path: str) -> bool:
+    def is_same_file(self, handle: int, path: str) -> bool:
         return self.disk.find(path) is self._handles[handle][0]
 
     # --- bytes -------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class MemoryFiles:
     def _write(self, file: File, data: Buffer, offset: int) -> None:
         if len(data):
             file.write(offset, data)
-            file.changed_ms = self._clock.wall_ms()
+            file.modified_ms = self._clock.wall_ms()
 
     def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
         file, path = self._handles[handle]
@@ -257,7 +257,7 @@ class MemoryFiles:
             file.allocate(self._chance.randint(file.size, max(size_bytes, file.size)))
         else:
             file.allocate(size_bytes)
-        file.changed_ms = self._clock.wall_ms()
+        file.modified_ms = self._clock.wall_ms()
         if error is not None:
             raise error
         if ends:
@@ -268,7 +268,7 @@ class MemoryFiles:
         ends = self._begin("resize", path)
         self._check("resize", path)
         file.resize(size_bytes)
-        file.changed_ms = self._clock.wall_ms()
+        file.modified_ms = self._clock.wall_ms()
         if ends:
             self._die("resize", path)
 
@@ -281,9 +281,9 @@ class MemoryFiles:
     def exists(self, path: str) -> bool:
         return self.disk.find(path) is not None
 
-    def changed_ms(self, path: str) -> int:
+    def modified_ms(self, path: str) -> int:
         node = self.disk.find(path)
-        return node.changed_ms if isinstance(node, File) else 0
+        return node.modified_ms if isinstance(node, File) else 0
 
     def make_directory(self, path: str) -> None:
         if self.disk.find(path) is None:

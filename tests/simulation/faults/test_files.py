@@ -44,7 +44,7 @@ def test_bytes(place: tuple[Files, str]) -> None:
     path = f"{root}/f"
     with pytest.raises(FileNotFoundError):
         files.open(path)
-    assert files.changed_ms(path) == 0
+    assert files.modified_ms(path) == 0
     handle = files.open(path, create=True)
     files.pwrite(handle, b"abc", 4)
     assert files.size(handle) == 7
@@ -66,7 +66,7 @@ def test_bytes(place: tuple[Files, str]) -> None:
     assert files.pread(handle, 10, 0) == b"\0\0\0\0a\0\0\0"
     files.datasync(handle)
     files.close(handle)
-    assert files.changed_ms(path) > 0
+    assert files.modified_ms(path) > 0
 
 
 def test_names(place: tuple[Files, str]) -> None:
@@ -100,9 +100,9 @@ def test_names(place: tuple[Files, str]) -> None:
 def test_a_removed_file_can_be_used_on(place: tuple[Files, str]) -> None:
     files, root = place
     handle = files.open(f"{root}/f", create=True)
-    assert files.names_of(handle) == 1
+    assert files.link_count(handle) == 1
     files.unlink(f"{root}/f")
-    assert files.names_of(handle) == 0
+    assert files.link_count(handle) == 0
     files.pwrite(handle, b"x", 0)
     assert files.pread(handle, 1, 0) == b"x"
     files.close(handle)

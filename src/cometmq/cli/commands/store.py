@@ -432,7 +432,7 @@ def restore(
 LEFT = 1
 
 
-class Choice(StrEnum):
+class DamageTreatment(StrEnum):
     """Treatment of damage in the log."""
 
     refuse = "refuse"
@@ -445,12 +445,12 @@ def repair(
     directory: Directory,
     config: ConfigFile = None,
     damage: Annotated[
-        Choice,
+        DamageTreatment,
         Option(
             help="What to do about damage in the log: nothing, leave out the damaged records, or "
             "end the log before them."
         ),
-    ] = Choice.refuse,
+    ] = DamageTreatment.refuse,
     queues: Annotated[
         bool, Option("--queues", help="Rebuild all queues, also those without damage.")
     ] = False,

@@ -39,7 +39,7 @@ class AuditOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditFinding:
     """A finding: an error (``damage``) or other information (``note``). ``offset`` is physical, -1
     for none. ``count`` is the number of cases it stands for."""
 
@@ -64,7 +64,7 @@ class AuditReport:
     entries: int
     index_entries: int
     sealed_files: int
-    findings: tuple[Found, ...]
+    findings: tuple[AuditFinding, ...]
 
 
 def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent) -> AuditReport:
@@ -87,10 +87,12 @@ def run(spark: SparkSession, options: AuditOptions, progress: Progress = silent)
         sum(each.entries for each in found),
         sum(each.index_entries for each in found),
         sum(each.sealed_files for each in found),
-        tuple(_as_found(finding) for each in found for finding in each.findings),
+        tuple(_as_row(finding) for each in found for finding in each.findings),
     )
 
 
-def _as_found(finding: Finding) -> Found:
+def _as_row(finding: Finding) -> AuditFinding:
     severity = "damage" if finding.severity is Severity.DAMAGE else "note"
-    return Found(severity, finding.kind, finding.path, finding.offset, finding.count, finding.text)
+    return AuditFinding(
+        severity, finding.kind, finding.path, finding.offset, finding.count, finding.text
+    )

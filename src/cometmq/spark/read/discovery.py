@@ -41,13 +41,13 @@ from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import topics
 from cometmq.spark.read.options import MissingBroker, Outage
 from cometmq.spark.read.positions import AtOffsets, AtTimes, NamedPosition
-from cometmq.spark.read.topics import Assigned, Found, Pattern, matching
+from cometmq.spark.read.topics import Assigned, Pattern, TopicQueues, matching
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.options import ReadOptions
-    from cometmq.spark.read.topics import Choice
+    from cometmq.spark.read.topics import TopicChoice
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def find_queues(
 
 
 def _remember(
-    recorded: KnownBrokers, options: ReadOptions, found: Found, away: Mapping[str, str]
+    recorded: KnownBrokers, options: ReadOptions, found: TopicQueues, away: Mapping[str, str]
 ) -> None:
     """Record the brokers that hold queues, for later plans."""
     there: dict[str, set[str]] = {}
@@ -208,7 +208,7 @@ def without_brokers(named: NamedPosition, without: Collection[str]) -> NamedPosi
 
 
 def missing_brokers(
-    found: Found,
+    found: TopicQueues,
     options: ReadOptions,
     known: Iterable[MessageQueue] = (),
     others: Mapping[str, str] | None = None,
@@ -252,7 +252,7 @@ def _brokers_named(options: ReadOptions) -> dict[str, str]:
     return found | dict.fromkeys(options.outage.brokers, "option 'brokers' lists it")
 
 
-def _brokers_elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
+def _brokers_elsewhere(options: ReadOptions, found: TopicQueues) -> dict[str, str]:
     """Return brokers that are known only to name servers after the first: one that has just started
     knows few brokers."""
     there: dict[str, str] = {}
@@ -276,7 +276,7 @@ class Discovery:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._found = Found([], [])
+        self._found = TopicQueues([], [])
         self._found_ms: int | None = None
         self._missing: dict[str, str] = {}
         self._away: frozenset[str] | None = frozenset()
@@ -333,7 +333,7 @@ class Discovery:
             found = topics.find(self._options.topics, access)
             self._missing = missing_brokers(found, self._options, known)
         except AWAY as error:
-            self._found, self._found_ms, self._missing = Found([], []), None, {}
+            self._found, self._found_ms, self._missing = TopicQueues([], []), None, {}
             return error
         self._found, self._found_ms = found, now_ms
         for name, why in self._missing.items():
@@ -394,7 +394,7 @@ class KnownBrokers:
             name = hashlib.sha256(";".join(sorted(access.nameservers)).encode()).hexdigest()[:24]
             self._path = Path(folder) / f"brokers-{name}.json"
 
-    def absent(self, choice: Choice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    def absent(self, choice: TopicChoice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
         """Return brokers that held queues of a choice and are not in ``there`` (by topic), each
         with the reason why it is expected."""
         found: dict[str, str] = {}
@@ -424,11 +424,11 @@ class KnownBrokers:
         if changed:
             self._write(seen)
 
-    def chosen(self, choice: Choice) -> dict[str, frozenset[str]]:
+    def chosen(self, choice: TopicChoice) -> dict[str, frozenset[str]]:
         """Return the brokers that held queues of each topic of a choice."""
         return {topic: frozenset(brokers) for topic, brokers in self._chosen(choice).items()}
 
-    def _chosen(self, choice: Choice) -> Seen:
+    def _chosen(self, choice: TopicChoice) -> Seen:
         if isinstance(choice, Assigned):
             return {}  # assigned queues name their brokers
         seen = self._read()

@@ -103,7 +103,7 @@ class ReadOptions:
     a batch, latest for a stream."""
 
     access: Access
-    topics: topics.Choice
+    topics: topics.TopicChoice
     starting: NamedPosition | None
     ending: NamedPosition | None
     caps: Caps

@@ -51,11 +51,11 @@ class Assigned:
 
 
 #: What the user chose to read.
-Choice = Topics | Pattern | Assigned
+TopicChoice = Topics | Pattern | Assigned
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TopicQueues:
     """The queues of a choice, sorted, and those of its topics that the name servers do not know.
 
     ``brokers`` has, by topic, the brokers that the topic's route has an address of. ``absent`` has
@@ -68,7 +68,7 @@ class Found:
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(given: Given) -> Choice:
+def parse(given: Given) -> TopicChoice:
     """Return the choice in the options of a read. Raises BadOption."""
     option = only_one(given, ("topic", "subscribePattern", "assign"))
     if "includeSystemTopics" in given and option != "subscribePattern":
@@ -83,7 +83,7 @@ def parse(given: Given) -> Choice:
     return Pattern(expression, get(given, "includeSystemTopics", boolean, False))
 
 
-def find(choice: Choice, access: Access) -> Found:
+def find(choice: TopicChoice, access: Access) -> TopicQueues:
     """Return the queues of a choice, as the name servers currently know them.
 
     Raises NotConnected if no name server answers, BrokerRefused if one refuses.
@@ -100,10 +100,10 @@ def find(choice: Choice, access: Access) -> Found:
         topic: frozenset(data.broker_name for data in route.broker_datas if data.broker_addrs)
         for topic, route in known.items()
     }
-    return Found(queues, unknown, reachable, _absent(known, reachable))
+    return TopicQueues(queues, unknown, reachable, _absent(known, reachable))
 
 
-def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
+def find_all(choice: TopicChoice, access: Access) -> list[MessageQueue]:
     """Return the queues of a choice, all of which must exist.
 
     Raises the errors of :func:`check` and :func:`find`.
@@ -113,7 +113,9 @@ def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
     return found.queues
 
 
-def check(found: Found, choice: Choice, access: Access, *, without: Collection[str] = ()) -> None:
+def check(
+    found: TopicQueues, choice: TopicChoice, access: Access, *, without: Collection[str] = ()
+) -> None:
     """Check that all that was chosen exists. Queues of brokers in ``without`` may be missing.
 
     Raises RouteNotFound for a topic and BadOption for an assigned queue that does not exist.
@@ -166,7 +168,7 @@ def _absent(
     return found
 
 
-def _topics(choice: Choice, access: Access) -> list[str]:
+def _topics(choice: TopicChoice, access: Access) -> list[str]:
     if isinstance(choice, Topics):
         return list(choice.names)
     if isinstance(choice, Assigned):

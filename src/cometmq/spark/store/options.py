@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.positions import NamedPosition
-    from cometmq.spark.read.topics import Choice
+    from cometmq.spark.read.topics import TopicChoice
 
 
 SPLIT_BYTES: Final = 128 << 20
@@ -82,7 +82,7 @@ class StoreOptions:
     the log but in no queue."""
 
     roots: tuple[StoreRoot, ...]
-    choice: Choice
+    choice: TopicChoice
     starting: NamedPosition | None
     ending: NamedPosition | None
     min_partitions: int

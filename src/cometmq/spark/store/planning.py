@@ -36,7 +36,7 @@ from cometmq.spark.store.files import (
 from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
 
 if TYPE_CHECKING:
-    from cometmq.spark.read.topics import Choice
+    from cometmq.spark.read.topics import TopicChoice
     from cometmq.spark.store.files import LogFileStatus
     from cometmq.spark.store.options import StoreOptions, StoreRoot
 
@@ -123,7 +123,9 @@ def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
     return join(cut, bytes_max)
 
 
-def is_wanted(choice: Choice, broker_name: str, topic: str, queue_id: int | None = None) -> bool:
+def is_wanted(
+    choice: TopicChoice, broker_name: str, topic: str, queue_id: int | None = None
+) -> bool:
     """Return whether a read wants a topic, or one queue of it."""
     match choice:
         case Topics():

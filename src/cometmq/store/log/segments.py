@@ -60,7 +60,7 @@ class LogFile:
         self._pins = 0
         self._is_moving = False
         self.closed = False
-        self.linked = files.names_of(handle) > 1
+        self.linked = files.link_count(handle) > 1
         self.seals: BlockChecksums | None = None
         self.damaged: set[int] = set()
         self.path = path
@@ -248,7 +248,7 @@ class LogFile:
 
         The store itself may have replaced or released it.
         """
-        if self._files.is_at(handle, self.path):
+        if self._files.is_same_file(handle, self.path):
             return
         if not (self.closed or self._is_moving) and handle == self.handle:
             raise FileNotFoundError(

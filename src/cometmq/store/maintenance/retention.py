@@ -167,7 +167,7 @@ class Expiry:
         # Queue entries may not be on the device yet: recovery makes them from these records.
         sure = min(parts.log.durable, self._synced())
         files = [file for file in parts.log.segments.files if file.end <= sure]
-        return [LogAge(file.base, parts.files.changed_ms(file.path)) for file in files]
+        return [LogAge(file.base, parts.files.modified_ms(file.path)) for file in files]
 
     async def _drop(self, count: int) -> None:
         parts = self._parts

@@ -59,8 +59,8 @@ class MaintenanceTasks:
     __slots__ = (
         "_ahead_failed",
         "_checkpoint",
+        "_last_note",
         "_log_synced_ms",
-        "_noted",
         "_number",
         "_parts",
         "_previous",
@@ -84,7 +84,7 @@ class MaintenanceTasks:
         self.scrub = Scrub(parts)
         self._checkpoint = read_checkpoint(parts.files, parts.config.store_path_root_dir)
         self._previous = self._checkpoint
-        self._noted = (-1, -1)
+        self._last_note = (-1, -1)
         self._number = 0
         self._ahead_failed = False
         self._unsure = False
@@ -211,7 +211,7 @@ class MaintenanceTasks:
         await self._finish_index_files()
         if self._is_due(parts.config.flush_consume_queue_thorough_interval):
             await self._sync_all(dispatcher.complete)
-        elif (dispatcher.position, dispatcher.complete[0]) != self._noted:
+        elif (dispatcher.position, dispatcher.complete[0]) != self._last_note:
             self._note()
 
     async def _sync_all(self, reached: Mark) -> None:
@@ -300,7 +300,7 @@ class MaintenanceTasks:
         """
         parts = self._parts
         dispatcher = parts.dispatcher
-        self._noted = (-1, -1)
+        self._last_note = (-1, -1)
         started, now_ms = dispatcher.position, parts.clock.wall_ms()
         while not dispatcher.journal.covers(dispatcher.complete[0]):
             if dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
@@ -334,7 +334,7 @@ class MaintenanceTasks:
             self._write_positions(complete)
             if journal.start < 0:
                 journal.begin(position)
-        self._noted = (position, complete)
+        self._last_note = (position, complete)
         return True
 
     def _distrust(self) -> None:
