@@ -57,8 +57,8 @@ async def test_what_is_missing(admin: Admin) -> None:
     limits = HealthLimits(frozenset({"broker-z"}), slaves=1, disk_ratio=1.0)
     report = await check_health(admin, limits)
     assert [(each.aspect, each.subject, each.text) for each in report.problems] == [
-        (Aspect.REGISTRATION, broker.name, "master and 0 slaves registered, 1 slaves needed"),
-        (Aspect.REGISTRATION, "broker-z", "it is not registered"),
+        (Aspect.REGISTRATION, broker.name, "master and 0 slaves registered, 1 needed"),
+        (Aspect.REGISTRATION, "broker-z", "it is not registered: is it stopped?"),
     ]
     with pytest.raises(NotHealthy, match="broker-z: it is not registered") as raised:
         await wait_until_healthy(admin, limits, timeout_ms=30, step_ms=10)

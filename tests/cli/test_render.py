@@ -59,8 +59,10 @@ def test_an_empty_table_says_so_on_standard_error(capsys: pytest.CaptureFixture[
 
 def test_a_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "table", Result(ROWS), does="made").splitlines()
-    assert lines[0] == "made max_offset=5 name=a at=2026-01-31T12:00:00.000Z address=[::1]:80"
+    assert lines[0] == "made max_offset=5 name=a at=2026-01-31T12:00:00.000Z"
     assert lines[1] == 'made max_offset=600 name="b c"'
+    wide = shown(capsys, "wide", Result(ROWS), does="made").splitlines()
+    assert wide[0] == f"{lines[0]} address=[::1]:80"
 
 
 def test_programs_get_numbers_times_and_addresses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.pull import Puller
 from cometmq.client.routes import by_queue, queue_of
@@ -437,6 +437,11 @@ class Admin:
             response = await self.call(broker.address, code, None)
             table = parse_json(response.body, SubscriptionGroupTable).subscription_group_table
             if group in table:
+                return True
+            # A broker of Java keeps the offsets of a topic that was deleted.
+            response = await self.call(broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+            offsets = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
+            if any(key.partition("@")[2] == group for key in offsets):
                 return True
         if await self.consumer_progress(group):
             return True

@@ -108,7 +108,7 @@ async def check_health(admin: Admin, limits: HealthLimits | None = None) -> Heal
             checks.append(Check(Aspect.NAME_SERVER, address, False, str(view)))
             continue
         brokers = _brokers(view)
-        checks.append(Check(Aspect.NAME_SERVER, address, True, f"answers, {len(brokers)} brokers"))
+        checks.append(Check(Aspect.NAME_SERVER, address, True, f"answers, {_count(brokers)}"))
         known.update((each.address, each) for each in brokers)
     for address, view in zip(name_servers, views, strict=True):
         if not isinstance(view, CometError):
@@ -147,6 +147,10 @@ async def _cluster(admin: Admin, address: str) -> ClusterInfo | CometError:
         return parse_json(response.body, ClusterInfo)
     except CometError as error:
         return error
+
+
+def _count(brokers: list[Broker]) -> str:
+    return "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
 
 
 def _brokers(info: ClusterInfo) -> list[Broker]:
@@ -208,11 +212,13 @@ def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
     for name, found in sorted(ids.items()):
         slaves = sum(each != 0 for each in found)
         if not found:
-            checks.append(Check(Aspect.REGISTRATION, name, False, "it is not registered"))
+            text = "it is not registered: is it stopped?"
+            checks.append(Check(Aspect.REGISTRATION, name, False, text))
         elif 0 not in found:
             checks.append(Check(Aspect.REGISTRATION, name, False, "it has no master"))
         else:
-            text = f"master and {slaves} slaves registered, {limits.slaves} slaves needed"
+            of = f"{slaves} slave{'' if slaves == 1 else 's'}"
+            text = f"master and {of} registered, {limits.slaves} needed"
             checks.append(Check(Aspect.REGISTRATION, name, slaves >= limits.slaves, text))
     return checks
 

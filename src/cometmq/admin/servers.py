@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -223,9 +224,10 @@ class Servers:
         for each in shown:
             unknown = sorted(set(values).difference(each.values)) if each.error is None else []
             if unknown:
-                raise NotFound(
-                    "setting", unknown[0], f"{each.server} at {each.address} does not have it"
-                )
+                near = get_close_matches(unknown[0], list(each.values), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                problem = f"{each.server} at {each.address} does not have it{hint}"
+                raise NotFound("setting", unknown[0], problem)
         body = format_properties(values).encode()
 
         async def update(settings: ServerSettings) -> Applied:

@@ -52,18 +52,18 @@ Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")
 DryRun = Annotated[bool, Option("--dry-run", help="Only print what would be done.")]
 
 
-def confirm(question: str, yes: bool) -> None:
+def confirm(question: str, yes: bool, *, lasting: bool = True) -> None:
     """Ask before what cannot be undone, unless ``yes``. Raises Refused without consent.
 
-    Without a terminal there is nobody to ask.
+    Without a terminal there is nobody to ask. What is not ``lasting`` can be undone, but harms
+    clients until then.
     """
     if yes:
         return
+    warning = "This cannot be undone" if lasting else "It can be undone"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Refused(f"{question} This cannot be undone: add --yes to do it")
-    print(
-        f"{question} This cannot be undone. Continue? [y/N] ", end="", file=sys.stderr, flush=True
-    )
+        raise Refused(f"{question} {warning}: add --yes to do it")
+    print(f"{question} {warning}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("not confirmed; nothing was changed")
 

@@ -154,8 +154,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return a question, in brackets, with the known word most like ``word``; empty if none is."""
     import difflib
 
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    by_name = {each.lstrip("-"): each for each in known}
+    found = difflib.get_close_matches(word.lstrip("-"), list(by_name), n=1, cutoff=0.6)
+    return f" (did you mean {by_name[found[0]]!r}?)" if found else ""
 
 
 # ------------------------------------------------------------------------------- signatures
@@ -360,7 +361,8 @@ def moment_of(text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
-            "position", f"{text!r} is not first, last, a time such as 2026-01-31T08:00, or -1h"
+            "position",
+            f"{text!r} is not first, last, an offset, a time such as 2026-01-31T08:00, or @-1h",
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)

@@ -154,7 +154,8 @@ def _show_people(result: Result[Any], *, does: str, one: bool, wide: bool) -> No
     elif does:
         for item in result.items:
             refused = "not " if getattr(item, "problem", None) else ""
-            print(f"{refused}{does} {line_of(item)}")
+            hidden = () if wide else _wide_only(item)
+            print(f"{refused}{does} {line_of(item, hidden)}")
     elif one:
         for item in result.items:
             print_one(item, wide=wide)
@@ -255,8 +256,9 @@ def escaped(text: str) -> str:
     )
 
 
-def line_of(value: Any) -> str:
-    """Return a row as ``key=value`` words, without unknown values; texts with blanks are quoted."""
+def line_of(value: Any, hidden: Sequence[str] = ()) -> str:
+    """Return a row as ``key=value`` words, without unknown values and the ``hidden`` fields; texts
+    with blanks are quoted."""
     if isinstance(value, Mapping):
         pairs = dict(value)
     else:
@@ -269,7 +271,7 @@ def line_of(value: Any) -> str:
         pairs = {name: getattr(value, name) for name in names}
     words = []
     for name, each in pairs.items():
-        if each is None:
+        if each is None or name in hidden:
             continue
         text = cell(each)
         quoted = (
@@ -285,7 +287,7 @@ def print_one(row: Any, *, wide: bool = False) -> None:
     """Print one value: all its fields as lines, then each list of rows as a table."""
     found = {name: _get(row, name) for name in _names(row)}
     tables = {name: each for name, each in found.items() if _is_table(each)}
-    lines = {_title(name): cell(each) for name, each in found.items() if name not in tables}
+    lines = {_title(name): cell(each) or "-" for name, each in found.items() if name not in tables}
     width = max(map(len, lines), default=0) + 1
     for name, text in lines.items():
         print(f"{name + ':':{width}}{GAP}{text}".rstrip())

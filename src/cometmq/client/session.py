@@ -238,8 +238,9 @@ class Session:
                 for group in sorted(self._producer_groups)
             ),
         )
-        await self.remoting.close()
+        # Heartbeats end first: one that met closed connections would be logged as failed.
         await self.tasks.close()
+        await self.remoting.close()
 
     # ------------------------------------------------------------------ routes
 

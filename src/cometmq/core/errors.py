@@ -224,6 +224,8 @@ class NotFound(ClientError):
 
 #: Words in the remarks of servers with access control (upstream: PlainPermissionManager.java).
 _OF_ACCOUNTS = ("AclException", "accessKey", "No acl config")
+#: Code of a change of accounts that was refused; its remark is about the new account.
+_ACCOUNT_NOT_CHANGED = 209
 
 
 class BrokerRefused(ClientError):
@@ -235,7 +237,8 @@ class BrokerRefused(ClientError):
         self.code = code
         self.broker_remark = broker_remark
         hint = ""
-        if any(word in broker_remark for word in _OF_ACCOUNTS):
+        about_caller = code != _ACCOUNT_NOT_CHANGED
+        if about_caller and any(word in broker_remark for word in _OF_ACCOUNTS):
             hint = "; compare the credentials of this program with the accounts of the server"
         super().__init__(
             f"{address} refused request {request_code} with code {code}: {broker_remark}{hint}"

@@ -68,7 +68,7 @@ def test_the_file_is_for_its_owner_and_secrets_are_hidden(
             assert main(["context", *command, "-o", form]) == 0
     shown = capsys.readouterr()
     assert "s3cret" not in shown.out + shown.err
-    assert shown.out.count("********") == 13
+    assert shown.out.count("********") == 12
     file.chmod(0o644)
     told()
     assert "chmod 600" in capsys.readouterr().err

@@ -152,7 +152,6 @@ def test_what_is_not_there_is_an_error(
     "words",
     [
         "topic delete orders",
-        "topic permissions orders R",
         "group delete g",
         "group forget g",
         "broker clean",
@@ -178,6 +177,25 @@ def test_what_cannot_be_undone_needs_consent(
     admin = Admin(client.inner.session)
     assert orders in client.wait(admin.list_topics())
     assert client.wait(admin.knows_group("g"))
+
+
+def test_what_harms_clients_until_it_is_undone_needs_consent(
+    orders: str, where: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "permissions", orders, "R", *where]) == 2
+    assert "need more than 'R' will fail. It can be undone: add --yes" in capsys.readouterr().err
+
+
+def test_a_refused_change_names_servers_and_reason_once(
+    orders: str, where: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "set", "listenPort=1", *where]) == 1
+    shown = capsys.readouterr()
+    reason = "setting 'listenPort': it cannot be changed while the broker runs"
+    assert shown.err.startswith(f"cometmq config: not changed on broker-a: {reason}")
+    assert "refused request" not in shown.out + shown.err
+    assert main(["config", "set", "fileReservdTime=1", *where]) == 1
+    assert "did you mean 'fileReservedTime'?" in capsys.readouterr().err
 
 
 def test_dead_letters_are_listed_and_sent_again_once(
@@ -223,7 +241,7 @@ def test_a_cluster_is_checked_and_bundled(
     orders: str, where: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", "health", "--exit-when-healthy", "--timeout", "20", *where]) == 0
-    assert "answers, 1 brokers" in capsys.readouterr().out
+    assert "answers, 1 broker\n" in capsys.readouterr().out
     words = ["cluster", "health", "--exit-when-healthy", "--timeout", "0", "--slaves", "1"]
     assert main([*words, *where]) == 1
     assert "not healthy: broker-a: master and 0 slaves" in capsys.readouterr().err

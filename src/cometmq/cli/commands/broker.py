@@ -10,7 +10,7 @@ from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, nearest
 from cometmq.cli.render import Address, Result
-from cometmq.core.errors import CometError
+from cometmq.core.errors import BrokerRefused, CometError
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker
@@ -201,13 +201,22 @@ class AppliedRow:
 def applied(outcomes: list[Applied]) -> Result[AppliedRow]:
     """Return the outcome of a change on several servers; the command fails if one of them did."""
     rows = [
-        AppliedRow(
-            each.server, Address.parse(each.address), str(each.error) if each.error else None
-        )
+        AppliedRow(each.server, Address.parse(each.address), _reason(each.error))
         for each in outcomes
     ]
-    failed = [f"{row.address} ({row.problem})" for row in rows if row.problem]
-    return Result(rows, problem=f"not changed everywhere: {', '.join(failed)}" if failed else "")
+    failed: dict[str, list[str]] = {}
+    for row in rows:
+        if row.problem:
+            failed.setdefault(row.problem, []).append(row.server or str(row.address))
+    reasons = "; ".join(f"{', '.join(servers)}: {each}" for each, servers in failed.items())
+    return Result(rows, problem=f"not changed on {reasons}" if reasons else "")
+
+
+def _reason(error: CometError | None) -> str | None:
+    """Return why a server did not make a change: its own sentence, if it sent one."""
+    if isinstance(error, BrokerRefused) and error.broker_remark:
+        return error.broker_remark
+    return str(error) if error else None
 
 
 @broker.command("config set", "broker config set broker-a fileReservedTime=48", does="updated")

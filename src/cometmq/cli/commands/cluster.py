@@ -72,6 +72,7 @@ async def list_(opened: Connected) -> list[ClusterRow]:
 @cluster.command(
     "health",
     "cluster health",
+    "cluster health --broker broker-a --broker broker-b",
     "cluster health --exit-when-healthy --timeout 60",
     "cluster health --slaves 1 --lag billing=1000",
 )
@@ -82,7 +83,8 @@ async def health(
     ] = False,
     timeout: Annotated[float, Option(min=0, help="Seconds to wait for that.")] = 300,
     brokers: Annotated[
-        list[str] | None, Option("--broker", help="Broker that has to be registered.")
+        list[str] | None,
+        Option("--broker", help="Broker that has to be registered; a stopped one is not."),
     ] = None,
     slaves: Annotated[int, Option(min=0, help="Slaves that each master needs.")] = 0,
     lag: Annotated[
@@ -94,7 +96,8 @@ async def health(
 ) -> Result[CheckRow]:
     """Check name servers, brokers, slaves, write permissions, disks and lag.
 
-    The exit code is 1 if something is not in order.
+    The exit code is 1 if something is not in order. A broker that stops is no longer registered,
+    and only missed if --broker names it.
     """
     from cometmq.admin.health import HealthLimits, NotHealthy, check_health, wait_until_healthy
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from cometmq.cli.command import DryRun, Noun, Yes, confirm
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
 from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.message.names import SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin
@@ -180,7 +181,7 @@ async def list_(
 ) -> list[GroupRow]:
     """List the groups that the brokers know, with their members and lag."""
     groups = cluster.groups
-    names = [name for name in await groups.names() if everything or name not in SYSTEM_GROUPS]
+    names = [name for name in await groups.names() if everything or not _is_of_system(name)]
     if not names:
         return []
     return [
@@ -190,6 +191,10 @@ async def list_(
         )
         for each in await groups.summaries(names)
     ]  # fmt: skip
+
+
+def _is_of_system(name: str) -> bool:
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 @group.command("show", "group show billing")
@@ -401,9 +406,12 @@ async def _carried_out(
         )
         for each in plan.changes
     ]  # fmt: skip
+    skipped, repeated = sum(row.skipped for row in rows), sum(row.repeated for row in rows)
+    notes = [f"queues={len(rows)} skipped={skipped} repeated={repeated}"]
     if dry_run:
-        return Result(rows, notes=("dry run: nothing was changed",), does=f"would {verb}")
-    return Result(rows)
+        notes.append("dry run: nothing was changed")
+        return Result(rows, notes=tuple(notes), does=f"would {verb}")
+    return Result(rows, notes=tuple(notes))
 
 
 @group.command("config", "group config billing")
@@ -412,11 +420,17 @@ async def config(cluster: Connected, name: Name) -> list[GroupSettings]:
     return await _settings(cluster, name)
 
 
+_RETRIES: Final = "Retries before the dead-letter queue; a consumer may ask for others."
+
+
 @group.command("create", "group create billing --retries 3", does="created")
 async def create(
     cluster: Connected,
     name: Name,
-    retries: Annotated[int, Option(min=-1, help="Deliveries before the dead-letter queue.")] = 16,
+    retries: Annotated[
+        int,
+        Option(min=-1, help=_RETRIES),
+    ] = 16,
     retry_queues: Annotated[int, Option(min=0, help="Queues of its retry topic.")] = 1,
     consume: Annotated[bool, Option("--consume", help="May its members consume?")] = True,
     broadcast: Annotated[bool, Option("--broadcast", help="May they broadcast?")] = True,
@@ -437,7 +451,10 @@ async def create(
 async def update(
     cluster: Connected,
     name: Name,
-    retries: Annotated[int | None, Option(min=-1, help="Deliveries before it gives up.")] = None,
+    retries: Annotated[
+        int | None,
+        Option(min=-1, help=_RETRIES),
+    ] = None,
     retry_queues: Annotated[int | None, Option(min=0, help="Queues of its retry topic.")] = None,
     consume: Annotated[
         bool | None, Option("--consume/--no-consume", help="May its members consume?")

@@ -15,7 +15,7 @@ from cometmq.cli.command import Exit, Noun
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, moment_of, position_of
 from cometmq.cli.render import Address, Result, body_text, cell, time_text, when
-from cometmq.core.errors import CometError, RouteNotFound, SettingsError
+from cometmq.core.errors import CometError, NotFound, RouteNotFound, SettingsError
 
 if TYPE_CHECKING:
     from cometmq.admin.messages import Selection
@@ -83,8 +83,8 @@ class MessageRow:
         stored = time_text(self.stored_at) if self.stored_at else "-"
         body = self.body if self.encoding == "base64" else body_text(self.body.encode())
         return (
-            f"{stored} queue={self.queue} offset={self.offset} tag={cell(self.tag)} "
-            f"keys={','.join(self.keys) or '-'} {body}"
+            f"{stored} broker={self.broker} queue={self.queue} offset={self.offset} "
+            f"tag={cell(self.tag)} keys={','.join(self.keys) or '-'} {body}"
         )
 
 
@@ -382,7 +382,10 @@ async def show(
     if sum((bool(id), bool(key), by_place)) != 1:
         raise SettingsError("show", "give an id, or --key, or --queue and --offset")
     if id:
-        return _one(message_row(await cluster.messages.by_id(id, topic)))
+        try:
+            return _one(message_row(await cluster.messages.by_id(id, topic)))
+        except NotFound as error:
+            raise CometError(f"{error}; --key finds messages by key") from None
     if queue is not None and offset is not None:
         queues = await cluster.messages.queues(topic, _selection(broker, [queue], "*", ""))
         if len(queues) > 1:

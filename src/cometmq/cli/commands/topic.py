@@ -238,7 +238,8 @@ async def set_permissions(
 ) -> list[TopicConfigRow]:
     """Set what clients may do with a topic: read and write, one of them, or nothing."""
     if permission != "RW":
-        confirm(f"Clients of topic {name} that need more than {permission!r} will fail.", yes)
+        warning = f"Clients of topic {name} that need more than {permission!r} will fail."
+        confirm(warning, yes, lasting=False)
     return await update(cluster, name, permission=permission, broker=broker)
 
 
