@@ -93,6 +93,39 @@ def test_a_queue_that_refers_to_its_table_is_freed_with_it(core: SimpleNamespace
     assert freed() is None
 
 
+def test_a_queue_at_two_places_is_kept_until_it_leaves_both(core: SimpleNamespace) -> None:
+    known = core.KnownQueues()
+    queue = queue_of(core, b"t", 1)
+    known.add(queue)
+    queue.queue_id = 2
+    known.add(queue)
+    known.forget(queue)
+    before = sys.getrefcount(queue)
+    assert known.get(b"t", 2) is None
+    queue.queue_id = 1
+    assert known.get(b"t", 1) is queue
+    known.forget(queue)
+    assert sys.getrefcount(queue) == before - 1
+
+
+def test_the_destructor_of_a_queue_does_not_meet_it_in_the_table(core: SimpleNamespace) -> None:
+    known = core.KnownQueues()
+    met = []
+
+    class Queue(core.QueueState):  # type: ignore[misc, name-defined]
+        def __del__(self) -> None:
+            met.append(known.get(b"t", 1) is self)
+
+    for _ in range(3):
+        queue = Queue()
+        queue.topic_tail, queue.queue_id = b"\x01t", 1
+        known.add(queue)
+        del queue
+    assert met == [False, False]
+    known.clear()
+    assert met == [False, False, False]
+
+
 def test_another_queue_of_the_same_name_replaces_one(core: SimpleNamespace) -> None:
     known = core.KnownQueues()
     old, new = (queue_of(core, b"t", 1) for _ in range(2))

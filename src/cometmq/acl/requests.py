@@ -113,6 +113,7 @@ _READERS: Final[Mapping[int, _Reader]] = {
     Code.PULL_MESSAGE: _consume,
     Code.LITE_PULL_MESSAGE: _consume,
     Code.QUERY_MESSAGE: _read_topic,
+    Code.QUERY_CONSUME_QUEUE: _read_topic,
     Code.HEART_BEAT: _heartbeat,
     Code.UNREGISTER_CLIENT: _unregister,
     Code.GET_CONSUMER_LIST_BY_GROUP: _read_group,

@@ -1,6 +1,7 @@
 """Administration of topics."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,23 @@ async def test_queues_of_topics_that_the_table_lacks_are_deleted(tmp_path: Path)
         assert not parts.offsets.topics_of("g")
         await create(parts, creation("lost"))
         assert (await parts.put("lost")).queue_offset == 0
+
+
+async def test_a_topic_that_a_send_creates_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_parts(tmp_path) as parts:
+        await parts.put("lost")
+        between_turns = parts.appender.between_turns
+
+        async def later(action: Callable[[], None]) -> None:
+            await create(parts, creation("lost"))
+            await parts.put("lost", b"acknowledged")
+            await between_turns(action)
+
+        monkeypatch.setattr(parts.appender, "between_turns", later)
+        assert (await parts.ask(Code.CLEAN_UNUSED_TOPIC)).code == 0
+        assert [each.body for each in parts.read("lost")] == [b"x", b"acknowledged"]
 
 
 async def entries(parts: Parts, **asked: object) -> QueueEntries:

@@ -39,6 +39,7 @@ async def test_a_message_comes_again_later_each_time_and_dies_at_last(tmp_path: 
     clock = VirtualClock()
     async with open_parts(tmp_path, clock=clock) as parts:
         parts.groups.put(SubscriptionGroupConfig("g", retry_max_times=2))
+        parts.topics.put(TopicConfig("t", 1, 1, 6))
         first = await parts.put("t", b"body", TAGS="red", DELAY="1", user="u")
         offset = first.physical_offset
         for tried, delay_ms in enumerate((10_000, 30_000)):
@@ -60,6 +61,14 @@ async def test_a_message_comes_again_later_each_time_and_dies_at_last(tmp_path: 
         assert "DELAY" not in found
         assert parts.topics.get(DLQ) == TopicConfig(DLQ, 1, 1, 6)
         assert parts.stats.send_backs["g", "t"].count == 3
+
+
+async def test_a_topic_that_only_a_property_names_is_not_counted(tmp_path: Path) -> None:
+    """Such names would stay in memory: they are text of any sender."""
+    async with open_parts(tmp_path) as parts:
+        first = await parts.put("t", RETRY_TOPIC="made up")
+        await send_back(parts, first.physical_offset)
+        assert [*parts.stats.send_backs] == [("g", "t")]
 
 
 async def test_the_client_chooses_the_delay(tmp_path: Path) -> None:

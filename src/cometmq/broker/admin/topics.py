@@ -126,18 +126,29 @@ class TopicAdmin:
             if topic not in self._topics and not is_system_topic(topic)
         ]
         for topic in unused:
-            if topic in self._topics:
-                continue  # it was created during the deletion of another
-            log.warning("unused topic deleted topic=%s peer=%s", topic, peer.address)
-            await self._delete(topic)
+            if await self._delete(topic, only_unknown=True):
+                log.warning("unused topic deleted topic=%s peer=%s", topic, peer.address)
         return Reply()
 
-    async def _delete(self, topic: str) -> None:
+    async def _delete(self, topic: str, *, only_unknown: bool = False) -> bool:
+        """Delete a topic; with ``only_unknown`` only if the topic table does not have it.
+
+        Return whether it was deleted.
+        """
         made: list[Deletion] = []
-        await self._appender.between_turns(lambda: made.append(self._forget(topic)))
+
+        def forget() -> None:
+            # A send may have created the topic while this waited for its turn.
+            if not (only_unknown and topic in self._topics):
+                made.append(self._forget(topic))
+
+        await self._appender.between_turns(forget)
+        if not made:
+            return False
         await self._topics.saved()
         await self._offsets.saved()
         await self._store.deletions.settle(made[0])
+        return True
 
     def _forget(self, topic: str) -> Deletion:
         """Delete the topic, its offsets and its statistics, so that a new topic with this name

@@ -114,7 +114,10 @@ class SendBackHandler:
             )
         await self._topics.saved()
         result = await self._appender.put(back)
-        self._stats.on_send_back(header.group, properties[props.RETRY_TOPIC])
+        # The property is text of the sender: only a topic that exists gets a counter.
+        origin_topic = properties[props.RETRY_TOPIC]
+        counted = origin_topic if origin_topic in self._topics else record.topic
+        self._stats.on_send_back(header.group, counted)
         if result.code == ResponseCode.SUCCESS:
             return Reply()
         log.warning("send-back not durable group=%s code=%d", header.group, result.code)

@@ -75,14 +75,14 @@ cdef class QueueState:
 cdef struct Slot:
     # 0 if the slot was never used: a lookup ends there.
     unsigned long long hash
-    # Borrowed from the set of the table; NULL if the slot is free.
+    # Borrowed from the list of the table; NULL if the slot is free.
     void *queue
 
 
 cdef class KnownQueues:
-    # Keeps the queues of the slots alive, in sight of the garbage collector: a queue may refer to
-    # what owns the table.
-    cdef set held
+    # The queue of each slot, or None: keeps the queues alive, in sight of the garbage collector,
+    # because a queue may refer to what owns the table.
+    cdef list held
     cdef Slot *slots
     cdef Py_ssize_t capacity
     cdef Py_ssize_t used

@@ -55,7 +55,7 @@ cdef class KnownQueues:
             raise MemoryError
         self.capacity = CAPACITY_MIN
         self.used = self.count = 0
-        self.held = set()
+        self.held = [None] * CAPACITY_MIN
 
     def __dealloc__(self):
         free(self.slots)
@@ -67,10 +67,9 @@ cdef class KnownQueues:
         """Add a queue; it replaces one of the same topic and queue id."""
         cdef Bytes topic = <Bytes>PyBytes_AsString(queue.topic_tail)
         cdef Py_ssize_t size = PyBytes_Size(queue.topic_tail), n, at
+        cdef Py_ssize_t found = -1
         cdef unsigned long long hash
         cdef Slot *slot
-        cdef Slot *place = NULL
-        cdef void *before
         if size < 1:
             raise ValueError("a queue without a topic")
         if (self.used + 1) * 2 > self.capacity:
@@ -80,23 +79,23 @@ cdef class KnownQueues:
         for n in range(PROBES_MAX):
             slot = &self.slots[(at + n) & (self.capacity - 1)]
             if slot.queue == NULL:
-                if place == NULL:
-                    place = slot
+                if found < 0:
+                    found = (at + n) & (self.capacity - 1)
                 if not slot.hash:
                     break
             elif slot.hash == hash and _is_place(slot.queue, topic + 1, size - 1, queue.queue_id):
-                place = slot
+                found = (at + n) & (self.capacity - 1)
                 break
-        if place == NULL:
+        if found < 0:
             return
-        before = place.queue
-        self.count += before == NULL
-        self.used += not place.hash
-        if before != NULL:
-            self.held.discard(<object>before)
-        self.held.add(queue)
-        place.queue = <void *>queue
-        place.hash = hash
+        slot = &self.slots[found]
+        # Kept until the end: its destructor must not meet a slot that still has it.
+        before = self.held[found]
+        self.count += slot.queue == NULL
+        self.used += not slot.hash
+        slot.queue = <void *>queue
+        slot.hash = hash
+        self.held[found] = queue
 
     def forget(self, QueueState queue not None):
         """Remove a queue, if it is there."""
@@ -113,7 +112,7 @@ cdef class KnownQueues:
             if slot.queue == <void *>queue:
                 slot.queue = NULL
                 self.count -= 1
-                self.held.discard(queue)
+                self.held[(at + n) & (self.capacity - 1)] = None
                 return
             if not slot.hash:
                 return
@@ -121,8 +120,11 @@ cdef class KnownQueues:
     def clear(self):
         """Remove all queues."""
         cdef Slot *made
+        # Kept until the end: destructors of queues must not meet a table that still has them.
+        cdef list before = self.held, held
         if not self.used:
             return
+        held = [None] * CAPACITY_MIN
         # A small table again: clearing one costs as much as its queues did.
         made = <Slot *>calloc(CAPACITY_MIN, sizeof(Slot))
         if made == NULL:
@@ -131,7 +133,7 @@ cdef class KnownQueues:
         self.slots = made
         self.capacity = CAPACITY_MIN
         self.used = self.count = 0
-        self.held = set()
+        self.held = held
 
     def get(self, bytes topic not None, long long queue_id):
         """Return the queue of a topic and a queue id, or None."""
@@ -145,28 +147,27 @@ cdef class KnownQueues:
         cdef Py_ssize_t capacity = self.capacity * (2 if self.count * 4 >= self.capacity else 1)
         cdef Py_ssize_t n, k, at, count = 0
         cdef Slot *old = self.slots
+        cdef list before = self.held, held = [None] * capacity
         cdef Slot *made = <Slot *>calloc(capacity, sizeof(Slot))
         cdef Slot *slot
-        cdef bint has_place
         if made == NULL:
             raise MemoryError
         for n in range(self.capacity):
             if old[n].queue == NULL:
                 continue
             at = <Py_ssize_t>(old[n].hash & <unsigned long long>(capacity - 1))
-            has_place = False
+            # A queue that finds no slot is no longer known.
             for k in range(PROBES_MAX):
                 slot = &made[(at + k) & (capacity - 1)]
                 if not slot.hash:
                     slot[0] = old[n]
-                    has_place = True
+                    held[(at + k) & (capacity - 1)] = before[n]
                     count += 1
                     break
-            if not has_place:
-                self.held.discard(<object>old[n].queue)
         self.slots = made
         self.capacity = capacity
         self.used = self.count = count
+        self.held = held
         free(old)
         return 0
 
