@@ -58,7 +58,7 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "enableLmq": ("warning", "light message queues are kept in the log, but not served"),
     "enableMultiDispatch": ("warning", "messages are only in the queue of their own topic"),
-    "enableConsumeQueueExt": ("ok", "filters are evaluated without these files"),
+    "enableConsumeQueueExt": ("ok", "its files are read and, with this setting, written"),
 }
 #: A time that is never reached: year 5138, as a Java broker prints it.
 _NEVER_MS: Final = 99_999_999_999_999

@@ -151,7 +151,6 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         filterLookahead: nothing in 4.9
         filterServerNums: filter server processes to start (nothing starts a process here)
         bitMapLengthConsumeQueueExt: least bits of a filter bit map
-        mappedFileSizeConsumeQueueExt: size of a file of consume queue extensions
     """,
     "reads of old messages take turns instead": """
         disableConsumeIfConsumerReadSlowly: switch off groups that are far behind
@@ -230,12 +229,6 @@ _REFUSED: Final = (
         "enableMultiDispatch",
         "list a message in several queues",
         "light queues are not supported (decision 0011): set false",
-        _OFF,
-    ),
-    JavaKey(
-        "enableConsumeQueueExt",
-        "keep times and filter bit maps beside the consume queues",
-        "filters are evaluated on the message itself, without these files: set false",
         _OFF,
     ),
     JavaKey(

@@ -63,6 +63,18 @@ class StoreConfig:
         unit="bytes",
         least=20,
     )
+    enable_consume_queue_ext: bool = setting(
+        False,
+        "write tag codes and store times of queue entries to `consumequeue_ext`, as a Java broker "
+        "with this setting does; entries that have them are read with any value (filter bit maps "
+        "are not calculated: a Java broker then filters by the message)",
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        48 << 20,
+        "size of a file in `consumequeue_ext`; existing files keep the length of the first one",
+        unit="bytes",
+        least=1024,
+    )
     message_index_enable: bool = setting(
         True,
         "whether messages can be found by key",

@@ -13,19 +13,28 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.record import TRANSACTION_MASK, TransactionType, takes_queue_slot
+from cometmq.message.record import (
+    TRANSACTION_MASK,
+    BadRecord,
+    TransactionType,
+    decode_one,
+    takes_queue_slot,
+)
 from cometmq.speedups import WriteBatch
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
+from cometmq.store.log.scan import log_bytes, log_store_ms
 from cometmq.store.queue.consumequeue import ConsumeQueue, Mark
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.store.index import Index
+    from cometmq.store.log.segments import Segments
     from cometmq.store.queue.consumequeue import Dispatched, RecordGroup
     from cometmq.store.queue.journal import EntryJournal
     from cometmq.store.queue.queuefiles import QueueFiles
@@ -456,6 +465,34 @@ def code_and_keys(
         code = store_ms + delay_ms if delay_ms else code
     rolled_back = sys_flag & TRANSACTION_MASK == TransactionType.ROLLBACK
     return code, () if rolled_back else props.index_keys(found)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the log knows of a record, for the units of queue entries (queue/extensions.py)."""
+
+    segments: Segments
+    delays_ms: tuple[int, ...]
+
+    def store_ms(self, place: int) -> int:
+        """Return the store time of the record at a physical offset, ms; -1 if unreadable."""
+        return log_store_ms(self.segments, place)
+
+    def tag_code(self, place: int, size: int) -> int | None:
+        """Return the tag code that an entry of a record has; None if it is unreadable."""
+        if not 0 < size <= self.segments.file_bytes:
+            return None
+        raw = log_bytes(self.segments, place, size)
+        if raw is None:
+            return None
+        try:
+            record = decode_one(raw)
+        except BadRecord:
+            return None
+        code, _ = code_and_keys(
+            record.topic, record.sys_flag, record.store_ms, record.properties, self.delays_ms
+        )
+        return code
 
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:

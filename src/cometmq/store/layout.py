@@ -3,6 +3,7 @@ tools may use them.
 
     commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
+    consumequeue_ext/<topic>/<queueId>/NNN...        units of these entries, see queue/extensions.py
     index/yyyyMMddHHmmssSSS                          hash index, see index.py
     checkpoint, abort, lock                          see checkpoint.py
     cometmq-positions.json, cometmq-progress.json    CometMQ's own, see checkpoint.py
@@ -11,7 +12,8 @@ A queue entry, big-endian:
 
     0    8    physical offset of the record
     8    4    size of the record
-    12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms
+    12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms; up to
+              -2^31 - 1 the address of a unit instead
 
 Entries without a record, before the first one of a queue, are {0, 0x7FFFFFFF, 0}.
 
@@ -30,6 +32,11 @@ QUEUE_ENTRY_COLUMNS = [("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")
 """Fields of QUEUE_ENTRY for ``numpy.dtype``."""
 HOLE_SIZE = 0x7FFFFFFF
 HOLE = QUEUE_ENTRY.pack(0, HOLE_SIZE, 0)
+
+EXTENSIONS = "consumequeue_ext"
+EXTENSION_UNIT = Struct(">hqqh")
+MAX_UNIT_ADDRESS = -(1 << 31) - 1
+"""Tag codes up to this one are addresses of units (upstream: ConsumeQueueExt.MAX_ADDR)."""
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 

@@ -30,7 +30,7 @@ from cometmq.spark.store.files import (
 )
 from cometmq.spark.store.planning import LogPart, Part, QueuePart, is_wanted, plan
 from cometmq.spark.workermemory import keep_loaded
-from cometmq.store.layout import HOLE_SIZE
+from cometmq.store.layout import HOLE_SIZE, MAX_UNIT_ADDRESS
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Flags, Ints
@@ -224,7 +224,11 @@ def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
     if not tag_filter.matches_all and part.topic != SCHEDULE_TOPIC:
         # Entries hold the hash of the tag (in the queue of delayed messages, a time), so most
         # unwanted records need not be read.
-        held &= np.isin(entries["tag_code"], np.array(sorted(tag_filter.codes), np.int64))
+        codes = entries["tag_code"]
+        # A store with extensions has addresses there, which tell nothing of the tag.
+        held &= np.isin(codes, np.array(sorted(tag_filter.codes), np.int64)) | (
+            codes <= MAX_UNIT_ADDRESS
+        )
     rows = np.flatnonzero(held)
     for chosen in _runs(physical[rows], sizes[rows], files):
         own = rows[chosen]

@@ -23,14 +23,17 @@ from cometmq.store.checkpoint import (
     read_positions,
     write_positions,
 )
-from cometmq.store.config import DamagePolicy
+from cometmq.store.config import DamagePolicy, delay_levels_ms
+from cometmq.store.dispatch import LogFacts
 from cometmq.store.files import PosixFiles, make_durable_directory
 from cometmq.store.index import Index
+from cometmq.store.layout import EXTENSIONS
 from cometmq.store.log.commitlog import NO_ROOM, CommitLog
 from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.parts import RecoveryReport
+from cometmq.store.queue.extensions import ExtendedQueueFiles, find_file_bytes
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.recovery.damage import LogRepair, Proof, repair_file, ways_out
@@ -267,6 +270,25 @@ def open_store(
     return store
 
 
+def _queue_files(config: StoreConfig, files: Files, segments: Segments) -> QueueFiles:
+    """Return the files of the queues; with units if the store has some or shall have them."""
+    root = config.store_path_root_dir
+    directory, file_bytes = os.path.join(root, "consumequeue"), config.queue_file_bytes
+    is_asked = config.enable_consume_queue_ext
+    if not is_asked and not files.exists(os.path.join(root, EXTENSIONS)):
+        return QueueFiles(files, directory, file_bytes)
+    unit_file_bytes = config.mapped_file_size_consume_queue_ext
+    found = find_file_bytes(files, root)
+    if is_asked and found not in (0, unit_file_bytes):
+        logger.warning(
+            "extension_files_have_another_size setting=%d files=%d", unit_file_bytes, found
+        )
+    facts = LogFacts(segments, delay_levels_ms(config.message_delay_level))
+    return ExtendedQueueFiles(
+        files, directory, file_bytes, facts, found or unit_file_bytes, writes_units=is_asked
+    )
+
+
 class _Opening:
     """One opening of a store, step by step; the caller holds the lock."""
 
@@ -287,7 +309,7 @@ class _Opening:
         self._segments = Segments(
             files, config.commit_log_directory, config.mapped_file_size_commit_log
         )
-        pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
+        pool = _queue_files(config, files, self._segments)
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
         self._queues = QueueRecovery(self._store, self._quarantine)

@@ -20,6 +20,7 @@ from cometmq.message.record import takes_queue_slot
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
+from cometmq.store.queue.extensions import UnitReader
 from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.sums import Digest, add_digests, hash_entries, text_hash
 
@@ -98,7 +99,11 @@ def read_entries(
             files.close(handle)
         raw += part.ljust(size, b"\0")
         position += size
-    return _columns(first, raw)
+    return _columns(first, _unit_reader(files, queue).with_codes(queue.directory, raw))
+
+
+def _unit_reader(files: ReadOnlyFiles, queue: QueueInfo) -> UnitReader:
+    return UnitReader(files, os.path.dirname(os.path.dirname(os.path.dirname(queue.directory))))
 
 
 def _columns(first: int, raw: bytes | bytearray) -> Entries:
@@ -111,6 +116,7 @@ def _columns(first: int, raw: bytes | bytearray) -> Entries:
 def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Iterator[Entries]:
     """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError."""
     per_file = file_bytes // QUEUE_ENTRY_BYTES
+    units = _unit_reader(files, queue)
     for base in queue.bases:
         first = base // QUEUE_ENTRY_BYTES
         handle = files.open(os.path.join(queue.directory, file_name(base)))
@@ -124,7 +130,8 @@ def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Ite
                 at = max(at, data // QUEUE_ENTRY_BYTES)
                 count = min(_PIECE_ENTRIES, per_file - at)
                 raw = files.pread(handle, count * QUEUE_ENTRY_BYTES, at * QUEUE_ENTRY_BYTES)
-                yield _columns(first + at, raw[: len(raw) // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES])
+                whole = raw[: len(raw) // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES]
+                yield _columns(first + at, units.with_codes(queue.directory, whole))
                 at += count
         finally:
             files.close(handle)
