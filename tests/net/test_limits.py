@@ -9,7 +9,9 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ import trustme
 
 from cometmq.core.allowance import Allowance
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import AclDenied, BadRequest, SettingsError
 from cometmq.core.settings import check_ranges
 from cometmq.net import limits as limits_module
 from cometmq.net import peer as peers
@@ -27,10 +29,10 @@ from cometmq.net.limits import (
     FrameTimer,
     Limit,
     LimitSettings,
+    RequestRates,
     ServerLimits,
-    limit_rates,
 )
-from cometmq.net.peer import Peer
+from cometmq.net.peer import Peer, RequestAccess
 from cometmq.net.resources import Connections
 from cometmq.net.router import Handler, Router
 from cometmq.net.server import IDLE_SCAN_MS, SHED_SCAN_MS, Server
@@ -61,15 +63,14 @@ async def limited(
     *,
     clock: VirtualClock | None = None,
     handlers: dict[int, Handler] | None = None,
+    access: RequestAccess | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Served, ServerLimits, VirtualClock]]:
     """A server with limits, whose time stands still."""
     clock = clock or VirtualClock()
     tasks, limits = Tasks(), ServerLimits(settings, clock)
-    router = Router(
-        Side.BROKER, handlers or {BEAT: answer, MAX: answer}, tasks=tasks, limits=limits
-    )
-    limit_rates(router.hooks, limits, clock)
+    handlers = handlers or {BEAT: answer, MAX: answer}
+    router = Router(Side.BROKER, handlers, tasks=tasks, access=access, limits=limits)
     server = Server(router, clock=clock, tasks=tasks, **options)
     served = Served(server, router, tasks, await server.listen("127.0.0.1", 0))
     try:
@@ -297,18 +298,89 @@ async def test_an_address_may_send_so_many_requests_a_second() -> None:
         assert limits.hits[Limit.REQUEST_RATE] == 3
 
 
-def test_rates_of_accounts_are_remembered_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_module, "_KEYS_MAX", 2)
-    hooks: list[Any] = []
+class Gate:
+    """Access control that knows an account by its signature, and refuses what has the text "no"."""
+
+    def check(self, peer: Peer, request: Request[Any]) -> str | None:
+        fields = request.fields or {}
+        if "no" in fields:
+            raise AclDenied("not you")
+        return fields.get("Signature") or None
+
+    def cache(self, peer: Peer) -> None:
+        return None
+
+
+async def test_what_access_control_refuses_counts_for_its_address() -> None:
+    settings = LimitSettings(max_requests_per_second_per_address=2)
+    async with limited(settings, access=Gate()) as (served, limits, _clock):
+        client = await served.connect()
+        codes = []
+        for _ in range(3):
+            client.send(MAX, topic="t", queueId="0", no="")
+            codes.append((await client.frame())[0].code)
+        # A request whose header is wrong is refused by the protocol.
+        client.send(MAX, topic="t", queueId="none")
+        codes.append((await client.frame())[0].code)
+        busy = ResponseCode.SYSTEM_BUSY
+        denied = AclDenied("").code
+        assert codes == [denied, denied, busy, busy]
+        assert limits.hits[Limit.REQUEST_RATE] == 2
+
+
+async def test_an_account_counts_only_if_it_is_proved() -> None:
+    """A text that names another account takes nothing of its allowance, and is not kept."""
     settings = LimitSettings(max_requests_per_second_per_account=1)
-    limit_rates(hooks, ServerLimits(settings), VirtualClock())
-    (of_accounts,) = hooks
-    peer: Any = type("P", (), {"address": "1.2.3.4:5"})()
-    for name in ("a", "b", "c", None):
-        fields = {"AccessKey": name} if name else None
-        request: Any = type("R", (), {"code": MAX, "fields": fields})()
-        of_accounts.before(peer, request)
-    assert len(of_accounts._allowances) == 2
+    async with limited(settings, access=Gate()) as (served, limits, _clock):
+        client = await served.connect()
+
+        async def asked(key: str, proof: str = "") -> tuple[int, str]:
+            client.send(MAX, topic="t", queueId="0", AccessKey=key, Signature=proof)
+            head, _ = await client.frame()
+            return head.code, head.remark or ""
+
+        for _ in range(3):
+            assert await asked("alice") == (0, "")
+        assert await asked("other", "alice") == (0, "")
+        code, remark = await asked("other", "alice")
+        assert code == ResponseCode.SYSTEM_BUSY
+        assert "alice sends more than 1 requests" in remark
+        assert limits.hits[Limit.REQUEST_RATE] == 1
+
+
+def sender_at(host: str) -> Any:
+    """What the limits look at of a connection from an address."""
+    return SimpleNamespace(address=f"{host}:5", host_bytes=ip_address(host).packed + bytes(4))
+
+
+A_REQUEST: Any = SimpleNamespace(code=MAX)
+
+
+def test_all_addresses_of_an_ipv6_network_have_one_allowance() -> None:
+    rates = RequestRates(ServerLimits(clock=VirtualClock()), 1)
+    rates.take_of_address(sender_at("2001:db8:1:2::1"), A_REQUEST)
+    rates.take_of_address(sender_at("2001:db8:1:3::1"), A_REQUEST)
+    rates.take_of_address(sender_at("10.0.0.1"), A_REQUEST)
+    rates.take_of_address(sender_at("10.0.0.2"), A_REQUEST)
+    with pytest.raises(BadRequest, match=r"2001:db8:1:2::/64 sends more than 1 requests a second"):
+        rates.take_of_address(sender_at("2001:db8:1:2:ffff::9"), A_REQUEST)
+    with pytest.raises(BadRequest, match=r"10\.0\.0\.2 sends more"):
+        rates.take_of_address(sender_at("10.0.0.2"), A_REQUEST)
+
+
+def test_a_used_allowance_is_not_lost_to_new_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "_KEYS_MAX", 3)
+    clock = VirtualClock()
+    rates = RequestRates(ServerLimits(clock=clock), 10)
+    for _ in range(10):
+        rates.take_of_account(sender_at("10.0.0.1"), A_REQUEST, "greedy")
+    clock.advance(100)  # one request of ten
+    rates.take_of_account(sender_at("10.0.0.1"), A_REQUEST, "greedy")
+    for number in range(100):
+        rates.take_of_account(sender_at("10.0.0.1"), A_REQUEST, f"account {number}")
+    with pytest.raises(BadRequest):
+        rates.take_of_account(sender_at("10.0.0.1"), A_REQUEST, "greedy")
+    assert len(rates._allowances) == 3
 
 
 # ----------------------------------------------------------------------------------- what is told

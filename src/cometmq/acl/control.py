@@ -63,12 +63,15 @@ class AccessControl:
 
     # -------------------------------------------------------------------------------- for a router
 
-    def check(self, peer: Peer, request: Request[Any]) -> None:
-        """Raise AclDenied if the sender may not send this request."""
+    def check(self, peer: Peer, request: Request[Any]) -> str | None:
+        """Return the access key of the account that may send this request; None if it needs none.
+
+        Raises AclDenied if the sender may not send it.
+        """
         code = request.code
         changes = needs_admin(code)
         if self._only_changes and not changes:
-            return
+            return None
         fields = request.fields or {}
         try:
             account = self.content.rules.authenticate(peer.host, fields, request.body)
@@ -79,6 +82,7 @@ class AccessControl:
         except AclDenied as error:
             log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)
             raise
+        return None if account is None else account.access_key
 
     def cache(self, peer: Peer) -> AccessCache | None:
         """Return the decisions about requests of ``peer``; None if all of them are allowed.

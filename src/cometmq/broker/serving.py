@@ -9,7 +9,6 @@ from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
 from cometmq.broker.replication import as_slave
 from cometmq.net.eventloop import BusyPoll
-from cometmq.net.limits import limit_rates
 from cometmq.net.router import Router, handlers_of
 from cometmq.protocol.registry import Side
 from cometmq.speedups import CORE
@@ -42,18 +41,15 @@ def make_router(
         handlers = as_slave(handlers, master)
     # On a slave, bulk handlers would pass by the handlers that refuse requests.
     serves_in_bulk = CORE == "compiled" and not config.is_slave
-    limits = context.stats.limits
-    router = Router(
+    return Router(
         Side.BROKER,
         handlers,
         tasks=context.tasks,
         remote_admin=config.remote_admin_enable,
         access=access,
-        limits=limits,
+        limits=context.stats.limits,
         bulk_handlers=bulk_handlers if serves_in_bulk else {},
     )
-    limit_rates(router.hooks, limits, context.clock)
-    return router
 
 
 def access_control(context: BrokerContext) -> AccessControl | None:

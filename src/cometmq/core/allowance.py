@@ -16,10 +16,14 @@ class Allowance:
 
     def take(self, amount: float, now_ms: int) -> bool:
         """Take ``amount`` if it is allowed at ``now_ms``; return whether it was."""
-        passed_ms = max(0, now_ms - self._since_ms)
+        self._left = self.left(now_ms)
         self._since_ms = now_ms
-        self._left = min(self._at_once, self._left + passed_ms * self._per_second / 1000)
         if self._left < amount:
             return False
         self._left -= amount
         return True
+
+    def left(self, now_ms: int) -> float:
+        """Return how much is allowed at ``now_ms``."""
+        passed_ms = max(0, now_ms - self._since_ms)
+        return min(self._at_once, self._left + passed_ms * self._per_second / 1000)

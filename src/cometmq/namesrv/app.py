@@ -19,7 +19,7 @@ from cometmq.namesrv.handlers import (
 from cometmq.namesrv.kv import KvTables
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.eventloop import Watchdog
-from cometmq.net.limits import ServerLimits, limit_rates
+from cometmq.net.limits import ServerLimits
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router, handlers_of
 from cometmq.net.server import Reserve, Server, reserve
@@ -48,16 +48,14 @@ class NameServer:
         routes = RouteHandlers(self.routes, self.kv, config, clock=clock)
         brokers = BrokerHandlers(self.routes, self.kv, clock=clock)
         self._access = _access_control(config, clock)
-        limits = ServerLimits(config, clock)
         self.router = Router(
             Side.NAMESRV,
             handlers_of((routes, brokers, KvHandlers(self.kv), ConfigHandlers(config))),
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
             access=self._access,
-            limits=limits,
+            limits=ServerLimits(config, clock),
         )
-        limit_rates(self.router.hooks, limits, clock)
         self._tls = server_tls(config.tls)
         self.server = Server(
             self.router,

@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from cometmq.core.allowance import Allowance
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BadRequest
 from cometmq.core.settings import OURS, setting
-from cometmq.protocol.acl import ACCESS_KEY
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.registry import REGISTRY
 
@@ -35,8 +35,13 @@ SLOWEST_BYTES_PER_MS: Final = 16
 #: Lines that each limit may log at once, and a second after that.
 _LINES_AT_ONCE: Final = 10
 _LINES_PER_SECOND: Final = 1
-#: Limit of addresses or accounts whose request rate is remembered; the oldest are dropped first.
+#: Limit of addresses or accounts whose request rate is remembered. At the limit, the fullest of the
+#: oldest few is dropped.
 _KEYS_MAX: Final = 10_000
+_OLDEST: Final = 16
+#: Size of the part of an IPv6 address that names a network, and of the port after an address.
+_NETWORK_BYTES: Final = 8
+_PORT_BYTES: Final = 4
 _URGENT: Final = frozenset(code for code, spec in REGISTRY.items() if spec.urgent)
 
 
@@ -137,7 +142,7 @@ class ServerLimits:
 
     def __init__(self, settings: LimitFields | None = None, clock: Clock | None = None) -> None:
         self.settings = settings or LimitSettings()
-        self._now_ms = (clock or SystemClock()).monotonic_ms
+        self.now_ms = (clock or SystemClock()).monotonic_ms
         self.hits: dict[Limit, int] = dict.fromkeys(Limit, 0)
         self._lines: dict[Limit, Allowance] = {}
         self._hosts: dict[str, int] = {}
@@ -145,7 +150,7 @@ class ServerLimits:
     def hit(self, limit: Limit, peer: str, reason: str) -> None:
         """Count that ``peer`` reached a limit, and log it if the limit may log a line by now."""
         self.count(limit)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         lines = self._lines.get(limit)
         if lines is None:
             lines = self._lines[limit] = Allowance(_LINES_AT_ONCE, _LINES_PER_SECOND, now_ms)
@@ -219,70 +224,61 @@ class Sender(Protocol):
     """Connection that sends requests."""
 
     address: str
-
-    @property
-    def host(self) -> str:
-        """IP address of the other side."""
-        ...
+    host_bytes: bytes
 
 
 class RequestRates:
-    """Hook that refuses requests over ``per_second`` of one key, an address or an account.
+    """Allowances of ``per_second`` requests for each name, an address or an account.
 
-    What ``key_of`` returns None for is not limited. Requests that are urgent (protocol/registry.py)
-    have an allowance of their own, so that a client over the limit keeps its place in its group.
+    Requests that are urgent (protocol/registry.py) have an allowance of their own, so that a client
+    over the limit keeps its place in its group.
     """
 
-    def __init__(
-        self, limits: ServerLimits, clock: Clock, per_second: int, key_of: Callable[..., str | None]
-    ) -> None:
+    def __init__(self, limits: ServerLimits, per_second: int) -> None:
         self._limits = limits
-        self._now_ms = clock.monotonic_ms
         self._per_second = per_second
-        self._key_of = key_of
-        self._allowances: dict[tuple[str, bool], Allowance] = {}
+        #: The one that was used longest ago is the first.
+        self._allowances: dict[tuple[str | bytes, bool], Allowance] = {}
 
-    def before(self, peer: Sender, request: Request[Any]) -> None:
-        """Raise BadRequest (SYSTEM_BUSY) if the key has no request left."""
-        name = self._key_of(peer, request)
-        if name is None:
-            return
-        now_ms = self._now_ms()
+    def take_of_address(self, peer: Sender, request: Request[Any]) -> None:
+        """Count a request of the address of ``peer``, or of its /64 network if it is IPv6: one
+        client may use all addresses of it.
+
+        Raises BadRequest (SYSTEM_BUSY) if the address has no request left.
+        """
+        packed = peer.host_bytes[:-_PORT_BYTES]
+        if not self._take(packed[:_NETWORK_BYTES], request):
+            self._refuse(peer, _network_text(packed))
+
+    def take_of_account(self, peer: Sender, request: Request[Any], account: str) -> None:
+        """Count a request of an account. Raises BadRequest (SYSTEM_BUSY) if it has none left."""
+        if not self._take(account, request):
+            self._refuse(peer, account)
+
+    def _take(self, name: str | bytes, request: Request[Any]) -> bool:
+        allowances, now_ms = self._allowances, self._limits.now_ms()
         key = name, request.code in _URGENT
-        allowance = self._allowances.get(key)
+        allowance = allowances.pop(key, None)
         if allowance is None:
-            if len(self._allowances) >= _KEYS_MAX:
-                del self._allowances[next(iter(self._allowances))]
-            allowance = self._allowances[key] = Allowance(
-                self._per_second, self._per_second, now_ms
-            )
-        if not allowance.take(1, now_ms):
-            reason = f"{name} sends more than {self._per_second} requests a second"
-            self._limits.hit(Limit.REQUEST_RATE, peer.address, reason)
-            raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{reason}: send slower")
+            if len(allowances) >= _KEYS_MAX:
+                # One that is full again is lost without effect, any other would begin again.
+                oldest = islice(allowances, _OLDEST)
+                del allowances[max(oldest, key=lambda each: allowances[each].left(now_ms))]
+            allowance = Allowance(self._per_second, self._per_second, now_ms)
+        allowances[key] = allowance
+        return allowance.take(1, now_ms)
 
-    def after(self, peer: Sender, request: Request[Any], code: int) -> None:
-        """Do nothing: requests count when they arrive."""
-
-
-def limit_rates(hooks: MutableSequence[Any], limits: ServerLimits, clock: Clock) -> None:
-    """Add the limits of requests a second that are set to the hooks of a router, which run after
-    access control: what it refuses does not count.
-    """
-    settings = limits.settings
-    if most := settings.max_requests_per_second_per_address:
-        hooks.append(RequestRates(limits, clock, most, _address_of))
-    if most := settings.max_requests_per_second_per_account:
-        hooks.append(RequestRates(limits, clock, most, _account_of))
+    def _refuse(self, peer: Sender, name: str) -> NoReturn:
+        reason = f"{name} sends more than {self._per_second} requests a second"
+        self._limits.hit(Limit.REQUEST_RATE, peer.address, reason)
+        raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{reason}: send slower")
 
 
-def _address_of(peer: Sender, _request: Request[Any]) -> str:
-    return peer.host
-
-
-def _account_of(_peer: Sender, request: Request[Any]) -> str | None:
-    key: str | None = (request.fields or {}).get(ACCESS_KEY)
-    return key
+def _network_text(packed: bytes) -> str:
+    if len(packed) <= _NETWORK_BYTES:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    network = packed[:_NETWORK_BYTES].ljust(len(packed), b"\0")
+    return f"{socket.inet_ntop(socket.AF_INET6, network)}/{_NETWORK_BYTES * 8}"
 
 
 def notice_dead_clients(listener: socket.socket, idle_s: int) -> None:

@@ -99,8 +99,10 @@ class WriteCoalescer:
 class RequestAccess(Protocol):
     """Decides who may send what."""
 
-    def check(self, peer: Peer, request: Request[Any]) -> None:
-        """Check a request before it is served. Raises CometError if it is refused."""
+    def check(self, peer: Peer, request: Request[Any]) -> str | None:
+        """Check a request before it is served, and return the account that it has proved; None if
+        it needs none. Raises CometError if it is refused.
+        """
         ...
 
     def cache(self, peer: Peer) -> AccessCache | None:

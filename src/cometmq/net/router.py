@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
-from cometmq.net.limits import Limit, ServerLimits
+from cometmq.net.limits import Limit, RequestRates, ServerLimits
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected
 from cometmq.protocol.frame import JSON, Reply, encode_done, encode_response
@@ -82,7 +82,7 @@ class Router:
     configuration from other machines too. ``access`` decides who may send what; it replaces that
     rule. ``limits`` are those of the server. ``bulk_handlers`` are by request code, too: one gets
     the undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not
-    take to the handlers.
+    take to the handlers. With a limit of requests a second they are not used.
 
     Urgent requests (protocol/registry.py) are served while others are refused for load. They have
     bounds of their own: bodies of 512 KiB at most, and for slow ones the further places of
@@ -101,6 +101,13 @@ class Router:
         bulk_handlers: Mapping[int, BulkHandler[Peer]] | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
+        settings = self.limits.settings
+        per_address = settings.max_requests_per_second_per_address
+        per_account = settings.max_requests_per_second_per_account
+        self._of_addresses = RequestRates(self.limits, per_address) if per_address else None
+        self._of_accounts = RequestRates(self.limits, per_account) if per_account else None
+        if per_address or per_account:  # requests are counted one by one
+            bulk_handlers = None
         self.bulk_handlers = {b"%d" % code: take for code, take in (bulk_handlers or {}).items()}
         self.hooks: list[RpcHook] = []
         self.access = access
@@ -141,10 +148,14 @@ class Router:
             return
         handler = self._loop_handlers.get(event.code)
         try:
+            # First, because what access control refuses has cost most by then.
+            if self._of_addresses is not None:
+                self._of_addresses.take_of_address(peer, event)
             if event.charge is not None or (event.body and event.code in self._bodiless):
                 self._check_size(peer, event)
-            if self.access is not None:
-                self.access.check(peer, event)
+            account = None if self.access is None else self.access.check(peer, event)
+            if account is not None and self._of_accounts is not None:
+                self._of_accounts.take_of_account(peer, event, account)
             if self.hooks or event.code in self._guarded:
                 self._admit(peer, event)
             if handler is not None:
@@ -160,8 +171,11 @@ class Router:
         error: CometError = event.error
         log.info("request rejected code=%d peer=%s reason=%s", event.code, peer.address, error)
         try:
-            if self.access is not None:
-                self.access.check(peer, event.request)
+            if self._of_addresses is not None:
+                self._of_addresses.take_of_address(peer, event.request)
+            account = None if self.access is None else self.access.check(peer, event.request)
+            if account is not None and self._of_accounts is not None:
+                self._of_accounts.take_of_account(peer, event.request, account)
             for hook in self.hooks:
                 hook.before(peer, event.request)
         except Exception as refused:
