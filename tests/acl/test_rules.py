@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from cometmq.acl import rules as rules_module
 from cometmq.acl.requests import _READERS, needs_admin, needs_of
 from cometmq.acl.rules import AclRules, Permission, parse_account, parse_permission, parse_rules
 from cometmq.core.errors import AclDenied
-from cometmq.protocol.acl import Credentials, signed
+from cometmq.protocol.acl import Credentials, signature, signed
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.registry import REGISTRY, Side
 
@@ -169,6 +170,33 @@ def test_a_wrong_secret_is_refused() -> None:
     for fields, body in (({**sent, "topic": "other"}, b"body"), (sent, b"other")):
         with pytest.raises(AclDenied, match="Check signature failed"):
             found.authenticate("10.0.0.1", fields, body)
+
+
+def test_only_what_may_be_signed_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may have 16 MiB."""
+    found, hashed = rules(defaultTopicPerm="PUB"), []
+
+    def counted(secret_key: str, fields: Mapping[str, str], body: bytes = b"") -> str:
+        hashed.append(body)
+        return signature(secret_key, fields, body)
+
+    monkeypatch.setattr(rules_module, "signature", counted)
+    sent = {"topic": "orders", **signed(ALICE, {"topic": "orders"}, b"body")}
+    proof = sent.pop("Signature")
+    for changes, code in (
+        ({}, "Check signature failed"),
+        ({"Signature": ""}, "Check signature failed"),
+        ({"Signature": proof[:27]}, "Check signature failed"),
+        ({"Signature": proof + "="}, "Check signature failed"),
+        ({"AccessKey": "nobody", "Signature": proof}, "No acl config for nobody"),
+    ):
+        with pytest.raises(AclDenied, match=code):
+            found.authenticate("10.0.0.1", {**sent, **changes}, b"body")
+    assert hashed == []
+    marked = {**sent, "Signature": proof, "_UNIQUE_KEY_QUERY": "true"}
+    with pytest.raises(AclDenied, match="Check signature failed"):
+        found.authenticate("10.0.0.1", marked, b"body")
+    assert len(hashed) == 1
 
 
 def test_a_field_that_old_clients_add_unsigned() -> None:

@@ -16,6 +16,7 @@ import pytest
 from cometmq.acl import control
 from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
+from cometmq.acl.rules import AclRules
 from cometmq.core.clock import SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.protocol.acl import Credentials, signed
@@ -253,7 +254,8 @@ async def test_signed_requests_are_taken_together(
 
 def peer_at(host: str) -> Any:
     """What access control looks at of a connection from an address."""
-    return SimpleNamespace(host=host, host_bytes=ip_address(host).packed + bytes(4))
+    packed = ip_address(host).packed
+    return SimpleNamespace(host=host, host_bytes=packed + bytes(4), decisions=(None, None))
 
 
 def test_addresses_that_the_same_accounts_trust_share_their_decisions(
@@ -273,6 +275,46 @@ def test_addresses_that_the_same_accounts_trust_share_their_decisions(
     trusted = access.cache(peer_at("10.0.0.1"))
     assert trusted is access.cache(peer_at("10.0.0.2")) is not first
     assert access.cache(peer_at("10.9.9.9")) is None
-    assert len(vars(access)["_caches"]) == 1, "the limit was reached"
+    assert len(vars(access)["_caches"]) == 4, "only the oldest was dropped"
     assert access.cache(peer_at("10.1.0.1")) is first
     assert len(vars(access)["_shared"]) == 2
+
+
+def test_only_a_proved_account_is_named(tmp_path: Path) -> None:
+    """Not the text of a request from an address that needs no account."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses:\n- 10.9.9.9\n" + RULES
+    )
+    access = AccessControl(AclFiles(str(tmp_path), lambda: 0), SystemClock())
+    fields = {"topic": "t", "AccessKey": ALICE.access_key}
+    forged: Any = SimpleNamespace(code=310, fields={"b": "t", **fields}, body=b"")
+    assert access.check(peer_at("10.9.9.9"), forged) is None
+    signed_fields = {"topic": "t", **signed(ALICE, {"topic": "t"})}
+    proved: Any = SimpleNamespace(code=10, fields=signed_fields, body=b"")
+    assert access.check(peer_at("10.1.0.1"), proved) == ALICE.access_key
+
+
+def test_the_decisions_about_a_connection_are_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though more addresses are connected than are kept: each look goes through all accounts."""
+    monkeypatch.setattr(control, "_HOSTS_MAX", 2)
+    looks: list[str] = []
+    trusting = AclRules.trusting
+
+    def counted(self: AclRules, host: str) -> frozenset[str]:
+        looks.append(host)
+        return trusting(self, host)
+
+    monkeypatch.setattr(AclRules, "trusting", counted)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(RULES)
+    access = AccessControl(AclFiles(str(tmp_path), lambda: 0), SystemClock())
+    connections = [peer_at(f"10.1.0.{number}") for number in range(8)]
+    for _ in range(3):
+        for connection in connections:
+            assert access.cache(connection) is not None
+    assert len(looks) == 8
+    access.cache(peer_at("10.1.0.7"))  # another connection of an address that is kept
+    assert len(looks) == 8

@@ -199,6 +199,26 @@ async def test_the_idle_time_is_a_setting_that_may_change() -> None:
         assert limits.hits[Limit.IDLE_TIME] == 1
 
 
+async def test_a_client_that_drains_a_little_does_not_keep_its_place() -> None:
+    """It would keep its answers, too, and would be counted at each scan."""
+
+    def large(peer: Peer, request: Request[Any]) -> Reply | None:
+        return Reply(body=bytes(16 << 20))
+
+    async with limited(handlers={BEAT: large}) as (served, limits, clock):
+        client = await served.connect()
+        client.send(BEAT)
+        await until(lambda: any(peer.buffered_bytes > 8 << 20 for peer in served.server.peers))
+        (peer,) = served.server.peers
+        peer.close_if_idle(clock.monotonic_ms() + 120_001, 120_000)
+        peer.close_if_idle(clock.monotonic_ms() + 130_001, 120_000)
+        assert limits.hits[Limit.IDLE_TIME] == 1
+        assert not peer.closed
+        await pass_time(clock, 2 * SHED_SCAN_MS)
+        await until(lambda: peer.closed)
+        assert not served.server.peers
+
+
 async def test_accepted_connections_have_the_systems_keepalive() -> None:
     async with limited() as (served, _, _clock):
         await served.connect()

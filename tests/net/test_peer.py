@@ -17,7 +17,7 @@ from cometmq.net import peer as peers
 from cometmq.net.eventloop import STALL_NS, Watchdog
 from cometmq.net.peer import Peer, WriteCoalescer, describe_host
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import FLAG_RESPONSE, Reply, Request, encode_head
+from cometmq.protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Reply, Request, encode_head
 from tests.net.serving import RawClient, Served, serving
 
 BEAT = RequestCode.HEART_BEAT
@@ -113,6 +113,16 @@ async def test_an_oversized_frame_is_told_before_the_connection_closes() -> None
         assert (head.code, head.opaque) == (13, 3)
         assert "over the limit of 16777216" in (head.remark or "")
         assert await client.closed()  # and there is no second answer
+
+
+@pytest.mark.parametrize("flag", [FLAG_ONEWAY, FLAG_RESPONSE])
+async def test_an_oversized_frame_that_expects_no_answer_gets_none(flag: int) -> None:
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        client.writer.write(
+            encode_head(code=BEAT, opaque=3, flag=flag, ext={}, body_bytes=17 << 20) + b"x" * 100
+        )
+        assert await client.closed()
 
 
 def test_a_view_is_let_go_though_the_peer_does_not_read() -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 1_000
 
 
-#: Maximum number of addresses whose decisions are kept; when it is reached, they are dropped.
+#: Maximum number of addresses whose decisions are kept; at the limit, the oldest is dropped.
 _HOSTS_MAX: Final = 4_096
 #: Size of the port at the end of a peer's host.
 _PORT_BYTES: Final = 4
@@ -89,14 +89,20 @@ class AccessControl:
 
         Call it for each read: the decisions are dropped when the rules change.
         """
-        host = peer.host_bytes[:-_PORT_BYTES]
-        try:
-            return self._caches[host]
-        except KeyError:
-            if len(self._caches) >= _HOSTS_MAX:
-                self._caches.clear()
-            cache = self._caches[host] = self._cache_for(peer.host)
-            return cache
+        rules, cache = peer.decisions
+        if rules is not self.content.rules:
+            cache = self._cache_of(peer)
+            peer.decisions = self.content.rules, cache
+        return cache
+
+    def _cache_of(self, peer: Peer) -> AccessCache | None:
+        host, caches = peer.host_bytes[:-_PORT_BYTES], self._caches
+        if host in caches:
+            return caches[host]
+        if len(caches) >= _HOSTS_MAX:
+            del caches[next(iter(caches))]
+        cache = caches[host] = self._cache_for(peer.host)
+        return cache
 
     def _cache_for(self, host: str) -> AccessCache | None:
         rules = self.content.rules

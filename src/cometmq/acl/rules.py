@@ -32,6 +32,8 @@ MIN_KEY_LENGTH: Final = 7
 #: Header field that clients up to 4.9.3 add after they have signed (upstream:
 #: MixAll.UNIQUE_MSG_QUERY_FLAG).
 UNSIGNED_FIELD: Final = "_UNIQUE_KEY_QUERY"
+#: Length of a signature: 20 bytes in base64.
+_SIGNATURE_CHARACTERS: Final = 28
 
 
 class Permission(IntFlag):
@@ -171,10 +173,13 @@ class AclRules:
 
 
 def _is_signed(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
-    received = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+    text = fields.get(SIGNATURE, "")
+    if len(text) != _SIGNATURE_CHARACTERS:  # before up to 16 MiB are hashed
+        return False
+    received = text.encode("utf-8", "replace")
     if hmac.compare_digest(signature(secret_key, fields, body).encode(), received):
         return True
-    if UNSIGNED_FIELD not in fields:
+    if body or UNSIGNED_FIELD not in fields:  # a query has no body
         return False
     signed = {name: value for name, value in fields.items() if name != UNSIGNED_FIELD}
     return hmac.compare_digest(signature(secret_key, signed, body).encode(), received)

@@ -30,7 +30,13 @@ from cometmq.net.limits import FrameTimer, Limit
 from cometmq.net.resources import PeerMemory, process_budget
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection, request_of
-from cometmq.protocol.frame import JSON, decode_head, encode_response
+from cometmq.protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    JSON,
+    decode_head,
+    encode_response,
+)
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge, HeaderTooLarge
 from cometmq.speedups import Outlet
 
@@ -205,12 +211,16 @@ class Peer(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self.congested = False
         self.closed = False
+        self._was_closing = False
         self.running_tasks = 0
         self.address = "?"
         self.host_bytes = b"\0" * 8
         #: True if the other side is a process of this machine: it comes from a loopback address, or
         #: from the address to which it connected.
         self.is_local = False
+        #: Rules of access control, and its decisions by them about this connection, which it keeps
+        #: here.
+        self.decisions: tuple[object, AccessCache | None] = (None, None)
         self.last_read_ms = clock.monotonic_ms()
         self._received_bytes = 0
         self._frame_timer = FrameTimer()
@@ -224,6 +234,11 @@ class Peer(asyncio.Protocol):
     def host(self) -> str:
         """IP address of the other side, without the port."""
         return host_of(self.address)
+
+    @property
+    def is_closing(self) -> bool:
+        """True from :meth:`close` on."""
+        return self._transport is not None and self._transport.is_closing()
 
     @property
     def is_receiving(self) -> bool:
@@ -403,10 +418,12 @@ class Peer(asyncio.Protocol):
         self.close()
 
     def _answer_header(self, codec: int, header: bytes, code: int, remark: str) -> None:
-        """Answer a request of which only the header is known, if it can be read."""
+        """Answer a request of which only the header is known, if it can be read and expects it."""
         try:
             head = decode_head(codec, header)
         except RemoteProtocolError:
+            return
+        if head.flag & (FLAG_RESPONSE | FLAG_ONEWAY):
             return
         request = request_of(head, head.ext, codec)
         self.write(encode_response(request, code, remark=remark))
@@ -419,9 +436,21 @@ class Peer(asyncio.Protocol):
 
     def close_if_idle(self, now_ms: int, limit_ms: int) -> None:
         """Close the connection if nothing was received for longer than ``limit_ms``."""
-        if now_ms - self.last_read_ms > limit_ms:
+        if not self.is_closing and now_ms - self.last_read_ms > limit_ms:
             self._hit(Limit.IDLE_TIME, f"connection closed: silent for {limit_ms} ms")
             self.close()
+
+    def end_if_closing(self) -> bool:
+        """Return whether the connection is closing, and abort it if it was at the last call.
+
+        Otherwise a client that reads a little now and then would keep its place and its answers.
+        """
+        if not self.is_closing:
+            return False
+        if self._was_closing:
+            self.abort()
+        self._was_closing = True
+        return True
 
     def close_if_late(self, now_ms: int, timeout_ms: int) -> None:
         """Close the connection if a frame that was begun does not arrive in its time.
@@ -560,7 +589,11 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Send queued bytes, then close. ``on_close`` runs once the socket is closed."""
+        """Send queued bytes, then close. ``on_close`` runs once the socket is closed.
+
+        A server drops what is still unsent at its second measurement after that
+        (:meth:`end_if_closing`).
+        """
         self.flush()
         # After a second close(), asyncio's TLS transport fails at the next write.
         if self._transport is not None and not self._transport.is_closing():

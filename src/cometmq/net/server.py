@@ -222,7 +222,8 @@ class Server:
             self._limits.left(host)
 
     async def _measure(self) -> None:
-        """Measure what connections have buffered, close those with late frames, and shed memory.
+        """Measure what connections have buffered, close those with late frames, end those that have
+        been closing since the last time, and shed memory.
 
         Ten thousand connections take 15 ms to measure, so this is done in slices.
         """
@@ -234,6 +235,8 @@ class Server:
                 if not number % _MEASURED_AT_ONCE:
                     await slices.pause()
                 buffered_bytes += peer.buffered_bytes
+                if peer.end_if_closing():
+                    continue
                 if timeout_ms and peer.is_receiving:
                     peer.close_if_late(self._clock.monotonic_ms(), timeout_ms)
             if self._scanning:  # it may have been closed meanwhile
