@@ -159,6 +159,45 @@ async def test_a_server_trusts_its_own_certificate_on_this_machine(tmp_path: Pat
         assert await problem_of(at, TlsOptions()) != ""
 
 
+def write_chain(issued: trustme.LeafCert, settings: Any) -> None:
+    """Write a certificate with those of its authorities, and its key."""
+    chain = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
+    Path(settings.cert_path).write_bytes(chain)
+    issued.private_key_pem.write_to_path(settings.key_path)
+
+
+async def test_authorities_behind_the_own_certificate_are_not_trusted(tmp_path: Path) -> None:
+    authority = trustme.CA().create_child_ca()
+    settings = tls_settings(tmp_path, authority)
+    own = TlsOptions(own_cert_path=str(tmp_path / "own.pem"))
+    for name, is_own in (("own.test", True), ("other.test", False)):
+        issued = authority.issue_cert(name)
+        write_chain(issued, settings)
+        if is_own:
+            Path(own.own_cert_path).write_bytes(Path(settings.cert_path).read_bytes())
+        async with served(settings) as at:
+            problem = await problem_of(at, own)
+        assert ("not signed by an authority" in problem) is not is_own, problem
+
+
+async def test_a_renewed_own_certificate_is_trusted_at_once(tmp_path: Path) -> None:
+    settings = tls_settings(tmp_path, trustme.CA())
+    write_chain(trustme.CA().issue_cert("broker.test"), settings)
+    async with remoting(TlsOptions(own_cert_path=settings.cert_path)) as asking:
+        for _ in range(2):
+            async with served(settings) as at:
+                address = f"127.0.0.1:{at.port}"
+                await asking.request(address, BEAT, None, timeout_ms=5_000)
+            write_chain(trustme.CA().issue_cert("broker.test"), settings)
+
+
+def test_an_own_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.pem"
+    path.write_text("nonsense")
+    with pytest.raises(SettingsError, match=r"'tlsServerCertPath': .*own\.pem cannot be used"):
+        ClientTls(TlsOptions(own_cert_path=str(path))).load()
+
+
 async def test_many_connections_wait_for_one_context(tmp_path: Path) -> None:
     options = TlsOptions(str(tmp_path / "ca.pem"))
     async with served(tls_settings(tmp_path, trustme.CA())) as at, remoting(options) as asking:

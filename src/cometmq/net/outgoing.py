@@ -33,6 +33,8 @@ _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21, 27})
 #: Parts of the alerts of servers that do not accept a client's certificate, or miss it.
 _CERTIFICATE_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 _OTHER_NAME: Final = frozenset({62, 64})
+_PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,9 @@ class ClientTls:
         If changed files cannot be used, that is logged, and those before stay in use.
         """
         options = self.options
-        times = file_times(options.ca_path, options.cert_path, options.key_path)
+        times = file_times(
+            options.ca_path, options.cert_path, options.key_path, options.own_cert_path
+        )
         if times != self._seen or not self._contexts:
             try:
                 made = {checks: _make_context(options, checks) for checks in (True, False)}
@@ -270,21 +274,43 @@ def _make_context(options: TlsOptions, check_host_name: bool) -> ssl.SSLContext:
 def _trust(context: ssl.SSLContext, options: TlsOptions) -> None:
     import ssl
 
-    paths = [path for path in (options.ca_path, options.own_cert_path) if path]
     if not options.ca_path:
         context.load_default_certs()
-    if options.own_cert_path:
-        # A certificate that no authority of the file signed is trusted as it is.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    for path in paths:
+    else:
         try:
-            context.load_verify_locations(path)
+            context.load_verify_locations(options.ca_path)
         except OSError as error:
             raise SettingsError(
                 "tlsClientTrustCertPath",
-                f"{path} cannot be used: {error}; it must have the certificate of an authority in "
-                "PEM format",
+                f"{options.ca_path} cannot be used: {error}; it must have the certificate of an "
+                "authority in PEM format",
             ) from None
+    if not options.own_cert_path:
+        return
+    # A certificate that no authority of the file signed is trusted as it is.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=_first_certificate(options.own_cert_path))
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            "tlsServerCertPath",
+            f"{options.own_cert_path} cannot be used: {error}; it must begin with this server's "
+            "certificate in PEM format",
+        ) from None
+
+
+def _first_certificate(path: str) -> str:
+    """Return the first certificate of a file, which is the server's own one.
+
+    Those after it are of authorities: to trust one would be to trust all that it signed.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    start = content.find(_PEM_BEGIN)
+    end = content.find(_PEM_END, start)
+    if start < 0 or end < 0:
+        raise ValueError("it has no certificate")
+    return content[start : end + len(_PEM_END)].decode("ascii")
 
 
 def _is_loopback(host: str) -> bool:
