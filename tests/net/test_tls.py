@@ -93,6 +93,16 @@ async def test_client_certificates(
         assert await answers(served.port, context) is is_served
 
 
+@pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+@pytest.mark.parametrize("client_auth", list(ClientAuth))
+def test_plain_clients_beside_required_certificates_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: TlsMode, client_auth: ClientAuth
+) -> None:
+    ServerTls(tls_settings(tmp_path, trustme.CA(), mode=mode, client_auth=client_auth))
+    is_warned = mode is TlsMode.PERMISSIVE and client_auth is ClientAuth.REQUIRE
+    assert caplog.text.count("plain clients served without certificates") == is_warned
+
+
 async def test_changed_files_are_used_for_new_connections(tmp_path: Path) -> None:
     """A file that cannot be used leaves those before in use."""
     first, second = trustme.CA(), trustme.CA()

@@ -110,6 +110,12 @@ class ServerTls:
         _check(settings)
         self._seen = self._times()
         self.context: ssl.SSLContext = _context(settings)
+        if settings.mode is TlsMode.PERMISSIVE and settings.client_auth is ClientAuth.REQUIRE:
+            log.warning(
+                "plain clients served without certificates tlsServerMode=permissive "
+                "tlsServerNeedClientAuth=require hint=%s",
+                "set tls.server.mode=enforcing to refuse them",
+            )
 
     @property
     def is_enforced(self) -> bool:

@@ -87,7 +87,10 @@ def test_the_lines_to_paste_are_settings_that_work(tmp_path: Path) -> None:
         values["tls.server.keyPath"],
         values["tls.server.trustCertPath"],
     )
-    assert ServerTls(settings).context.verify_mode is ssl.CERT_NONE
+    tls = ServerTls(settings)
+    assert tls.context.verify_mode is ssl.CERT_NONE
+    # A line that asks for client certificates may be added: no plain client gets around it.
+    assert tls.is_enforced
 
 
 @pytest.mark.parametrize("host", ["", "a b", "-D", "a/b", "\u00e4.test", "a" * 300])

@@ -79,6 +79,8 @@ def init(
     notes = (
         "Settings of brokers and name servers:",
         *(f"    {line}" for line in settings_lines(made)),
+        "Clients without TLS are refused; tls.server.mode=permissive serves them too, without any "
+        "certificate.",
         f"Clients: --tls-ca {made[0].certificate}",
         f"Keep {made[0].key} in a safe place: with it anyone makes certificates that are trusted.",
     )
@@ -127,7 +129,7 @@ def settings_lines(made: Iterable[Issued]) -> list[str]:
     found = {each.name: each for each in made}
     authority, server = found["ca"], found["server"]
     return [
-        "tls.server.mode=permissive",
+        "tls.server.mode=enforcing",
         f"tls.server.certPath={server.certificate}",
         f"tls.server.keyPath={server.key}",
         f"tls.server.trustCertPath={authority.certificate}",
