@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from cometmq.cli.connect import DEFAULT_NAMESRV, add_options, client, connection_of, run
-from cometmq.cli.contexts import Connection
+from cometmq.cli.contexts import Connection, Contexts, save
 from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
 from cometmq.net.outgoing import TlsOptions
@@ -39,6 +39,75 @@ def test_the_environment_has_all_of_tls_and_the_account(monkeypatch: pytest.Monk
     assert config.credentials == Credentials("ops", "secret-of-ops", "token")
     config = client(connection_of(parser.parse_args(["--no-tls"]))).config
     assert config.tls is None
+
+
+PROD = Connection(
+    "prod:1", "ops", "s3cret", "token", tls_ca="ca.pem", tls_cert="c.pem", tls_key="c.key",
+    tls_key_password="hush",
+)  # fmt: skip
+
+
+def found(*words: str, current: Connection = PROD) -> Connection:
+    """Return what a command connects to if ``current`` is the current context, named prod."""
+    save(Contexts("prod", {"prod": current}))
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return connection_of(parser.parse_args(words))
+
+
+def test_a_context_is_used_whole() -> None:
+    assert found() == found("--context", "prod") == PROD
+
+
+@pytest.mark.parametrize("level", ["-n", "-n --context prod", "NAMESRV_ADDR"])
+def test_an_account_goes_to_no_name_server_of_a_level_above(
+    monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    """The authorities stay trusted, so the connection is no less safe than the context's."""
+    words: list[str] = []
+    if level.startswith("-n"):
+        words = ["-n", "other:2", *level.split()[1:]]
+    else:
+        monkeypatch.setenv(level, "other:2")
+    assert found(*words) == Connection("other:2", tls="true", tls_ca="ca.pem")
+    only_key = Connection("prod:1", tls_cert="c.pem")
+    assert found(*words, current=only_key) == Connection("other:2", tls="true")
+    file = Connection("prod:1", credentials="tools.yml")
+    assert found(*words, current=file) == Connection("other:2")
+
+
+def test_an_account_of_the_environment_goes_to_no_name_server_of_an_option_or_context(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMETMQ_ACCESS_KEY", "ops")
+    monkeypatch.setenv("COMETMQ_SECRET_KEY", "s3cret")
+    bare = Connection("bare:1")
+    assert found("--context", "prod", current=bare) == bare
+    assert not capsys.readouterr().err
+    assert found("-n", "other:2", current=bare) == Connection("other:2")
+    shown = capsys.readouterr().err
+    assert "the account of the environment is not used for -n: set NAMESRV_ADDR" in shown
+    assert "s3cret" not in shown
+    monkeypatch.setenv("NAMESRV_ADDR", "other:2")
+    assert found(current=bare) == Connection("other:2", "ops", "s3cret")
+
+
+def test_the_environment_does_not_weaken_the_tls_of_a_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMETMQ_TLS_VERIFY", "false")
+    monkeypatch.setenv("COMETMQ_TLS_CHECK_HOST", "false")
+    monkeypatch.setenv("COMETMQ_TLS", "false")
+    assert found() == found("--context", "prod") == PROD
+    monkeypatch.setenv("NAMESRV_ADDR", "other:2")
+    assert found() == Connection("other:2", tls="false", tls_verify="false", tls_check_host="false")
+
+
+def test_tls_of_two_levels_is_not_joined() -> None:
+    own = found("--tls-ca", "own.pem")
+    assert own == Connection("prod:1", "ops", "s3cret", "token", tls_ca="own.pem")
+    unchecked = found("--context", "prod", "--no-tls-verify")
+    assert unchecked == Connection("prod:1", "ops", "s3cret", "token", tls_verify="false")
 
 
 def test_the_environment_may_say_where(

@@ -161,20 +161,25 @@ async def test_a_server_trusts_its_own_certificate_on_this_machine(tmp_path: Pat
 
 def write_chain(issued: trustme.LeafCert, settings: Any) -> None:
     """Write a certificate with those of its authorities, and its key."""
-    chain = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
-    Path(settings.cert_path).write_bytes(chain)
+    write_certificates(issued, settings.cert_path)
     issued.private_key_pem.write_to_path(settings.key_path)
+
+
+def write_certificates(issued: trustme.LeafCert, path: str) -> None:
+    """Write a certificate with those of its authorities."""
+    Path(path).write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
 
 
 async def test_authorities_behind_the_own_certificate_are_not_trusted(tmp_path: Path) -> None:
     authority = trustme.CA().create_child_ca()
     settings = tls_settings(tmp_path, authority)
     own = TlsOptions(own_cert_path=str(tmp_path / "own.pem"))
-    for name, is_own in (("own.test", True), ("other.test", False)):
-        issued = authority.issue_cert(name)
+    own_certificate = authority.issue_cert("own.test")
+    assert len(own_certificate.cert_chain_pems) > 1
+    write_certificates(own_certificate, own.own_cert_path)
+    for issued in (own_certificate, authority.issue_cert("other.test")):
         write_chain(issued, settings)
-        if is_own:
-            Path(own.own_cert_path).write_bytes(Path(settings.cert_path).read_bytes())
+        is_own = issued is own_certificate
         async with served(settings) as at:
             problem = await problem_of(at, own)
         assert ("not signed by an authority" in problem) is not is_own, problem

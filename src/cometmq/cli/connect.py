@@ -1,7 +1,8 @@
 """Connects commands to a cluster: options, environment, context, client, event loop.
 
 What says where the cluster is, the first that does: the options; the context of ``--context``; the
-environment; the current context; this machine.
+environment; the current context; this machine. An account and a client key never go to a name
+server that a level above theirs sets (:meth:`Connection.over`).
 """
 
 from __future__ import annotations
@@ -140,21 +141,23 @@ def connection_of(options: argparse.Namespace) -> Connection:
     if options.context_name:
         named = contexts.load().get(options.context_name)
         return given.over(named).over(environment).over(default)
-    return given.over(environment).over(_current()).over(default)
+    if given.namesrv and not given.credentials and environment.has_any(contexts.CREDENTIALS):
+        print(
+            f"cometmq: warning: the account of the environment is not used for -n: set "
+            f"{VARIABLES['namesrv']} instead, or use --credentials",
+            file=sys.stderr,
+        )
+    current = _current()
+    if not (given.namesrv or environment.namesrv) and current.has_any(contexts.TLS):
+        # The context says where the cluster is: a variable must not weaken its TLS.
+        environment = environment.without(contexts.TLS)
+    return given.over(environment).over(current).over(default)
 
 
 def _current() -> Connection:
     known = contexts.load()
     name = os.environ.get(CONTEXT_VARIABLE, "") or known.current
-    if not name:
-        return Connection()
-    found = known.get(name)
-    if contexts.is_readable_by_others() and any(getattr(found, key) for key in contexts.SECRETS):
-        print(
-            f"cometmq: warning: others may read the secrets in {contexts.path()}: chmod 600 it",
-            file=sys.stderr,
-        )
-    return found
+    return known.get(name) if name else Connection()
 
 
 def client(connection: Connection) -> Client:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from cometmq.core.errors import SettingsError
 
 SECRETS: Final = ("secret_key", "security_token", "tls_key_password")
 CREDENTIALS: Final = ("access_key", "secret_key", "security_token", "credentials")
+CLIENT_KEY: Final = ("tls_cert", "tls_key", "tls_key_password")
+TLS: Final = ("tls", "tls_ca", *CLIENT_KEY, "tls_verify", "tls_check_host")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -45,14 +48,37 @@ class Connection:
     tls_check_host: str = ""
 
     def over(self, lower: Connection) -> Connection:
-        """Return this connection, with the fields that it does not set taken from ``lower``.
+        """Return this connection, with what it does not set taken from ``lower``.
 
-        Credentials are one unit: keys of two levels are never joined.
+        Credentials are one unit, and TLS is another: neither is joined from two levels. If this
+        connection sets the name servers, it takes no credentials and no client key.
         """
         own = {key: value for key, value in asdict(self).items() if value}
-        if any(key in own for key in CREDENTIALS):
-            own = dict.fromkeys(CREDENTIALS, "") | own
-        return replace(lower, **own)
+        for unit in (CREDENTIALS, TLS):
+            if any(key in own for key in unit):
+                own = dict.fromkeys(unit, "") | own
+        return replace(lower._without_identity() if self.namesrv else lower, **own)
+
+    def changed(self, changes: Connection) -> Connection:
+        """Return this connection with the fields that ``changes`` sets; credentials are a unit."""
+        new = {key: value for key, value in asdict(changes).items() if value}
+        if any(key in new for key in CREDENTIALS):
+            new = dict.fromkeys(CREDENTIALS, "") | new
+        return replace(self, **new)
+
+    def has_any(self, keys: Iterable[str]) -> bool:
+        """Return whether one of these fields is set."""
+        return any(getattr(self, key) for key in keys)
+
+    def without(self, keys: Iterable[str]) -> Connection:
+        """Return this connection with these fields not set."""
+        return replace(self, **dict.fromkeys(keys, ""))
+
+    def _without_identity(self) -> Connection:
+        """Return this connection without what proves to a server whose it is."""
+        # A client certificate asks for TLS, which must stay when it is left out.
+        tls = self.tls or ("true" if self.has_any(CLIENT_KEY) else "")
+        return replace(self.without((*CREDENTIALS, *CLIENT_KEY)), tls=tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +103,31 @@ def path() -> Path:
 
 
 def load() -> Contexts:
-    """Read the file; there are no contexts without one. Raises SettingsError if it is malformed."""
+    """Read the file; there are no contexts without one.
+
+    Raises SettingsError, which shows no secret, if it is malformed, or if it has secrets and others
+    than its owner and group may access it.
+    """
     try:
-        text = path().read_text(encoding="utf-8")
+        with path().open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
     except FileNotFoundError:
         return Contexts("", {})
     try:
         found = json.loads(text)
         named = {name: _connection(each) for name, each in found.get("contexts", {}).items()}
-        return Contexts(str(found.get("current", "")), named)
+        current = str(found.get("current", ""))
     except (ValueError, AttributeError, TypeError) as error:
         raise SettingsError(
             str(path()), f"is not a file of contexts ({error}): mend or delete it"
         ) from None
+    if mode & stat.S_IRWXO and any(each.has_any(SECRETS) for each in named.values()):
+        raise SettingsError(
+            str(path()),
+            f"it has secrets, and every user of this machine may access it: chmod 600 {path()}",
+        )
+    return Contexts(current, named)
 
 
 def _connection(found: Mapping[str, Any]) -> Connection:
@@ -106,15 +144,40 @@ def save(contexts: Contexts) -> None:
         for name, each in contexts.named.items()
     }
     text = json.dumps({"current": contexts.current, "contexts": named}, indent=2) + "\n"
-    # The file has mode 0600 from the start, so no secret is readable by others at any time.
     new = target.with_name(f".{target.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
-    new.touch(mode=0o600, exist_ok=False)
+    write_private(new, text.encode())
     try:
-        new.write_text(text, encoding="utf-8")
         new.replace(target)
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_private(target: Path, content: bytes) -> None:
+    """Make a file that only its owner can read, from its creation on; nothing is overwritten.
+
+    Raises FileExistsError if there is a file or link of this name, and SettingsError if others may
+    write to the directory, because they could put another file in its place. No part of the file
+    stays after an error.
+    """
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if os.fstat(folder).st_mode & stat.S_IWOTH:
+            raise SettingsError(
+                "directory",
+                f"every user of this machine may write to {target.parent}: run chmod o-w "
+                f"{target.parent}, or choose another",
+            )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(target.name, flags, 0o600, dir_fd=folder)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        except BaseException:
+            os.unlink(target.name, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
 
 
 def check_name(name: str) -> None:
@@ -123,11 +186,3 @@ def check_name(name: str) -> None:
         raise SettingsError(
             "context", f"{name!r} is not a name: use letters, digits, '.', '_' and '-'"
         )
-
-
-def is_readable_by_others() -> bool:
-    """Return whether others may read the file."""
-    try:
-        return bool(path().stat().st_mode & 0o077)
-    except FileNotFoundError:
-        return False

@@ -4,11 +4,14 @@ import argparse
 import io
 import json
 import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 
 from cometmq.cli import connect, contexts
+from cometmq.cli.contexts import Connection
 from cometmq.cli.main import main
 from cometmq.core.clock import SystemClock
 
@@ -69,9 +72,60 @@ def test_the_file_is_for_its_owner_and_secrets_are_hidden(
     shown = capsys.readouterr()
     assert "s3cret" not in shown.out + shown.err
     assert shown.out.count("********") == 12
-    file.chmod(0o644)
-    told()
-    assert "chmod 600" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["topic", "list", "--context", "prod"], ["topic", "list"]])
+def test_secrets_that_others_may_read_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {"prod": Connection("127.0.0.1:1", "ops", "s3cret"), "bare": Connection("b:1")}
+    contexts.save(contexts.Contexts("prod", named))
+    contexts.path().chmod(0o604)
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert f"every user of this machine may access it: chmod 600 {contexts.path()}" in shown
+    assert "s3cret" not in shown
+    contexts.path().chmod(0o640)
+    assert contexts.load().named == named
+    contexts.save(contexts.Contexts("bare", {"bare": named["bare"]}))
+    contexts.path().chmod(0o644)
+    assert contexts.load().current == "bare"
+
+
+def test_no_file_is_written_where_others_may_write(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = contexts.path().parent
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert main([*CREATE, "prod", "-n", "a:1"]) == 2
+    assert f"may write to {folder}: run chmod o-w" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_private_file_is_written_once_and_not_through_a_link(tmp_path: Path) -> None:
+    """The descriptor that created the file is written to, whatever the name is by then."""
+    target, link = tmp_path / "key", tmp_path / "link"
+    contexts.write_private(target, b"one")
+    assert target.read_bytes() == b"one"
+    assert target.stat().st_mode & 0o777 == 0o600
+    link.symlink_to(tmp_path / "elsewhere")
+    for path in (target, link):
+        with pytest.raises(FileExistsError):
+            contexts.write_private(path, b"two")
+    assert target.read_bytes() == b"one"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_private_file_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            contexts.write_private(tmp_path / "key", bytes(5_000))
+    finally:
+        signal.signal(signal.SIGXFSZ, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_contexts_are_changed_renamed_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +135,9 @@ def test_contexts_are_changed_renamed_and_deleted(capsys: pytest.CaptureFixture[
     assert main([*CREATE, "a", "-n", "b:1", "--update"]) == 0
     found = contexts.load().named["a"]
     assert (found.namesrv, found.access_key) == ("b:1", "ops")
+    assert main([*CREATE, "a", "--tls-ca", "/ca.pem", "--update"]) == 0
+    assert main([*CREATE, "a", "--tls-verify", "false", "--update"]) == 0
+    assert contexts.load().named["a"].tls_ca == "/ca.pem"
     assert main(["context", "rename", "a", "c"]) == 0
     assert contexts.load().current == "c"
     assert main(["context", "delete", "c"]) == 2

@@ -79,6 +79,24 @@ def test_nobody_else_reads_the_files_and_none_is_overwritten(tmp_path: Path) -> 
     assert left == {name: content[name] for name in left}
 
 
+def test_no_key_is_written_where_others_may_write_or_through_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert main(["tls", "init", str(folder)]) == 2
+    assert f"may write to {folder}: run chmod o-w {folder}" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+    # The key is written before the certificate, whose name is taken here by a link to nothing.
+    (folder / "ca.pem").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        init(folder)
+    assert [path.name for path in folder.iterdir()] == ["ca.pem"]
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_the_lines_to_paste_are_settings_that_work(tmp_path: Path) -> None:
     values = parse_properties("\n".join(settings_lines(init(tmp_path / "tls").items)))
     settings = TlsSettings(

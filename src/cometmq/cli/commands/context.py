@@ -125,10 +125,11 @@ def create(
     if (name in known.named) != update:
         hint = "there is none" if update else "it exists already; --update changes it"
         raise SettingsError("context", f"{name!r}: {hint}")
-    made = Connection(
+    changes = Connection(
         namesrv, access_key, _read_secret(secret_file), "", _absolute(credentials), tls,
         _absolute(tls_ca), _absolute(tls_cert), _absolute(tls_key), "", tls_verify, tls_check_host,
-    ).over(known.named.get(name, Connection()))  # fmt: skip
+    )  # fmt: skip
+    made = known.named.get(name, Connection()).changed(changes)
     if not made.namesrv:
         raise SettingsError("--namesrv", "name at least one name server")
     changed = Contexts(known.current or name, {**known.named, name: made})

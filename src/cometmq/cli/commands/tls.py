@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cometmq.cli.command import Noun
+from cometmq.cli.contexts import write_private
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Result
 from cometmq.core.clock import SystemClock
@@ -263,12 +264,10 @@ def _write(
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
     cert_path, key_path = (directory.resolve() / f"{name}.{kind}" for kind in ("pem", "key"))
-    _write_new(key_path, text)
-    _write_new(cert_path, certificate.public_bytes(pem.Encoding.PEM))
+    write_private(key_path, text)
+    try:
+        write_private(cert_path, certificate.public_bytes(pem.Encoding.PEM))
+    except BaseException:
+        key_path.unlink()
+        raise
     return Issued(name, str(cert_path), str(key_path), list(hosts), expires)
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    # Created with its mode, so that no key is readable by others at any time.
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_bytes(content)
