@@ -121,10 +121,14 @@ class Drivers:
             self._running[version] = Driver(anchor.fetch_jars(version), home)
         return self._running[version]
 
+    def end(self, version: str) -> None:
+        """Ends the one of a version."""
+        self._running.pop(version).kill()
+
     def close(self) -> None:
         """Ends all."""
-        for driver in self._running.values():
-            driver.kill()
+        for version in [*self._running]:
+            self.end(version)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -214,12 +214,22 @@ class Comparison:
                     found[command.name, number] = admin.run(command.name, run)
         for admin in admins:
             admin.close()
+        # Some commands leave threads behind that wake up all the time.
+        self._drivers.end(version)
 
 
 @pytest.fixture(scope="module")
-def comparison(drivers: Drivers, clusters: Mapping[Path, Target]) -> Comparison:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    """JVMs for mqadmin alone."""
+    running = Drivers(tmp_path_factory.mktemp("tools"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def comparison(tools: Drivers, clusters: Mapping[Path, Target]) -> Comparison:
     """The outputs of all commands, made when they are first asked for."""
-    return Comparison(drivers, clusters)
+    return Comparison(tools, clusters)
 
 
 def commands_of(version: str) -> list[Command]:
