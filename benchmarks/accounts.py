@@ -1,4 +1,4 @@
-"""What accounts cost: CometMQ and Java's broker, each with and without them, in one run.
+"""Cost of accounts: CometMQ and Java's broker, each with and without them, in one run.
 
     .venv/bin/python -m benchmarks.accounts [--rounds 5] [--seconds 2] [--warm 30] [--case TEXT ...]
 

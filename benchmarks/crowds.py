@@ -1,4 +1,4 @@
-"""What one client waits beside crowds of clients that misbehave, against the same without them.
+"""Latency of one client beside crowds of clients that misbehave, and without them.
 
     python -m benchmarks.crowds [--kind slow|idle|unread ...] [--rounds 5] [--seconds 5]
 
@@ -44,7 +44,7 @@ from cometmq.protocol.frame import encode_head
 COUNTS: Final[Mapping[str, int]] = {"slow": 1_000, "idle": 10_000, "unread": 1_000}
 TOPIC: Final = "crowd"
 FILLED: Final = "filled"
-#: Each connection has its turn once in so many ticks; all of them take a second.
+#: Number of ticks in a second; each connection has its turn in one of them.
 TICKS: Final = 20
 RECEIVE_BUFFER_BYTES: Final = 64 << 10
 _BEAT: Final = encode_head(code=RequestCode.HEART_BEAT, opaque=1, flag=0, ext={"text": "x" * 500})

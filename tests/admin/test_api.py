@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,17 +13,6 @@ from cometmq.core.errors import BrokerRefused, NotConnected, NotFound, RouteNotF
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,9 @@ from cometmq.admin.api import Admin
 from cometmq.admin.bundle import REMOVED, without_secrets, write_bundle
 from cometmq.client.client import Client
 from cometmq.protocol.bodies import SubscriptionGroupConfig
-from cometmq.testing.cluster import Cluster
 from tests.client.shared_broker import fresh_name, fresh_topic
 
 CLOSED = "127.0.0.1:9"
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 def read(path: Path) -> dict[str, Any]:

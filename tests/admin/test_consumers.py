@@ -21,11 +21,6 @@ async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
-
-
 async def test_a_running_group_is_reset(client: Client, admin: Admin) -> None:
     topic = await fresh_topic(client, queues=2)
     sent = [await client.send(topic, b"%d" % at) for at in range(6)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,20 +18,8 @@ from cometmq.admin.deadletters import (
 from cometmq.client.client import Client
 from cometmq.core.errors import CometError, NotFound
 from cometmq.message.model import StoredMessage
-from cometmq.testing.cluster import Cluster
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 @pytest.fixture

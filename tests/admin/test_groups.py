@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,20 +28,8 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from cometmq.testing.cluster import Cluster
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +28,6 @@ from tests.namesrv.serving import name_server
 CLOSED = "127.0.0.1:9"
 #: The disk of a test machine may be nearly full.
 ROOMY = HealthLimits(disk_ratio=1.0)
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 async def test_a_healthy_cluster(admin: Admin, cometmq_session_cluster: Cluster) -> None:

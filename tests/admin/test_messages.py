@@ -23,20 +23,8 @@ from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import BrokerRefused, CometError, NotFound, RouteNotFound
 from cometmq.message.model import Message, MessageQueue, StoredMessage
-from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,6 @@ from cometmq.testing.cluster import Cluster, running_cluster
 from tests.client.shared_broker import fresh_name, fresh_topic
 
 WHITE: str = "globalWhiteRemoteAddresses:\n- 127.0.0.*\naccounts: []\n"
-
-
-@pytest.fixture
-async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(cometmq_session_cluster.namesrv) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(client: Client) -> Admin:
-    return Admin(client.session)
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 #: Largest file, and largest sum of all files, before compression.
 FILE_BYTES_MAX: Final = 4 << 20
 BUNDLE_BYTES_MAX: Final = 64 << 20
-#: Topics, and groups, of which details are included.
+#: Maximum number of topics, and of groups, whose details are included.
 NAMES_MAX: Final = 1_000
-#: Servers of which files are included.
+#: Maximum number of servers whose files are included.
 SERVERS_MAX: Final = 200
 _CONCURRENT: Final = 8
 #: Parts of names of settings whose values are secrets.

@@ -50,7 +50,7 @@ class Destination(Enum):
 
 
 class ResendStatus(Enum):
-    """What became of a letter: it was sent, would be sent (dry run), was sent before, cannot be
+    """Result of sending a letter: it was sent, would be sent (dry run), was sent before, cannot be
     sent because no broker recorded its topic, or was refused."""
 
     SENT = "sent"

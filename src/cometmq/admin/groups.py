@@ -119,7 +119,7 @@ def differing_subscriptions(states: Iterable[MemberStatus]) -> dict[str, dict[st
 
 
 def blocked_queues(info: RunningInfoRead, *, longer_than_ms: int = 60_000) -> list[MessageQueue]:
-    """Return the queues of which a member holds messages, but consumed none for a time.
+    """Return the blocked queues of a member: it holds messages of them and consumes none.
 
     The time is that between its last pull and its last consumption (upstream:
     ConsumerRunningInfo.analyzeProcessQueue).

@@ -31,7 +31,7 @@ _TIMEOUT_MS: Final = 3_000
 
 
 class Aspect(Enum):
-    """What a check is about."""
+    """Subject of a check."""
 
     NAME_SERVER = "name-server"
     REGISTRATION = "registration"

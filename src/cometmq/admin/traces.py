@@ -35,7 +35,7 @@ _CONCURRENT: Final = 8
 
 
 class EventKind(Enum):
-    """What happened to a message."""
+    """Kind of an event in the life of a message."""
 
     SENT = "sent"
     STORED = "stored"
@@ -62,7 +62,7 @@ class LifeEvent:
 
 
 class TrackStatus(Enum):
-    """What the offsets of a group say about one message.
+    """State of one message in a group, by the group's offsets.
 
     SKIPPED means that its offset is past the message, but its filter does not accept the message.
     """

@@ -57,7 +57,7 @@ SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
 
 
 class Figure(NamedTuple):
-    """What one window shows: the sum, the sum a second, and the average of a send or pull."""
+    """Figures of one window: the sum, the sum a second, and the average of a send or pull."""
 
     sum: int = 0
     tps: float = 0.0

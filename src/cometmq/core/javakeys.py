@@ -62,7 +62,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         timerPutMessageThreadNum: threads that write timer messages
         timerEnableDisruptor: pass timer messages between threads by a ring buffer
         useReentrantLockWhenPutMessage: the kind of lock round an append
-        debugLockEnable: log who waits for the append lock
+        debugLockEnable: log waits for the append lock
     """,
     "requests do not queue for threads, so none is dropped from a queue": """
         sendThreadPoolQueueCapacity: most sends that wait for a thread

@@ -49,7 +49,7 @@ _SUGGESTED_MAX: Final = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a field of a configuration means: a sentence, its unit, its range, whether it is
+    """Declaration of a setting: a sentence on its meaning, its unit, its range, whether it is
     ``live`` (may change while the server runs), and whether its value is ``secret``.
 
     ``rocketmq`` says how RocketMQ differs, ``see`` names a page of the documentation.

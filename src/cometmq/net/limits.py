@@ -46,7 +46,7 @@ _URGENT: Final = frozenset(code for code, spec in REGISTRY.items() if spec.urgen
 
 
 class Limit(Enum):
-    """What may be reached; the value is the name in logs and in the runtime information."""
+    """A limit; the value is the name in logs and in the runtime information."""
 
     FRAME_SIZE = "frameSize"
     HEADER_SIZE = "headerSize"

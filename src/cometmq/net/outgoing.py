@@ -194,7 +194,7 @@ class ClientTls:
 
     @property
     def certificate_hint(self) -> str:
-        """What to do if a server refuses this client's certificate."""
+        """Advice for a server that refuses this client's certificate."""
         shown = self.options.cert_path
         if not shown:
             return (

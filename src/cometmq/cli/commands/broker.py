@@ -15,7 +15,7 @@ from cometmq.core.errors import BrokerRefused, CometError
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker
     from cometmq.admin.failover import PromotionOutcome, Told
-    from cometmq.admin.servers import Applied, Traffic
+    from cometmq.admin.servers import Applied, ServerSettings, Traffic
     from cometmq.protocol.bodies import Finding
 
 broker = Noun("broker", "Running brokers: their state, settings and roles.")
@@ -73,7 +73,7 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """What one name server did: the number of topics whose permissions it changed."""
+    """Number of topics whose permissions one name server changed."""
 
     broker: str
     name_server: Address | None
@@ -167,31 +167,33 @@ async def config_get(
     keys: Annotated[list[str] | None, Argument("KEY", "Only these settings.")] = None,
 ) -> list[KeyValue]:
     """Show settings of the processes of a broker."""
+    return settings_rows(await cluster.servers.broker_settings(name), keys)
+
+
+def settings_rows(found: list[ServerSettings], keys: list[str] | None) -> list[KeyValue]:
+    """Return the rows of servers' settings, of all or of ``keys``.
+
+    Raises CometError if a server did not show its settings, or does not have a key.
+    """
     rows = []
-    for each in await cluster.servers.broker_settings(name):
+    for each in found:
         if each.error is not None:
             raise CometError(str(each.error))
-        rows += selected(each.values, keys, Address.parse(each.address))
+        server = Address.parse(each.address)
+        for key in keys or ():
+            if key not in each.values:
+                raise CometError(f"{server} has no setting {key!r}{nearest(key, each.values)}")
+        rows += [
+            KeyValue(server, key, value)
+            for key, value in sorted(each.values.items())
+            if not keys or key in keys
+        ]
     return rows
-
-
-def selected(
-    found: dict[str, str], keys: list[str] | None, server: Address | None
-) -> list[KeyValue]:
-    """Return the rows of settings, of all or of ``keys``. Raises CometError for an unknown key."""
-    for key in keys or ():
-        if key not in found:
-            raise CometError(f"{server} has no setting {key!r}{nearest(key, found)}")
-    return [
-        KeyValue(server, key, value)
-        for key, value in sorted(found.items())
-        if not keys or key in keys
-    ]
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRow:
-    """What one server made of a change; ``problem`` is null if it made it."""
+    """Outcome of a change on one server; ``problem`` is null if the server made it."""
 
     server: str
     address: Address | None

@@ -11,12 +11,12 @@ from cometmq.cli.commands.broker import (
     AppliedRow,
     KeyValue,
     applied,
-    selected,
+    settings_rows,
 )
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
-from cometmq.cli.render import Address, Result
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.cli.render import Result
+from cometmq.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from cometmq.admin.health import HealthReport
@@ -152,12 +152,7 @@ Keys = Annotated[list[str] | None, Argument("KEY", "Only these settings.")]
 @namesrv.command("config get", "namesrv config get", "namesrv config get orderMessageEnable")
 async def config_get(opened: Connected, keys: Keys = None) -> list[KeyValue]:
     """Show settings of all name servers."""
-    rows = []
-    for each in await opened.servers.name_server_settings():
-        if each.error is not None:
-            raise CometError(str(each.error))
-        rows += selected(each.values, keys, Address.parse(each.address))
-    return rows
+    return settings_rows(await opened.servers.name_server_settings(), keys)
 
 
 @namesrv.command("config set", "namesrv config set orderMessageEnable=true", does="updated")

@@ -11,14 +11,13 @@ from cometmq.cli.commands.broker import (
     ClusterName,
     KeyValue,
     applied,
-    selected,
+    settings_rows,
 )
 from cometmq.cli.configuration import Explanation, parse_settings
 from cometmq.cli.configuration import explain as explain_key
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument
-from cometmq.cli.render import Address, Result
-from cometmq.core.errors import CometError
+from cometmq.cli.render import Result
 
 config = Noun("config", "Settings: explain them, show and change those of running brokers.")
 
@@ -42,12 +41,7 @@ async def get(
     opened: Connected, keys: Keys = None, broker: BrokerOption = "", cluster: ClusterName = ""
 ) -> list[KeyValue]:
     """Show settings of brokers."""
-    rows = []
-    for each in await opened.servers.broker_settings(broker, cluster):
-        if each.error is not None:
-            raise CometError(str(each.error))
-        rows += selected(each.values, keys, Address.parse(each.address))
-    return rows
+    return settings_rows(await opened.servers.broker_settings(broker, cluster), keys)
 
 
 @config.command("set", "config set maxMessageSize=8388608 --broker broker-a", does="updated")

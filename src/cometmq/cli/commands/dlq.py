@@ -64,7 +64,7 @@ class DeadLetterRow:
 
 @dataclass(frozen=True, slots=True)
 class ResentRow:
-    """What became of a dead letter that was to be sent again."""
+    """Result of sending one dead letter again."""
 
     outcome: str
     group: str
@@ -259,7 +259,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class TrackRow:
-    """What the offsets of a group say about a message."""
+    """State of a message in a group, by the group's offsets."""
 
     group: str
     status: str

@@ -58,7 +58,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """What the members of a group subscribe to."""
+    """A subscription of the members of a group."""
 
     topic: str
     filter: str
@@ -308,7 +308,7 @@ async def status(
 
 @dataclass(frozen=True, slots=True)
 class MemberProblem:
-    """What is wrong with a member of a group."""
+    """A problem of a member of a group."""
 
     client_id: str
     topic: str | None

@@ -430,7 +430,7 @@ async def copy(
 
 @dataclass(frozen=True, slots=True)
 class DirectRow:
-    """What a consumer did with a message that it was given directly."""
+    """Result of giving a message directly to a consumer."""
 
     id: str
     group: str
