@@ -88,15 +88,20 @@ async def test_pulls_tell_how_far_the_group_is_when_there_is_something_new(
     fill(broker, "1")
     async with joined(cluster, {"offset_persist_interval_ms": 60_000}) as consumer:
         assert await bodies(consumer, 1) == [b"1"]
+        # No pull tells the group's first offset in a topic.
         fill(broker, "2")
         assert await bodies(consumer, 1) == [b"2"]
         await eventually(lambda: len(broker.peer.received(PULL)) >= 4)
+        await consumer.persist_offsets()
+        fill(broker, "3")
+        assert await bodies(consumer, 1) == [b"3"]
+        await eventually(lambda: len(broker.peer.received(PULL)) >= 5)
     told = [
         (pull.header.sys_flag & 1, pull.header.commit_offset)
         for pull in broker.peer.received(PULL)
         if pull.header.topic == "t"
     ]
-    assert told == [(0, -1), (0, -1), (1, 1)]
+    assert told == [(0, -1), (0, -1), (0, -1), (1, 2)]
 
 
 async def test_an_unsettled_message_holds_the_offset_back(

@@ -162,14 +162,17 @@ class Fetcher:
                         inflight.reset(await self._starts.of(queue))
                         reported_offset = inflight.committable
                 asked, done = inflight.next_offset, inflight.committable
-                # An unchanged offset is not sent: it could overtake a newer one in the broker.
+                # An unchanged offset is not sent: it could overtake a newer one in the broker. Nor
+                # is the group's first one in a topic, because pulls are not sent one at a time.
+                is_told = done != reported_offset and self._starts.offsets.has_offsets(queue)
                 begun_ms = self._clock.monotonic_ms()
-                result = await self._pull_once(inflight, None if done == reported_offset else done)
+                result = await self._pull_once(inflight, done if is_told else None)
                 inflight.pulled_ms = self._clock.monotonic_ms()
                 if self._stats is not None and result.found:
                     took_ms = inflight.pulled_ms - begun_ms
                     self._stats.pulled(queue.topic, len(result.found), took_ms)
-                reported_offset = done
+                if is_told:
+                    reported_offset = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
                 failures = await self._may_ask_again(result.leads_on_from(asked), failures)

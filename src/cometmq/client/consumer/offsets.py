@@ -79,6 +79,13 @@ class OffsetStore(Protocol):
         """Forget the offset of a queue that now belongs to another member."""
         ...
 
+    def has_offsets(self, queue: MessageQueue) -> bool:
+        """Return whether this store has stored an offset in the queue's topic, at its broker.
+
+        That :meth:`load` found one says nothing: a Java broker gives 0 where none is stored.
+        """
+        ...
+
 
 class RemoteOffsets:
     """Offsets of a clustering group, stored by the broker of each queue.
@@ -89,7 +96,10 @@ class RemoteOffsets:
     previous master confirmed it, because slaves replace their offsets by the master's. All offsets
     are repeated every minute, because the last update of a queue's previous owner may arrive late.
     A broker with several threads may process two updates of a queue in either order and keep the
-    older offset, so only one update of a queue is in flight at a time.
+    older offset, so only one update of a queue is in flight at a time. Java's broker may lose one
+    of two offsets that are the group's first in a topic, if it processes them at the same time
+    (ConsumerOffsetManager.commitOffset makes the topic's table twice). So the first one is sent
+    alone.
     """
 
     def __init__(self, session: Session, group: str) -> None:
@@ -99,6 +109,9 @@ class RemoteOffsets:
         #: Offset of each queue that was stored last, and the address of the broker that stored it.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
         self._updates: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: Brokers and topics in which an offset of the group is stored, and who stores the first.
+        self._begun: set[tuple[str, str]] = set()
+        self._firsts: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last_stored_ms = session.clock.monotonic_ms()
         self._losses = session.remoting.losses
 
@@ -148,6 +161,7 @@ class RemoteOffsets:
             self._last_stored_ms = now_ms
             # Forget what brokers confirmed, so that every offset is sent again.
             self._stored.clear()
+            self._begun.clear()
         due = [
             queue
             for queue in (list(self._current) if queues is None else queues)
@@ -173,10 +187,17 @@ class RemoteOffsets:
         Send nothing if the queue was forgotten in the meantime.
         """
         async with self._updates[queue]:
-            if queue in self._current:
-                await self._put(queue, self._current[queue])
+            if not self.has_offsets(queue):
+                async with self._firsts[queue.broker_name, queue.topic]:
+                    if not self.has_offsets(queue):
+                        await self._put(queue)
+                        return
+            await self._put(queue)
 
-    async def _put(self, queue: MessageQueue, offset: int) -> None:
+    async def _put(self, queue: MessageQueue) -> None:
+        offset = self._current.get(queue)
+        if offset is None:
+            return
         header = h.UpdateConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
@@ -188,10 +209,14 @@ class RemoteOffsets:
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused(address, code, response.code, response.remark or "")
         self._stored[queue] = offset, address
+        self._begun.add((queue.broker_name, queue.topic))
 
     def forget(self, queue: MessageQueue) -> None:
         self._current.pop(queue, None)
         self._stored.pop(queue, None)
+
+    def has_offsets(self, queue: MessageQueue) -> bool:
+        return (queue.broker_name, queue.topic) in self._begun
 
 
 class LocalOffsets:
@@ -243,6 +268,9 @@ class LocalOffsets:
 
     def forget(self, queue: MessageQueue) -> None:
         """Do nothing: a broadcasting consumer keeps the offsets of all queues that it ever read."""
+
+    def has_offsets(self, queue: MessageQueue) -> bool:
+        return self._table is not None and queue in self._table
 
 
 def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
@@ -297,7 +325,7 @@ class StartPositions:
     ) -> None:
         self._session = session
         self._options = options
-        self._offsets = offsets
+        self.offsets = offsets
         self.puller = puller
         self._joined_ms = 0
         self._at_join: dict[str, frozenset[MessageQueue]] = {}
@@ -316,7 +344,7 @@ class StartPositions:
 
     async def of(self, queue: MessageQueue) -> int:
         """Return the offset to start at. Raises ClientError when the broker cannot be asked."""
-        stored = await self._offsets.load(queue)
+        stored = await self.offsets.load(queue)
         if stored is not None:
             return stored
         options = self._options
