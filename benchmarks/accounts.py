@@ -53,10 +53,18 @@ LOADS: Final[Mapping[str, Load]] = {
     "transactions, 8 x 64": Load("commit", "transactions", 8, 64, 128, 0),
     "pull 32, 8 consumers": Load("pull", "single", 8, 1, 0, 0, 32),
 }
+#: Time of sends before pulls.
+_FILL_S: Final = 0.5
 
 
 class GuardedTarget(RocketTarget):
-    """A broker with accounts."""
+    """A broker with accounts, which it has again after its files were removed."""
+
+    def start(self) -> None:
+        conf = self.home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "plain_acl.yml").write_text(RULES)
+        super().start()
 
     def words(self, load: Load) -> list[str]:
         return [*super().words(load), f"sign={LOADER.access_key}:{LOADER.secret_key}"]
@@ -77,8 +85,6 @@ def make(name: str, home: Path, plain: Remoting, signing: Remoting) -> RocketTar
     settings = {}
     is_guarded = name.endswith(GUARDED)
     if is_guarded:
-        (home / "conf").mkdir()
-        (home / "conf" / "plain_acl.yml").write_text(RULES)
         settings["aclEnable"] = "true"
         if name.startswith(OURS):
             settings["rocketmqHome"] = str(home)
@@ -136,6 +142,8 @@ async def into(measured: Measured, bench: Bench, target: Target, load: Load) -> 
 
 async def one(bench: Bench, target: Target, load: Load, seconds: float) -> tuple[float, float]:
     """Load a broker once. Return its rate, and its processor time a message."""
+    if load.kind == "pull":  # the store may have been emptied
+        await bench.load(target, _for(LOADS["single 128 B, 8 x 64"], _FILL_S))
     found = await bench.load(target, _for(load, seconds))
     await bench.empty(target)
     return found["messages_per_s"], found["cpu_us"]
