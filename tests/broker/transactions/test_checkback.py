@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,6 +184,45 @@ async def test_what_was_given_up_can_be_asked_again(tmp_path: Path) -> None:
         assert world.open() == [(1, 1)]
         await world.end(1)
         assert [record.body for record in world.parts.read("t", 1)] == [b"lost"]
+
+
+async def test_what_was_given_up_is_resumed_once(tmp_path: Path) -> None:
+    """Each half message of it could be committed: once it has ended, a repeat is refused."""
+    async with open_world(tmp_path, transaction_check_max=1) as world:
+        await world.prepare(b"lost")
+        await world.round_after(6_000)
+        await world.round_after(60_000)
+        await world.clock.sleep_ms(0)
+        (kept,) = world.parts.read(HOPELESS)
+        await asyncio.gather(*(resume(world, id_of(kept)) for _ in range(3)))
+        assert await world.round_after(6_000) == [1]
+        await resume(world, id_of(kept))
+        assert (world.open(), len(world.parts.read(HALF))) == ([(1, 0)], 2)
+    async with open_world(tmp_path) as world:
+        await resume(world, id_of(kept))
+        assert world.open() == [(1, 0)]
+        await world.end(1)
+        with pytest.raises(BadRequest, match=f"has ended; .* {HOPELESS}"):
+            await resume(world, id_of(kept))
+        assert len(world.parts.read(HALF)) == 2
+    async with open_world(tmp_path) as world:
+        with pytest.raises(BadRequest, match="has ended"):
+            await resume(world, id_of(kept))
+
+
+async def test_the_resumed_ones_that_are_remembered_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.transactions.endtransaction.MAX_RESUMED", 2)
+    async with open_world(tmp_path, transaction_check_max=0) as world:
+        for number in range(3):
+            await world.prepare(b"%d" % number)
+        await world.round_after(6_000)
+        await world.clock.sleep_ms(0)
+        kept = world.parts.read(HOPELESS)
+        for record in kept:
+            await resume(world, id_of(record))
+        assert list(world.transactions.resumed) == [each.physical_offset for each in kept[1:]]
 
 
 async def test_resuming_what_is_open_forgets_its_checks(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 #: cached. Most commits come soon, and then need not read the half message.
 MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
+#: Number of given-up messages of which is remembered that they were resumed.
+MAX_RESUMED: Final = 10_000
 #: Properties of op messages; the tag means that the named half message has ended.
 _DONE: Final = props.encode({props.TAGS: "d"})
 _DONE_CODE: Final = tag_code("d")
@@ -84,6 +86,9 @@ class Transactions:
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
+        #: Half messages that were made of given-up messages: half offset by physical offset of the
+        #: given-up message. TransactionState (checkback.py) keeps it across restarts.
+        self.resumed: dict[int, int] = {}
         appender.on_transactions_ended.append(self._ended)
         topics.on_change.append(self._forget_lost_topics)
         store.queues.on_gone.append(self._forget_queue)
@@ -241,9 +246,9 @@ class Transactions:
         """Have the producers of a half message asked again, from the first check on; answer once
         that is stored.
 
-        A message that was given up is stored as a half message again. One that is open only forgets
-        its checks: a second half message of it could be committed too. Raise BadRequest for any
-        other message.
+        A message that was given up is stored as a half message again, once. One that is open only
+        forgets its checks: a second half message of it could be committed too. Raise BadRequest for
+        any other message.
         """
         msg_id = request.header.msg_id
         try:
@@ -270,6 +275,8 @@ class Transactions:
                 ResponseCode.SYSTEM_ERROR,
                 f"{msg_id} is in topic {record.topic}: only a half message can be resumed",
             )
+        if (resumed_as := self.resumed.get(offset)) is not None:
+            return await self._resume_again(msg_id, resumed_as)
         properties[props.TRANSACTION_CHECK_TIMES] = "0"
         self.ensure_topic(HALF_TOPIC)
         physical, half_offset = self._appender.store(
@@ -286,8 +293,29 @@ class Transactions:
             )
         )
         self.prepared(half_offset, physical, properties)
-        await self._appender.stored()
+        if len(self.resumed) >= MAX_RESUMED:
+            del self.resumed[next(iter(self.resumed))]
+        self.resumed[offset] = half_offset
+        try:
+            await self._appender.stored()
+        except BaseException:
+            self.resumed.pop(offset, None)
+            raise
         log.info("transaction resumed half_offset=%d by=%s", half_offset, peer.address)
+        return Reply()
+
+    async def _resume_again(self, msg_id: str, half_offset: int) -> Reply:
+        """Answer a repeated request to resume a message that was given up."""
+        half = self.index.get(half_offset)
+        if half is None or half.ending:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"{msg_id} was resumed before, and that transaction has ended; if it was given up "
+                f"again, there is a later message of it in topic {CHECK_MAX_TIME_TOPIC}: resume "
+                "that one",
+            )
+        half.checks = 0
+        await self._appender.written(half.physical_offset)
         return Reply()
 
     def conclude(
