@@ -8,6 +8,7 @@ import pytest
 
 from cometmq.broker.stats import BrokerStats, Figure, PutTimes
 from cometmq.core.clock import VirtualClock
+from cometmq.net.limits import Limit
 
 HOUR_MS = 3_600_000
 STEP_MS = 10_000
@@ -214,6 +215,31 @@ async def test_an_idle_counter_is_found_again_while_it_is_held() -> None:
     del held
     gc.collect()
     assert stats.counter("g", "t").count == 0
+
+
+async def test_invented_groups_get_a_bounded_number_of_counters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are in use keep theirs; the others make room within a minute."""
+    monkeypatch.setattr("cometmq.broker.stats.MAX_COUNTERS", 10)
+    world = World()
+    stats = world.stats
+    for _ in range(9):
+        stats.on_pull("used", "t", 1, 10)
+        for number in range(50):
+            stats.on_pull(f"pulls{stats.pulled.step}-{number}", "t", 1, 10)
+            stats.on_send_back(f"sends{stats.pulled.step}-{number}", "t")
+        assert (len(stats.pulls), len(stats.send_backs)) == (10, 10)
+        await world.step()
+    assert stats.limits.hits[Limit.STATISTICS] > 0
+    assert stats.pulled.transferred == 9 * 51
+    assert ("used", "t") in stats.pulls
+    assert ("pulls0-0", "t") not in stats.pulls
+    assert world.figures("GROUP_GET_NUMS", "t@used")[0].sum == 6
+    await world.step(7)
+    stats.on_pull("new", "t", 1, 10)
+    assert ("new", "t") in stats.pulls
+    assert len(stats._changed_since[-1]) <= 10 + 10 + 4
 
 
 async def test_the_broker_s_figures_are_those_of_all_topics() -> None:

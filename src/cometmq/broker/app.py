@@ -228,8 +228,8 @@ class Broker:
         directory = TableDirectory(path, clock, tasks, self._files)
         self.remoting = Remoting(clock=clock, tasks=tasks, options=self._connect)
         self.topics = TopicService(directory, config, self.remoting)
-        topics = self.topics.table
-        self.consumers = consumers = ConsumerService(directory, config, topics, store)
+        topics, limits = self.topics.table, ServerLimits(config, clock)
+        self.consumers = consumers = ConsumerService(directory, config, topics, store, limits)
         self.repeats = repeat_guard(config, store, topics, clock)
         self.answers = SendAnswers(
             config=config, topics=topics, hooks=self.send_hooks, store_host=store.store_host
@@ -238,7 +238,7 @@ class Broker:
             clock,
             store.dispatcher,
             counts_puts=not config.is_slave,
-            limits=ServerLimits(config, clock),
+            limits=limits,
         )
         self.appender = Appender(
             store,

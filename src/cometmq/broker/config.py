@@ -244,6 +244,14 @@ class BrokerConfig(OutgoingFields, LimitFields):
         "whether a consumer creates its group if it is missing",
         live=True,
     )
+    max_subscription_groups: int = setting(
+        50_000,
+        "consumer groups from which on consumers create no further ones; 0 is no limit",
+        least=0,
+        live=True,
+        rocketmq=OURS,
+        see="limits.md",
+    )
     cluster_topic_enable: bool = setting(
         True,
         "whether the topic named after the cluster may be read and written",

@@ -10,6 +10,10 @@ A :class:`Counter` only grows. Its past is a few samples of it: a minute is the 
 them that are six samples of 10 s apart, an hour of two that are six samples of 10 minutes apart, a
 day of two that are 24 samples of an hour apart. So the figures of a key appear up to 10 s after its
 first message, with the same values as upstream's. Samples are kept only where the counter changed.
+
+Groups have names that clients choose, so the counters of groups are bounded. When there are
+MAX_COUNTERS, those without a message for a minute are dropped in the next step; what comes before
+that is counted for the broker alone.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from weakref import WeakValueDictionary
 
 from cometmq.core.clock import Slices
 from cometmq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.net.limits import ServerLimits
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.speedups import PullCounter, PullTotals
 
 if TYPE_CHECKING:
@@ -52,6 +56,8 @@ _KEYS: Final = {
 }  # fmt: skip
 #: Puts that take longer are logged and counted.
 SLOW_PUT_MS: Final = 500
+#: Maximum number of counters of pulls, and of send-backs: pairs of a group and a topic.
+MAX_COUNTERS: Final = 50_000
 #: The consumer of the delay queues in statistics (upstream: MixAll.SCHEDULE_CONSUMER_GROUP).
 SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
 
@@ -282,6 +288,8 @@ class BrokerStats:
         self.topic_puts: dict[tuple[str, str], Counter] = {}
         self._idle_pulls: WeakValueDictionary[tuple[str, str], Counter] = WeakValueDictionary()
         self._broker_puts, self._broker_gets = (Counter(self._changed, ("", "")) for _ in "pg")
+        #: Counts what has no counter of its own.
+        self._uncounted = Counter(self._changed, ("", ""))
         self._sent_back = 0
         for queue in dispatched.take_grown():  # what recovery dispatched was stored before
             queue.put_count = queue.put_bytes = queue.put_times = 0
@@ -310,11 +318,22 @@ class BrokerStats:
 
         It is valid until one of them is deleted.
         """
+        return self._counter(self.pulls, group, topic)
+
+    def _counter(self, table: dict[tuple[str, str], Counter], group: str, topic: str) -> Counter:
         key = group, topic
-        counter = self.pulls.get(key)
+        counter = table.get(key)
+        if counter is not None:
+            return counter
+        if table is self.pulls:
+            counter = self._idle_pulls.pop(key, None)
         if counter is None:
-            counter = self._idle_pulls.pop(key, None) or Counter(self._changed, key)
-            self.pulls[key] = counter
+            if len(table) >= MAX_COUNTERS:
+                reason = f"{len(table)} counters exist, group {group} in {topic} has none"
+                self.limits.hit(Limit.STATISTICS, "-", reason)
+                return self._uncounted
+            counter = Counter(self._changed, key)
+        table[key] = counter
         return counter
 
     def on_pull_missed(self) -> None:
@@ -330,11 +349,7 @@ class BrokerStats:
     def on_send_back(self, group: str, topic: str) -> None:
         """Count a message that a consumer sent back."""
         self._sent_back += 1
-        key = group, topic
-        counter = self.send_backs.get(key)
-        if counter is None:
-            counter = self.send_backs[key] = Counter(self._changed, key)
-        counter.add(1, 0, self.pulled.step)
+        self._counter(self.send_backs, group, topic).add(1, 0, self.pulled.step)
 
     def take_puts(self, queues: Iterable[PutQueue]) -> None:
         """Count what queues got since they were taken last under their topics."""
@@ -475,6 +490,7 @@ class BrokerStats:
             self.put_times.end_minute()
         if step % _SPANS[-1][0] == 0:
             await self._forget_idle(slices)
+        await self._make_room(slices)
 
     async def _sample_window(self, number: int, slices: Slices) -> None:
         window, changed = self._windows[number], self._changed_since[number]
@@ -490,10 +506,28 @@ class BrokerStats:
             for key, counter in list(table.items()):
                 is_idle = day.is_idle(counter.past[-1]) and counter not in self._changed_since[-1]
                 if is_idle and table.get(key) is counter:
-                    del table[key]
-                    if table is self.pulls:
-                        self._idle_pulls[key] = counter
+                    self._drop(table, key, counter)
                 await slices.pause()
+
+    async def _make_room(self, slices: Slices) -> None:
+        """Drop the counters without a message for a minute from the tables that are full."""
+        begin = self.pulled.step - _STEPS_A_MINUTE
+        for table in (self.pulls, self.send_backs):
+            if len(table) < MAX_COUNTERS:
+                continue
+            for key, counter in list(table.items()):
+                if counter.step < begin and table.get(key) is counter:
+                    self._drop(table, key, counter)
+                await slices.pause()
+
+    def _drop(
+        self, table: dict[tuple[str, str], Counter], key: tuple[str, str], counter: Counter
+    ) -> None:
+        del table[key]
+        for changed in self._changed_since:
+            changed.pop(counter, None)
+        if table is self.pulls:
+            self._idle_pulls[key] = counter
 
     def _rate(self, now: Totals, names: Sequence[str], window_s: int) -> str:
         since_ms = now.at_ms - window_s * 1000

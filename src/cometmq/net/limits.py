@@ -66,6 +66,9 @@ class Limit(Enum):
     REQUEST_RATE = "requestRate"
     WAITING_SENDS = "waitingSends"
     HELD_PULLS = "heldPulls"
+    CONSUMER_GROUPS = "consumerGroups"
+    CONSUMER_OFFSETS = "consumerOffsets"
+    STATISTICS = "statistics"
     SLAVES = "slaves"
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerConfig, BrokerRole
+from cometmq.broker.consumers.groups import GroupTable
+from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.protocol.fastjson import parse_json
 from tests.broker.world import open_tables
@@ -42,6 +45,27 @@ async def test_without_automatic_creation_only_the_system_gets_groups(tmp_path: 
     async with open_tables(tmp_path, config) as tables:
         assert tables.groups.find("g") is None
         assert tables.groups.find("CID_RMQ_SYS_TRANS") is not None
+
+
+async def test_invented_names_do_not_fill_the_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An administrator may still create groups, and those that exist are served."""
+    config = BrokerConfig(max_subscription_groups=9)
+    limits = ServerLimits(config, VirtualClock())
+    async with open_tables(tmp_path, config) as tables:
+        groups = GroupTable(tables.directory, config, limits)
+        groups.load()
+        found = [groups.find(f"g{number}") for number in range(100)]
+        assert [each is not None for each in found] == [True, True] + [False] * 98
+        assert groups.find("CID_RMQ_SYS_invented") is None
+        assert "raise maxSubscriptionGroups: there are 9 groups" in groups.advice("g2")
+        assert limits.hits[Limit.CONSUMER_GROUPS] == 99
+        assert caplog.text.count("limit=consumerGroups") == 10
+        groups.put(SubscriptionGroupConfig("admin"))
+        assert groups.find("admin") == SubscriptionGroupConfig("admin")
+        config.max_subscription_groups = 0
+        assert groups.find("g2") == SubscriptionGroupConfig("g2")
 
 
 async def test_groups_survive_a_restart(tmp_path: Path) -> None:

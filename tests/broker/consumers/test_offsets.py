@@ -132,6 +132,23 @@ async def test_offsets_of_a_name_that_no_group_has_are_refused(tmp_path: Path, g
         assert len(error.value.remark) < 300
 
 
+async def test_invented_groups_do_not_fill_the_table(tmp_path: Path) -> None:
+    """Groups that have offsets in a topic go on."""
+    async with open_parts(tmp_path, BrokerConfig(max_subscription_groups=1)) as parts:
+        parts.topics.put(TopicConfig("t", 2, 4))
+        await update(parts, "t", 0, 1)
+        for number in range(3):
+            header = UpdateConsumerOffset(f"invented{number}", "t", 0, 1)
+            await parts.ask(Code.UPDATE_CONSUMER_OFFSET, header)
+        header = UpdateConsumerOffset("invented3", "t", 0, 1)
+        with pytest.raises(BadRequest, match="raise maxSubscriptionGroups"):
+            await parts.ask(Code.UPDATE_CONSUMER_OFFSET, header)
+        assert not parts.offsets.commit_of_client("invented4", "t", 0, 1)
+        assert len(parts.offsets.groups_of("t")) == 4
+        await update(parts, "t", 3, 7)
+        assert await query(parts, "t", 3) == 7
+
+
 async def is_unknown(parts: Parts, **fields: Any) -> bool:
     header = QueryConsumerOffset("g", "t", 0, **fields)
     try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.tables import TableDirectory
     from cometmq.broker.topics.table import TopicTable
+    from cometmq.net.limits import ServerLimits
     from cometmq.net.router import Handler
     from cometmq.store.messagestore import MessageStore
 
@@ -31,10 +32,11 @@ class ConsumerService:
         config: BrokerConfig,
         topics: TopicTable,
         store: MessageStore,
+        limits: ServerLimits,
     ) -> None:
         self._directory = directory
-        self.groups = GroupTable(directory, config)
-        self.offsets = ConsumerOffsets(directory, config)
+        self.groups = GroupTable(directory, config, limits)
+        self.offsets = ConsumerOffsets(directory, config, limits)
         self.locks = QueueLockHandler(directory)
         self.members = Members(
             topics=topics,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.tables import TableFormat, VersionedTable
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, is_legal_name
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 
 if TYPE_CHECKING:
@@ -40,8 +41,14 @@ class GroupTable:
     something, each ``replace`` and each ``delete``.
     """
 
-    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        directory: TableDirectory,
+        config: BrokerConfig,
+        limits: ServerLimits | None = None,
+    ) -> None:
         self._config = config
+        self._limits = limits or ServerLimits(config, directory.clock)
         self._table = VersionedTable(directory, _FORMAT)
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
@@ -67,11 +74,26 @@ class GroupTable:
         configuration.
         """
         config = self.get(group)
-        if config is None and self._may_create(group) and is_legal_name(group):
-            config = SubscriptionGroupConfig(group)
-            if not self._config.is_slave:
-                self.put(config)
+        if config is not None or not self._may_create(group) or not is_legal_name(group):
+            return config
+        if self._config.is_slave:
+            return SubscriptionGroupConfig(group)
+        if self._is_full:
+            reason = f"{len(self)} groups exist, {group} was not created"
+            self._limits.hit(Limit.CONSUMER_GROUPS, "-", reason)
+            return None
+        config = SubscriptionGroupConfig(group)
+        self.put(config)
         return config
+
+    def advice(self, group: str) -> str:
+        """Return what to do about a group that :meth:`find` did not return."""
+        if self._may_create(group) and self._is_full:
+            return (
+                f"create it with mqadmin updateSubGroup, delete others, or raise "
+                f"maxSubscriptionGroups: there are {len(self)} groups, so it was not created"
+            )
+        return "create it with mqadmin updateSubGroup, or set autoCreateSubscriptionGroup=true"
 
     def notifies(self, group: str) -> bool:
         """Decide whether the consumers of a group are notified when its members change."""
@@ -118,6 +140,10 @@ class GroupTable:
     def _notify(self) -> None:
         for callback in self.on_change:
             callback()
+
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self._config.max_subscription_groups <= len(self)
 
     def _may_create(self, group: str) -> bool:
         return self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)

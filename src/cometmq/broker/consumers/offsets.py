@@ -18,6 +18,7 @@ from cometmq.broker.tables import EntryTexts, TableFile
 from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.message.names import is_legal_name
+from cometmq.net.limits import Limit, ServerLimits
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import truth
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
+#: Pairs of a topic and a group that may have offsets, for each group that may exist
+#: (maxSubscriptionGroups).
+_TOPICS_A_GROUP: Final = 4
 #: A member that committed no offset for this long after a start is gone.
 _NOTIFY_MS: Final = 150_000
 
@@ -46,8 +50,14 @@ _NOTIFY_MS: Final = 150_000
 class ConsumerOffsets:
     """The next offset of every group in every queue that it has read."""
 
-    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        directory: TableDirectory,
+        config: BrokerConfig,
+        limits: ServerLimits | None = None,
+    ) -> None:
         self._config = config
+        self._limits = limits or ServerLimits(config, directory.clock)
         self._clock = directory.clock
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
@@ -136,6 +146,21 @@ class ConsumerOffsets:
                 )  # fmt: skip
             offsets[queue_id] = offset
             self._stale[key] = None
+
+    def commit_of_client(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Call :meth:`commit`, unless the group is new in this topic and there are too many such
+        pairs; return whether it was called.
+        """
+        most = _TOPICS_A_GROUP * self._config.max_subscription_groups
+        if 0 < most <= len(self._table) and f"{topic}@{group}" not in self._table:
+            reason = (
+                f"{len(self._table)} pairs of a topic and a group have offsets, {topic}@{group} "
+                "got none"
+            )
+            self._limits.hit(Limit.CONSUMER_OFFSETS, "-", reason)
+            return False
+        self.commit(group, topic, queue_id, offset)
+        return True
 
     def replace(self, text: bytes) -> None:
         """Take over the offsets of a master, from its answer to request 43
@@ -291,7 +316,12 @@ class OffsetHandler:
                 f"group name {header.consumer_group[:140]!r} is illegal: it may have up to 127 of "
                 "%|a-zA-Z0-9_-",
             )
-        self._offsets.commit(
+        if not self._offsets.commit_of_client(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+        ):
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]offset of new group {header.consumer_group} in {header.topic}: the "
+                "table of offsets is full: delete groups, or raise maxSubscriptionGroups",
+            )
         return Reply()

@@ -148,7 +148,7 @@ class PullPlans:
             self.plan_of,
             entries_of,
             context.stats.counter,
-            tables.offsets.commit,
+            tables.offsets.commit_of_client,
         )
         self._forget = forget = self.answers.forget
         tables.topics.on_change.append(forget)
@@ -215,8 +215,7 @@ class PullPlans:
         if group is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist: create it with "
-                "mqadmin updateSubGroup, or set autoCreateSubscriptionGroup=true",
+                f"subscription group [{name}] does not exist: {self._groups.advice(name)}",
             )
         if not group.consume_enable:
             raise BadRequest(
@@ -409,7 +408,7 @@ class PullHandler:
             return
         is_slave = self._config.is_slave
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0 and not is_slave:
-            self._offsets.commit(
+            self._offsets.commit_of_client(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         pull = HeldPull(

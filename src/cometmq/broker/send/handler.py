@@ -522,7 +522,7 @@ class SendHandler:
         if group is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name}: create it, or start its consumer first",
+                f"subscription group not exist, {name}: {self._groups.advice(name)}",
             )
         allowed = header.max_reconsume_times
         if allowed is None:

@@ -136,8 +136,7 @@ class SendBackHandler:
         if group is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name}: create it with mqadmin updateSubGroup, or "
-                "set autoCreateSubscriptionGroup=true",
+                f"subscription group not exist, {name}: {self._groups.advice(name)}",
             )
         if not writable(self._config.broker_permission):
             raise BadRequest(

@@ -298,7 +298,7 @@ class PullAnswers:
         plan_of: Callable[[PullFields], PullPlan | None],
         entries_of: Callable[[QueueState, int, int], Entries | None],
         counter_of: Callable[[str, str], PullCounter],
-        commit: Callable[[str, str, int, int], None],
+        commit: Callable[[str, str, int, int], object],
     ) -> None:
         self._reads = reads
         self._recent_bytes = recent_bytes
