@@ -225,6 +225,40 @@ async def test_changed_rules_are_in_force_for_the_next_read(tmp_path: Path) -> N
         assert head.code == 0, head.remark
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("subscription", ["*", "red || blue"])
+@pytest.mark.parametrize("wakes", [True, False], ids=["a message", "its deadline"])
+async def test_a_held_pull_gets_no_message_under_other_rules(
+    tmp_path: Path, subscription: str, wakes: bool
+) -> None:
+    """Its client pulls again, and is refused then."""
+    async with guarded(tmp_path) as (running, client):
+        sender = await running.connect()
+        hold: dict[str, Any] = {
+            "sysFlag": "6", "suspendTimeoutMillis": "60000" if wakes else "500",
+            "subscription": subscription,
+        }  # fmt: skip
+        longpoll = running.broker.pull.handler.longpoll
+        for by in (ALICE, ADMIN):
+            puller = client if by is ALICE else await running.connect()
+            puller.writer.write(b"".join(pull(1, by=by, opaque=n, **hold) for n in range(3)))
+        async with asyncio.timeout(10):
+            while longpoll.count != 6:
+                await asyncio.sleep(0.001)
+        access = running.broker.access
+        assert access is not None
+        await in_force(access, tmp_path, RULES.partition("- accessKey: alice-key")[0])
+        if wakes:
+            assert (await ask(sender, send(by=ADMIN, i="TAGS\x01red"))).code == 0
+        for connection in (client, puller):
+            for _ in range(3):
+                head, body = await connection.frame()
+                assert (head.code, head.ext["nextBeginOffset"], body) == (19, "1", b"")
+                assert head.ext["maxOffset"] == "1"
+        assert (await ask(client, pull(1))).code == REFUSED
+        assert (await ask(puller, pull(1, by=ADMIN))).code == (0 if wakes else 19)
+
+
 @pytest.mark.compiled
 async def test_signed_requests_are_taken_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

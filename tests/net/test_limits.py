@@ -327,6 +327,8 @@ class Gate:
             raise AclDenied("not you")
         return fields.get("Signature") or None
 
+    rules = None
+
     def cache(self, peer: Peer) -> None:
         return None
 

@@ -95,6 +95,11 @@ class AccessControl:
             peer.decisions = self.content.rules, cache
         return cache
 
+    @property
+    def rules(self) -> AclRules:
+        """The rules in force; another object once they have changed."""
+        return self.content.rules
+
     def _cache_of(self, peer: Peer) -> AccessCache | None:
         host, caches = peer.host_bytes[:-_PORT_BYTES], self._caches
         if host in caches:

@@ -118,6 +118,11 @@ class RequestAccess(Protocol):
         """
         ...
 
+    @property
+    def rules(self) -> object:
+        """The rules in force; another object once they have changed."""
+        ...
+
 
 class RequestRouter(Protocol):
     """Serves the requests of a connection; ``Router`` in net/router.py is the one of servers."""

@@ -347,6 +347,7 @@ class PullHandler:
         queue, wanted = plan.queue, cast("PullFilter", plan.wanted)
         key = plan.fields[1], plan.fields[2]
         pull = HeldPull(peer, None, key, offset, wanted, deadline_ms, plan, opaque)
+        pull.rules = _rules_of(peer)
         if (wanted.sql is None or self._filters.has_room) and self.longpoll.hold(pull):
             return
         status = ReadStatus.OFFSET_OVERFLOW_ONE if offset else ReadStatus.NO_MESSAGE_IN_QUEUE
@@ -356,12 +357,15 @@ class PullHandler:
         """Answer plain pulls whose queues grew; return those that must be served one by one."""
         if self._hooks.added or pulls[0].peer.router.hooks:
             return pulls
+        odd: list[HeldPull] = []
+        if pulls[0].rules is not None:
+            odd = [pull for pull in pulls if not _is_allowed(pull)]
+            pulls = [pull for pull in pulls if _is_allowed(pull)] if odd else pulls
         try:
             frames = self._answers.serve(pulls, self._suggests())
         except Exception:  # served one by one, each of them is answered
             log.exception("held pulls failed count=%d", len(pulls))
-            return pulls
-        odd: list[HeldPull] = []
+            return odd + pulls
         for pull, frame in zip(pulls, frames, strict=True):
             if frame is None:
                 odd.append(pull)
@@ -414,6 +418,7 @@ class PullHandler:
         pull = HeldPull(
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
+        pull.rules = _rules_of(peer)
         # Filters have used up this turn: evaluate this one in a later turn.
         if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
             if wanted.sql.weight > LIGHT_WEIGHT:
@@ -428,9 +433,22 @@ class PullHandler:
             pull.is_task = False
             pull.peer.running_tasks -= 1
         try:
-            self._read(pull, final)
+            if _is_allowed(pull):
+                self._read(pull, final)
+            else:
+                self._send_away(pull)
         except Exception as error:  # no caller answers a pull that was held
             self._fail(pull, error)
+
+    def _send_away(self, pull: HeldPull) -> None:
+        """Answer a pull that was held under other rules of access control as if nothing had come.
+
+        Its client pulls again, which is checked by the rules in force. The signature of a held pull
+        cannot be checked again: the fields of plain ones are not kept.
+        """
+        self._stats.on_pull_missed()
+        result = empty(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, 0, pull.offset)
+        self._answer(pull, result, ())
 
     def _serve_far(self, pull: HeldPull, final: bool) -> None:
         if not pull.peer.closed:
@@ -597,6 +615,16 @@ class PullHandler:
         pull.peer.reply(
             pull.request, Reply(code, header=header, body=body, remark=result.status.name)
         )
+
+
+def _rules_of(peer: Peer) -> object:
+    access = peer.router.access
+    return None if access is None else access.rules
+
+
+def _is_allowed(pull: HeldPull) -> bool:
+    """Decide whether the rules by which a pull was allowed are still in force."""
+    return pull.rules is None or pull.rules is _rules_of(pull.peer)
 
 
 def _pieces(status: ReadStatus) -> tuple[bytes, ...]:

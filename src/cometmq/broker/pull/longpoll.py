@@ -49,6 +49,7 @@ class HeldPull:
     """A pull that waits, with the offset that it has reached and its filter.
 
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
+    ``rules`` are those of access control under which the peer was allowed to pull; None without it.
     ``is_task`` is True while the pull counts as a slow request of its connection, because it waits
     for a later turn to evaluate an expensive filter.
     """
@@ -64,6 +65,7 @@ class HeldPull:
         "peer",
         "plan",
         "queue",
+        "rules",
         "wanted",
     )
 
@@ -88,6 +90,7 @@ class HeldPull:
         self.opaque = opaque
         self.key = -1
         self.is_task = False
+        self.rules: object = None
 
     @property
     def request(self) -> Request[PullMessage]:
