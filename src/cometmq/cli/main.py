@@ -18,7 +18,8 @@ REFUSED: Final = 2
 INTERRUPTED: Final = 130
 #: As a shell reports a program that ended because nobody reads its output.
 BROKEN_PIPE: Final = 141
-
+#: Modules that only some commands need, and the extras that have them.
+_EXTRAS: Final = {"numpy": "tools"}
 
 EXAMPLES: Final = (
     "cometmq start --store data",
@@ -151,10 +152,20 @@ def _exit_code(error: Exception) -> int | None:
         if isinstance(code, int):
             return code
         return REFUSED if isinstance(error, SettingsError) else FAILED
+    if _extra_for(error):
+        return REFUSED
     return FAILED if isinstance(error, OSError) else None
 
 
+def _extra_for(error: Exception) -> str:
+    """Return the extra that has the module of a failed import; empty for another error."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return _EXTRAS.get((name or "").partition(".")[0], "")
+
+
 def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_for(error)):
+        return f"{error.name} is not installed: pip install 'cometmq[{extra}]'"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -424,11 +424,19 @@ def body_text(body: bytes, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console for progress bars, without automatic highlighting."""
-    from rich.console import Console
+def progress_console() -> Console | None:
+    """Return a console on standard error for progress bars.
 
-    return Console(highlight=False, markup=False, stderr=stderr)
+    Returns None if that is not a terminal, or without the extra ``cli``: nothing is drawn then.
+    """
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    console = Console(highlight=False, markup=False, stderr=True)
+    return console if console.is_terminal else None
 
 
 # ------------------------------------------------------------------------------- schema

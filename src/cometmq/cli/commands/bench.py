@@ -125,7 +125,7 @@ async def _bench(cluster: Connected, settings: Settings, *, pull: bool) -> list[
 async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:
     """Run ``work`` to its end and show its progress."""
     assert asyncio.iscoroutine(work)
-    console = render.console(stderr=True)
+    console = render.progress_console()
     async with asyncio.TaskGroup() as group:
         drawing = group.create_task(_draw(phase, clock, console))
         await work
@@ -133,8 +133,8 @@ async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:
     phase.seconds = (clock.monotonic_ns() - phase.started_ns) / 1e9
 
 
-async def _draw(phase: Phase, clock: SystemClock, console: Console) -> None:
-    if not console.is_terminal:
+async def _draw(phase: Phase, clock: SystemClock, console: Console | None) -> None:
+    if console is None:
         return
     from rich.live import Live
     from rich.text import Text

@@ -227,14 +227,14 @@ def _interruptible(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def _bar() -> Iterator[Callable[[str, int, int], None]]:
     """Show a progress bar for each stage on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
+    console = render.progress_console()
+    if console is None:
         from cometmq.spark.jobs.job import silent
 
         yield silent
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = render.console(stderr=True)
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:

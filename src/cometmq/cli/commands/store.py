@@ -24,6 +24,8 @@ from cometmq.core.settings import build, parse_properties
 from cometmq.store.config import DamagePolicy, StoreConfig
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from cometmq.store.tools.findings import Finding
     from cometmq.store.tools.inspection import StoreInfo
     from cometmq.store.tools.logfile import Gap
@@ -72,9 +74,13 @@ def refusing() -> Iterator[None]:
 
 
 class Bar:
-    """Progress bar for bytes on standard error; prints nothing if that is not a terminal."""
+    """Progress bar for bytes, where :func:`render.progress_console` draws one."""
 
     def __init__(self, what: str) -> None:
+        self._progress: Progress | None = None
+        console = render.progress_console()
+        if console is None:
+            return
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -84,30 +90,31 @@ class Bar:
             TransferSpeedColumn,
         )
 
-        console = render.console(stderr=True)
         columns = (
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
             TransferSpeedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        self._progress = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
-        )
+        self._progress = Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task(what, total=None)
 
     def __enter__(self) -> Bar:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
     def began(self, total_bytes: int) -> None:
         """Set the total number of bytes."""
-        self._progress.update(self._task, total=total_bytes)
+        if self._progress is not None:
+            self._progress.update(self._task, total=total_bytes)
 
     def advance(self, size_bytes: int) -> None:
         """Add bytes that are done."""
-        self._progress.advance(self._task, size_bytes)
+        if self._progress is not None:
+            self._progress.advance(self._task, size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
