@@ -17,7 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cometmq.cli import logs, render, serve
+from rich.console import Console
+
+from cometmq.cli import logs, serve
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.net import eventloop
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(prepared: Demo) -> int:
     """Run the demo and show it on the console; return the exit code."""
-    console = render.console()
+    console = Console(highlight=False, markup=False)
 
     async def show_and_run() -> Result:
         task = asyncio.current_task()
