@@ -168,6 +168,12 @@ def test_messages_expire_while_a_query_runs(expiring: Cluster, tmp_path: Path) -
     }
     gone = [at for line in lost for at in range(line["first"], line["last"] + 1)]
     assert gone == list(range(first))
+    # A limit does not count the lost messages: the first batch passes all of them.
+    capped = stream(
+        choose(expiring.namesrv, topic=topic, maxOffsetsPerTrigger="5", failOnDataLoss="false")
+    )
+    passed = capped.latestOffset(start, capped.getDefaultReadLimit())
+    assert from_json(passed).queues == {queue: first + 5}
     # Whoever comes later starts at what there is: a batch, or a stream that meets the queue.
     assert batch(choose(expiring.namesrv, topic=topic)) == left
     nothing = StreamOffset({}).to_json()
@@ -227,6 +233,24 @@ def test_bytes_cap_a_batch_about(cometmq_session_cluster: Cluster) -> None:
     assert sum(sizes) == 80
     # A body lies there twice, in a property (the key) too: about 2.2 kB a message.
     assert all(8 <= size <= 10 for size in sizes[:-1])
+
+
+def test_tasks_of_large_messages_are_smaller(cometmq_session_cluster: Cluster) -> None:
+    namesrv, extra = cometmq_session_cluster.namesrv, {"startingOffsets": "earliest"}
+    with Client(namesrv) as client:
+        queues = make_topic(client, "LifeLarge", 2)
+        for queue in queues:
+            fill(client, queue, ["x" * 1_000] * 40)  # about 2.2 kB a message
+    assert len(TopicReader(options(namesrv, "LifeLarge"), NAMES).partitions()) == 1
+    read = options(namesrv, "LifeLarge", maxBytesPerPartition="22000", **extra)
+    tasks = TopicReader(read, NAMES).partitions()
+    assert 8 <= len(tasks) <= 10
+    assert max(sum(map(len, ranges_of(task))) for task in tasks) <= 11
+    reader = stream(read)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    assert len(reader.partitions(start, end)) == len(tasks)
+    assert len(rows(reader, start, end)) == 80
 
 
 def test_a_thousand_queues(

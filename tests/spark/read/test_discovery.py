@@ -10,7 +10,8 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.frame import Request
 from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import discovery
-from cometmq.spark.read.discovery import Discovery
+from cometmq.spark.read.discovery import AWAY_MAX_MS, AWAY_MIN_MS, Backoff, Discovery
+from tests.compat.anchor import wait_until
 from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import options
 
@@ -73,7 +74,9 @@ def test_a_topic_that_went_is_left_out_where_losses_are(
         peers.unknown.add("Gone")
         found = Discovery(options(peers.namesrv, "Gone,T", failOnDataLoss="false"))
         assert found.ends().by_queue == {QUEUE: 7}
-    assert "topics_unknown topics=['Gone']" in caplog.text
+        for _ in range(20):
+            found.ends()
+    assert caplog.text.count("topics_unknown topics=Gone") == 1
 
 
 def test_a_broker_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +89,47 @@ def test_a_broker_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
         found = Discovery(options(peers.namesrv, "T"))
         assert found.ends().by_queue == {}
         is_away = False
-        assert found.ends().by_queue == {QUEUE: 7}
+        wait_until(lambda: found.ends().by_queue == {QUEUE: 7}, "the broker is asked again")
         is_away = True
         monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
         with pytest.raises(NotConnected):
             found.ends()
+
+
+def test_a_broker_that_is_away_is_asked_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    asked = 0
+
+    def broker(_: Request[Any]) -> Answer | None:
+        nonlocal asked
+        asked += 1
+        return None
+
+    with ScriptedCluster("T", broker) as peers, caplog.at_level(logging.WARNING):
+        found = Discovery(options(peers.namesrv, "T"))
+        for _ in range(200):
+            assert found.ends().by_queue == {}
+        before = asked
+    assert before < 20
+    assert caplog.text.count("queue_discovery_failed") == 1
+
+
+def test_the_pause_doubles_up_to_a_bound_and_ends_with_an_answer() -> None:
+    backoff, error = Backoff(), NotConnected("a", "gone")
+    assert backoff.error("a", 0) is None
+    pauses, now_ms = [], 0
+    for _ in range(8):
+        backoff.failed("a", error, now_ms)
+        until_ms = now_ms
+        while backoff.error("a", until_ms) is error:
+            until_ms += 10
+        pauses.append(until_ms - now_ms)
+        now_ms = until_ms
+    doubled = [AWAY_MIN_MS << at for at in range(8)]
+    assert pauses == [min(pause_ms, AWAY_MAX_MS) for pause_ms in doubled]
+    assert backoff.error("b", now_ms) is None
+    backoff.failed("a", error, now_ms)
+    backoff.answered("a")
+    assert backoff.error("a", now_ms) is None
 
 
 def test_name_servers_may_be_away_for_a_while() -> None:

@@ -9,6 +9,7 @@ from cometmq.spark.read.planning import (
     advance,
     backward,
     cap,
+    interleave,
     join,
     ranges,
     split,
@@ -66,7 +67,8 @@ def test_tasks_hold_every_message_once(
     found = tasks(todo, tasks_min=tasks_min, rows_max=rows_max, rows_min=rows_min)
     pieces = [piece for task in found for piece in task]
     places = [(piece.queue, at) for piece in pieces for at in range(piece.start, piece.stop)]
-    assert places == [(part.queue, at) for part in todo for at in range(part.start, part.stop)]
+    by_queue = sorted(places, key=lambda place: place[0])  # in a queue they stay in order
+    assert by_queue == [(part.queue, at) for part in todo for at in range(part.start, part.stop)]
     assert all(task for task in found)
     assert all(sum(map(len, task)) <= max(rows_max, rows_min) for task in found)
     assert len(found) >= min(tasks_min, len(places)) or not places
@@ -89,3 +91,15 @@ def test_pieces_are_even() -> None:
 def test_a_thousand_almost_empty_queues_are_a_few_tasks() -> None:
     todo = [Range(MessageQueue("T", "broker-a", at), 7, 8) for at in range(1_000)]
     assert [len(task) for task in tasks(todo)] == [256, 256, 256, 232]
+
+
+def test_brokers_take_turns() -> None:
+    """Spark starts tasks in order: otherwise the first thousand would all go to one broker."""
+    many = [MessageQueue("T", f"broker-{at:02}", queue) for at in range(10) for queue in range(4)]
+    found = tasks([Range(queue, 0, 500_000) for queue in many])
+    assert len(found) == 80
+    for turn in range(8):
+        assert len({task[0].queue.broker_name for task in found[turn * 10 : turn * 10 + 10]}) == 10
+    uneven = [(Range(A, 0, 1),), (Range(A, 1, 2),), (Range(QUEUES[3], 0, 1),)]
+    assert interleave(uneven) == [uneven[0], uneven[2], uneven[1]]
+    assert interleave([]) == []

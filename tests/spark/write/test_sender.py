@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+
+import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.client.delivery import by_key
+from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.spark.write import sender
 from cometmq.spark.write.options import parse
 from cometmq.spark.write.rows import Outgoing
-from cometmq.spark.write.sender import SPREAD, Sender
+from cometmq.spark.write.sender import SPREAD, Sender, SendFailed
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import make_topic
 
@@ -20,10 +25,10 @@ def message(topic: str, at: int, key: str | None = None, *, delayed: bool = Fals
 
 
 def send(cluster: Cluster, messages: list[Outgoing], task: int = 0, **options: str) -> None:
-    sender = Sender(parse({"nameservers": cluster.namesrv, **options}), task)
+    sending = Sender(parse({"nameservers": cluster.namesrv, **options}), task)
     for each in messages:
-        sender.add(each)
-    sender.finish()
+        sending.add(each)
+    sending.finish()
 
 
 def stored(client: Client, queues: list[MessageQueue]) -> dict[MessageQueue, list[StoredMessage]]:
@@ -93,3 +98,14 @@ def test_a_task_uses_some_of_many_queues_and_the_next_task_others(
             send(cometmq_session_cluster, messages, task)
             used = {queue.queue_id for queue, found in stored(client, queues).items() if found}
             assert used == set(range((task + 1) * SPREAD))
+
+
+def test_a_topic_that_nobody_made_is_an_error_soon(
+    cometmq_session_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "UNKNOWN_TOPIC_MS", 300)
+    begun_s = time.monotonic()
+    with pytest.raises(SendFailed, match="create it first") as raised:
+        send(cometmq_session_cluster, [message("SinkTypo", 0)], retryFor="60s")
+    assert isinstance(raised.value.cause, RouteNotFound)
+    assert time.monotonic() - begun_s < 10

@@ -14,7 +14,9 @@ cannot be read or written, that is logged, and the read goes on without it.
 
 Spark's loop may ask for the ends of a stream's queues a hundred times a second. To spare the
 brokers, routes are read again only every DISCOVERY_MS. After a round that found nothing, the next
-one is delayed, so that lookups take at most a fifth of the time, whatever the number of queues.
+one is delayed, so that lookups take at most a fifth of the time, whatever the number of queues. A
+server that is away is asked again after a pause that doubles with each failure (:class:`Backoff`),
+while the others are read as before.
 """
 
 from __future__ import annotations
@@ -62,11 +64,15 @@ BATCH_OUTAGE_MS: Final = 30_000
 
 PAUSE_MS: Final = 500
 
-OUTAGE_WARNING_MS: Final = 5_000
+OUTAGE_WARNING_MS: Final = 30_000
 """Interval of the log lines while the query waits for a broker."""
 
 WARNING_MS: Final = 60_000
 """Interval of the log lines while the query continues without a broker."""
+
+AWAY_MIN_MS: Final = 100
+AWAY_MAX_MS: Final = 2_000
+"""Bounds of the pause until a server that is away is asked again."""
 
 REST_SHARE: Final = 4
 REST_MAX_MS: Final = 1_000
@@ -88,6 +94,9 @@ FILE_BYTES_MAX: Final = 32 << 20
 
 AWAY: Final = (RouteNotFound, NotConnected, RequestTimedOut)
 """Errors that end when a broker, a name server or a route comes back."""
+
+_NAME_SERVERS: Final = ""
+"""Name of the name servers among the servers that may be away; brokers have other names."""
 
 Seen = dict[str, dict[str, int]]
 """Time when each broker was last seen (ms since the epoch), by topic and broker name."""
@@ -185,6 +194,7 @@ def wait_for_brokers(attempt: Callable[[], T], outage: Outage, default_ms: int) 
     """
     began_ms = _clock.monotonic_ms()
     timeout_ms = default_ms if outage.timeout_ms is None else outage.timeout_ms
+    warned_ms: int | None = None
     while True:
         try:
             return attempt()
@@ -194,7 +204,9 @@ def wait_for_brokers(attempt: Callable[[], T], outage: Outage, default_ms: int) 
             away_ms = _clock.monotonic_ms() - began_ms
             if outage.rule is MissingBroker.FAIL or away_ms >= timeout_ms:
                 raise
-            log.warning("waiting_for_broker away_ms=%d error=%r", away_ms, str(error))
+            if warned_ms is None or away_ms - warned_ms >= OUTAGE_WARNING_MS:
+                warned_ms = away_ms
+                log.warning("waiting_for_broker away_ms=%d error=%r", away_ms, str(error))
         _pause.wait(min(PAUSE_MS, timeout_ms - away_ms) / 1000)
 
 
@@ -271,6 +283,32 @@ def _brokers_elsewhere(options: ReadOptions, found: TopicQueues) -> dict[str, st
     return there
 
 
+class Backoff:
+    """When each server that failed may be asked again: after AWAY_MIN_MS, and twice as long after
+    each further failure, up to AWAY_MAX_MS. The time is an argument."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+        self._due_ms: dict[str, int] = {}
+        self._errors: dict[str, ClientError] = {}
+
+    def error(self, name: str, now_ms: int) -> ClientError | None:
+        """Return the last failure of a server that must not be asked yet; None if it may be."""
+        return self._errors[name] if now_ms < self._due_ms.get(name, now_ms) else None
+
+    def failed(self, name: str, error: ClientError, now_ms: int) -> None:
+        """Note a failure."""
+        before = self._failures.get(name, 0)
+        self._failures[name] = before + 1
+        self._due_ms[name] = now_ms + min(AWAY_MIN_MS << min(before, 16), AWAY_MAX_MS)
+        self._errors[name] = error
+
+    def answered(self, name: str) -> None:
+        """Forget the failures of a server."""
+        if self._failures.pop(name, None) is not None:
+            del self._due_ms[name], self._errors[name]
+
+
 class Discovery:
     """Looks up the ends of a stream's queues, and tolerates outages for a limited time."""
 
@@ -283,7 +321,9 @@ class Discovery:
         self._away_since_ms: int | None = None
         self._outage_warned_ms: int | None = None
         self._warned_ms: int | None = None
+        self._unknown_warned_ms: int | None = None
         self._rest_until_ms = 0
+        self._backoff = Backoff()
 
     def ends(self, known: Iterable[MessageQueue] = ()) -> EndOffsets:
         """Return the end of each queue, without the queues of brokers that are away.
@@ -300,13 +340,20 @@ class Discovery:
         queues = self._found.queues
         away = set(self._missing)
         for name in sorted({queue.broker_name for queue in queues} - away):
+            earlier = self._backoff.error(name, began_ms)
+            if earlier is not None:
+                away.add(name)
+                failure = self._failure_of(earlier) or failure
+                continue
             of_broker = [queue for queue in queues if queue.broker_name == name]
             try:
                 ends = offsets.ends(of_broker, self._options.access)
             except AWAY as error:
+                self._backoff.failed(name, error, _clock.monotonic_ms())
                 away.add(name)
                 failure = self._failure_of(error) or failure
                 continue
+            self._backoff.answered(name)
             found |= ends.by_queue
             copies |= ends.copies
         self._away = None if isinstance(failure, NameServersAway) else frozenset(away)
@@ -328,27 +375,37 @@ class Discovery:
         """Read the routes if they are due. Return the failure, or None."""
         if self._found_ms is not None and now_ms - self._found_ms < DISCOVERY_MS:
             return None
+        earlier = self._backoff.error(_NAME_SERVERS, now_ms)
+        if earlier is not None:
+            return earlier
         access = self._options.access
         try:
             found = topics.find(self._options.topics, access)
             self._missing = missing_brokers(found, self._options, known)
         except AWAY as error:
+            self._backoff.failed(_NAME_SERVERS, error, _clock.monotonic_ms())
             self._found, self._found_ms, self._missing = TopicQueues([], []), None, {}
             return error
         self._found, self._found_ms = found, now_ms
         for name, why in self._missing.items():
             failure = self._failure_of(BrokerMissing(name, why, access))
             if failure is not None:
+                self._backoff.failed(_NAME_SERVERS, failure, _clock.monotonic_ms())
                 self._found_ms = None
                 return failure
+        self._backoff.answered(_NAME_SERVERS)
         if not found.unknown:
             return None
         # The topic was deleted or does not exist yet. With failOnDataLoss=false the query continues
         # without it.
-        self._found_ms = None
         if self._options.fail_on_data_loss:
-            return cluster.unknown(found.unknown[0], access)
-        log.warning("topics_unknown topics=%s", found.unknown)
+            unknown = cluster.unknown(found.unknown[0], access)
+            self._backoff.failed(_NAME_SERVERS, unknown, _clock.monotonic_ms())
+            self._found_ms = None
+            return unknown
+        if self._unknown_warned_ms is None or now_ms - self._unknown_warned_ms >= WARNING_MS:
+            self._unknown_warned_ms = now_ms
+            log.warning("topics_unknown topics=%s", ",".join(found.unknown))
         return None
 
     def _failure_of(self, error: ClientError) -> ClientError | None:
@@ -367,6 +424,8 @@ class Discovery:
         query."""
         now_ms = _clock.monotonic_ms()
         if failure is None:
+            if self._away_since_ms is not None:
+                log.warning("queue_discovery_recovered away_ms=%d", now_ms - self._away_since_ms)
             self._away_since_ms = self._outage_warned_ms = None
             return
         if self._away_since_ms is None:

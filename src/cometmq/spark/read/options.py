@@ -35,7 +35,7 @@ from cometmq.spark.options import (
     some_text,
 )
 from cometmq.spark.read import corrupt, filters, positions, topics
-from cometmq.spark.read.planning import TASK_ROWS_MAX
+from cometmq.spark.read.planning import TASK_BYTES_MAX, TASK_ROWS_MAX
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
@@ -56,7 +56,7 @@ KNOWN: Final = (
     *topics.OPTIONS,
     *positions.OPTIONS,
     *CAP_OPTIONS,
-    *("minPartitions", "maxRowsPerPartition"),
+    *("minPartitions", "maxRowsPerPartition", "maxBytesPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
     *OUTAGE_OPTIONS,
     *filters.OPTIONS,
@@ -109,6 +109,7 @@ class ReadOptions:
     caps: Caps
     min_partitions: int
     max_rows_per_partition: int
+    max_bytes_per_partition: int
     fail_on_data_loss: bool
     data_loss_report: str | None
     outage: Outage
@@ -130,6 +131,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         caps=parse_caps(given),
         min_partitions=get(given, "minPartitions", positive, 1),
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
+        max_bytes_per_partition=get(given, "maxBytesPerPartition", positive, TASK_BYTES_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
         data_loss_report=get(given, "dataLossReport", some_text, None),
         outage=parse_outage(given),

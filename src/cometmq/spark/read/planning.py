@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ directory or from files."""
 TASK_RANGES_MAX: Final = 256
 """A task gets at most this many ranges. It sends at least one request for each, so a thousand
 almost empty queues are shared among a few tasks."""
+
+
+TASK_BYTES_MAX: Final = 256 << 20
+"""A task gets at most about this many bytes of records, judged by a sample of the queues.
+TASK_ROWS_MAX large messages would be far too many for one task."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,7 +99,8 @@ def tasks(
     """Share ranges among tasks: split long ones, join short ones.
 
     A range with more than ``rows_max`` messages is split. Ranges with at most ``rows_min`` together
-    are joined. ``tasks_min`` is the minimum number of tasks, if there are that many messages.
+    are joined. ``tasks_min`` is the minimum number of tasks, if there are that many messages. The
+    brokers take turns, because Spark starts tasks in this order.
     """
     parts = list(todo)
     total = sum(map(len, parts))
@@ -101,7 +108,19 @@ def tasks(
         return []
     piece_max = min(rows_max, max(1, -(-total // tasks_min)))
     pieces = [piece for part in parts for piece in split(part, piece_max)]
-    return join(pieces, min(rows_min, piece_max))
+    return interleave(join(pieces, min(rows_min, piece_max)))
+
+
+def interleave(planned: Iterable[tuple[Range, ...]]) -> list[tuple[Range, ...]]:
+    """Return the tasks in an order in which the brokers of their first ranges take turns.
+
+    The tasks of one broker stay in order.
+    """
+    by_broker: dict[str, list[tuple[Range, ...]]] = {}
+    for task in planned:
+        by_broker.setdefault(task[0].queue.broker_name, []).append(task)
+    rounds = zip_longest(*by_broker.values())
+    return [task for task in chain.from_iterable(rounds) if task is not None]
 
 
 def split(part: Range, rows_max: int) -> list[Range]:

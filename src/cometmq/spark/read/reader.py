@@ -74,6 +74,15 @@ SAMPLED_QUEUES: Final = 16
 SAMPLED_ROWS: Final = 32
 """Number of queues to sample, and messages requested of each. A response holds at most 32."""
 
+UNSAMPLED_ROWS: Final = 64
+"""A plan with at most this many messages needs no sample: they fit in one task."""
+
+SAMPLE_KEPT_MS: Final = 60_000
+"""Time for which a stream uses the size of a sample."""
+
+EARLIEST_MS: Final = 10_000
+"""Interval in which a stream with limits asks for the oldest offsets of its queues."""
+
 Json = dict[str, object]
 _FROM_EARLIEST: Final = NamedPosition("startingOffsets", Edge.EARLIEST)
 _FROM_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
@@ -95,15 +104,19 @@ def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
 
 
 def partitions_of(
-    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
+    todo: Iterable[Range],
+    options: ReadOptions,
+    *,
+    rows_min: int = TASK_ROWS_MIN,
+    mean_bytes: float | None = None,
 ) -> list[InputPartition]:
     """Return the partitions of a plan: ranges split as the options say, and joined up to
-    ``rows_min`` messages."""
+    ``rows_min`` messages. ``mean_bytes`` is the size of a record, if it is known."""
+    rows_max = options.max_rows_per_partition
+    if mean_bytes:
+        rows_max = max(1, min(rows_max, int(options.max_bytes_per_partition / mean_bytes)))
     parts = tasks(
-        todo,
-        tasks_min=options.min_partitions,
-        rows_max=options.max_rows_per_partition,
-        rows_min=rows_min,
+        todo, tasks_min=options.min_partitions, rows_max=rows_max, rows_min=min(rows_min, rows_max)
     )
     return [QueueRanges(part) for part in parts]
 
@@ -149,7 +162,8 @@ class TopicReader(DataSourceReader):
             return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
 
         todo = ranges(*self._pushed.cut(start, end, at_time))
-        return partitions_of(todo, options, rows_min=TASK_ROWS_MAX)
+        mean = mean_bytes(todo, options.access) if rows_of(todo) > UNSAMPLED_ROWS else None
+        return partitions_of(todo, options, rows_min=TASK_ROWS_MAX, mean_bytes=mean)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
@@ -169,6 +183,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: EndOffsets | None = None
         self._newest: Json | None = None
         self._batch_ms: int | None = None
+        self._mean_bytes: float | None = None
+        self._sampled_ms: int | None = None
+        self._oldest: dict[MessageQueue, int] = {}
+        self._oldest_ms: int | None = None
         self._reported: dict[MessageQueue, int] = {}
         self._is_whole = True
         self._without: frozenset[str] = frozenset()
@@ -278,7 +296,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch, also of one that is run again after a restart."""
         stop = from_json(end)
         begin = {**from_json(start).queues, **(stop.origin or {})}
-        return partitions_of(ranges(begin, stop.queues), self._options)
+        todo = ranges(begin, stop.queues)
+        if rows_of(todo) > UNSAMPLED_ROWS:
+            self._sample(todo)
+        return partitions_of(todo, self._options, mean_bytes=self._mean_bytes)
+
+    def _sample(self, todo: Sequence[Range]) -> None:
+        """Find the size of a record again if the last sample is old. Keep it if a broker is away:
+        the tasks wait for that broker."""
+        now_ms = _clock.monotonic_ms()
+        if self._sampled_ms is not None and now_ms - self._sampled_ms < SAMPLE_KEPT_MS:
+            return
+        try:
+            self._mean_bytes = mean_bytes(todo, self._options.access) or self._mean_bytes
+        except AWAY as error:
+            log.warning("sample_failed error=%r", str(error))
+        self._sampled_ms = now_ms
 
     def commit(self, end: Json) -> None:
         """Do nothing: Spark calls this one batch late, and not for the last batch."""
@@ -329,7 +362,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return ``end`` reduced to the limits of a batch, or None if there are too few messages
         yet."""
         todo = ranges(begin, end)
-        rows = sum(map(len, todo))
+        rows = rows_of(todo)
         if rows == 0:
             return end
         # A loss is passed at once, without waiting for more messages, so that it is reported only
@@ -341,7 +374,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if caps.bytes_max is not None:
             within = rows_within(caps.bytes_max, todo, self._options.access)
             rows_max = min(n for n in (rows_max, within, rows) if n is not None)
-        return end if rows_max is None else cap(begin, end, rows_max)
+        if rows_max is None or rows <= rows_max:
+            return end
+        # Messages that have expired count nothing: a batch passes all of them at once.
+        oldest = self._earliest(todo)
+        there = {queue: max(at, oldest.get(queue, at)) for queue, at in begin.items()}
+        return cap(
+            {queue: min(at, end.get(queue, at)) for queue, at in there.items()}, end, rows_max
+        )
+
+    def _earliest(self, todo: Iterable[Range]) -> Offsets:
+        """Return the oldest offsets of queues, some seconds old: they only grow."""
+        now_ms = _clock.monotonic_ms()
+        if self._oldest_ms is None or now_ms - self._oldest_ms >= EARLIEST_MS:
+            asked = [part.queue for part in todo]
+            self._oldest = offsets.earliest(asked, self._options.access)
+            self._oldest_ms = now_ms
+        return self._oldest
 
     def _since_batch_ms(self) -> int | None:
         return None if self._batch_ms is None else _clock.monotonic_ms() - self._batch_ms
@@ -349,7 +398,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
     """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
-    sampled messages are gone.
+    sampled messages are gone. Raises the errors of :func:`mean_bytes`."""
+    mean = mean_bytes(todo, access)
+    return None if mean is None else max(1, int(bytes_max / mean))
+
+
+def rows_of(todo: Iterable[Range]) -> int:
+    """Return the number of messages of the ranges."""
+    return sum(map(len, todo))
+
+
+def mean_bytes(todo: Sequence[Range], access: Access) -> float | None:
+    """Return the mean size of a record of the ranges, from a sample of the fullest ones, or None if
+    all sampled messages are gone.
 
     Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
     """
@@ -364,8 +425,7 @@ def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | 
     ]
     if not weighed:
         return None
-    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
-    return max(1, int(bytes_max / mean_bytes))
+    return sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
 
 
 class LagReport:

@@ -50,6 +50,10 @@ BUFFERED_BYTES: Final = 16 << 20
 SPREAD: Final = 16
 """Number of queues per broker that one task sends to without order keys; other tasks use others."""
 
+UNKNOWN_TOPIC_MS: Final = 10_000
+"""Time for which a topic may be missing from the name servers: longer than its broker needs to
+restart, and shorter than somebody waits for the message about a wrong name."""
+
 _ENTRY_BYTES: Final = 22
 
 #: Stored, but with less safety than the broker's policy promises; a retry may fulfil it.
@@ -137,21 +141,30 @@ class Sender:
     def _find(self, topic: str) -> _Targets:
         """Return the queues of a topic, retrying while a broker or name server is away. Raises
         SendFailed."""
-        deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
+        begun_ms = _clock.monotonic_ms()
         attempt = 0
         error: CometError = RouteNotFound(topic, "none of its queues is writable")
         while True:
+            is_unknown = False
             try:
                 route = cluster.routes([topic], self._options.access).get(topic)
                 if route is None:
+                    is_unknown = True
                     raise cluster.unknown(topic, self._options.access)
                 queues = publish_queues(topic, route)
                 if queues:
                     return _Targets(queues, self._task)
             except (RouteNotFound, NotConnected, RequestTimedOut, BrokerRefused) as failure:
                 error = failure
-            if _clock.monotonic_ms() > deadline_ms:
+            wait_ms = self._options.retry_ms
+            if is_unknown:
+                wait_ms = min(wait_ms, UNKNOWN_TOPIC_MS)
+            if _clock.monotonic_ms() - begun_ms > wait_ms:
                 raise SendFailed(topic, 1, error)
+            if attempt == 0:
+                log.warning(
+                    "topic_not_found topic=%s retry_ms=%d error=%r", topic, wait_ms, str(error)
+                )
             _pause.wait(PAUSES_MS[min(attempt + 1, len(PAUSES_MS) - 1)] / 1000)
             attempt += 1
 
