@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     # An assignment, because type checkers take an import under another name for a private one.
     BlockingClient = _blocking.Client
 
+#: The one place of the version: packages take it from here.
+__version__ = "0.1.0.dev0"
+
 _ERRORS = (
     "BrokerRefused",
     "ClientError",

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from cometmq import __version__
 from cometmq.cli import main as entry
 from cometmq.cli.main import main
 from cometmq.cli.nouns import ENTRIES, load
@@ -51,7 +51,7 @@ def test_the_words_after_help_are_a_command(capsys: pytest.CaptureFixture[str]) 
 
 def test_version_says_which_core_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"cometmq {version('cometmq')}, core: {DESCRIPTION}\n"
+    assert capsys.readouterr().out == f"cometmq {__version__}, core: {DESCRIPTION}\n"
 
 
 def test_help_of_a_server_shows_its_options_and_the_commands_on_running_ones(

@@ -23,9 +23,11 @@ from cometmq.net.tls import ServerTls
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import FLAG_RESPONSE, Reply, Request, encode_head
 from cometmq.protocol.registry import Side
-from tests.net.serving import RawClient, serving, tls_settings
+from tests.net.serving import RawClient, serving, tls_settings, until
 
 BEAT = RequestCode.HEART_BEAT
+#: Its handlers are coroutines.
+INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 def beat(peer: Peer, request: Request[Any]) -> Reply | None:
@@ -55,6 +57,46 @@ async def test_idle_connections_are_closed() -> None:
     busy.writer.close()
     await server.close()
     await tasks.close()
+
+
+async def test_a_drained_server_answers_what_it_received_and_reads_no_more() -> None:
+    going_on = asyncio.Event()
+
+    async def slow(peer: Peer, request: Request[Any]) -> Reply:
+        await going_on.wait()
+        return Reply(body=b"late")
+
+    async with serving({INFO: slow}) as served:
+        client, other = await served.connect(), await served.connect()
+        client.send(INFO, opaque=1)
+        await until(lambda: any(peer.is_serving for peer in served.server.peers))
+        draining = asyncio.create_task(served.server.drain(lambda: True, 10_000))
+        await until(lambda: not any(peer.is_reading for peer in served.server.peers))
+        other.send(INFO, opaque=2)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", served.port)
+        assert not draining.done()
+        going_on.set()
+        assert await draining
+        head, body = await client.frame()
+        assert (head.opaque, body) == (1, b"late")
+        await served.server.close()
+        assert await other.closed()
+
+
+async def test_a_drain_ends_at_its_limit() -> None:
+    async def never(peer: Peer, request: Request[Any]) -> Reply | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with serving({INFO: never}) as served:
+        assert await served.server.drain(lambda: True, 0)
+        assert not await served.server.drain(lambda: False, 20)
+    async with serving({INFO: never}) as served:
+        client = await served.connect()
+        client.send(INFO)
+        await until(lambda: any(peer.is_serving for peer in served.server.peers))
+        assert not await served.server.drain(lambda: True, 20)
 
 
 async def test_one_port_serves_tls_and_plain(tmp_path: Path) -> None:

@@ -469,6 +469,11 @@ class Appender:
         if self._due:
             self._end_of_turn()
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no send waits for its commit, the device or slaves."""
+        return not self._due and not self.waiting_sends
+
     def close(self) -> None:
         """Commit the last turn and answer it; call this before the store closes."""
         self.end_turn()

@@ -1,9 +1,9 @@
 """Composition of a broker: store, services, sockets and background work.
 
 Start: reserve the ports, open the store (which recovers it), build the services, read the tables,
-recover open transactions and delayed messages, serve, register. Stop, in reverse: unregister, stop
-accepting connections, end background work, answer pending requests, write the tables, close the
-store. No port answers before recovery is complete.
+recover open transactions and delayed messages, serve, register. Stop, in reverse: unregister, take
+no more connections and requests, answer those that were received (within DRAIN_LIMIT_MS), end
+background work, write the tables, close the store. No port answers before recovery is complete.
 
 Each folder beside this module (send, pull, consumers, ...) has one service. The service builds the
 parts in its folder and says which requests they serve. Most services are built from the
@@ -16,7 +16,7 @@ import logging
 import os
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.acknowledgement import Appender
 from cometmq.broker.admin import AdminService
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
+
+#: Most time that a stop waits for answers: a send may wait for the device, for slaves.
+DRAIN_LIMIT_MS: Final = 5_000
 
 
 class Broker:
@@ -164,6 +167,7 @@ class Broker:
         await self.replication.start(ha_listener, self.tls if self.config.ha_tls_enable else None)
         push_async(self.replication.close)
         push_async(self.server.close)
+        push_async(self._drain)
         for listener in listeners:
             await self.server.serve(listener)
         push_async(self.topics.registration.stop)
@@ -312,6 +316,15 @@ class Broker:
         if not self.config.is_slave:
             self.scheduled.start()
             self.transactions.start()
+
+    async def _drain(self) -> None:
+        """Answer the requests that were received, within DRAIN_LIMIT_MS, and take no more."""
+        if not await self.server.drain(lambda: self.appender.is_idle, DRAIN_LIMIT_MS):
+            log.warning(
+                "stops_without_answers waiting_sends=%d limit_ms=%d",
+                self.appender.waiting_sends,
+                DRAIN_LIMIT_MS,
+            )
 
     async def _listen(self, listener: socket.socket) -> None:
         """Serve a further address, one that this broker took over."""

@@ -136,11 +136,10 @@ def _general_options(words: list[str]) -> list[str]:
 
 
 def _print_version() -> None:
-    from importlib.metadata import version
-
+    from cometmq import __version__
     from cometmq.speedups import DESCRIPTION
 
-    print(f"cometmq {version('cometmq')}, core: {DESCRIPTION}")
+    print(f"cometmq {__version__}, core: {DESCRIPTION}")
 
 
 def _exit_code(error: Exception) -> int | None:

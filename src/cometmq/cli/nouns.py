@@ -40,6 +40,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "cluster", "namesrv", "Run a name server; show and configure running ones.",
             is_server=True,
         ),
+        "init": _entry("init", "init", "Write commented configuration files for both."),
     },
     "a running cluster": {
         "cluster": _entry("cluster", "cluster", "Clusters and their health."),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.cli.systemd import READY, STOPPING, notify
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.net.collector import Collector
@@ -43,7 +44,8 @@ class Lifetime:
     """Lifetime of a command's servers: until a stop signal.
 
     A signal before :meth:`announce` cancels the start; one after it ends :meth:`wait`; a second one
-    cancels all remaining work.
+    cancels what the stop waits for at that moment. What was acknowledged is in the files even then.
+    systemd is told when the servers run and when they begin to stop.
     """
 
     def __init__(self, task: asyncio.Task[Any], on_ready: Callable[[], None]) -> None:
@@ -56,13 +58,14 @@ class Lifetime:
         """Handle a signal to stop."""
         if not self._ready or self._stop.is_set():
             self._task.cancel()
-        self._stop.set()
+        self.end()
 
     def serve(self) -> None:
         """Mark the servers as running: garbage is collected, and a signal stops them in order."""
         if not self._ready:
             self._ready = True
             self._on_ready()
+            notify(READY)
 
     def announce(self, line: str) -> None:
         """Print the ready line and mark the servers as running, unless they are already."""
@@ -75,7 +78,9 @@ class Lifetime:
         return self._stop.is_set()
 
     def end(self) -> None:
-        """Stop the servers, because they cannot continue."""
+        """Stop the servers."""
+        if not self._stop.is_set():
+            notify(STOPPING)
         self._stop.set()
 
     async def wait(self) -> None:

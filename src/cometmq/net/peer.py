@@ -211,6 +211,7 @@ class Peer(asyncio.Protocol):
         self._turn_due = False
         self._flush_due = False
         self._holds = 0
+        self._reads_no_more = False
         self._reading = True
         self._writable = True
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -249,6 +250,19 @@ class Peer(asyncio.Protocol):
     def is_receiving(self) -> bool:
         """True while received bytes are not served."""
         return self._connection.buffered_bytes > 0
+
+    @property
+    def is_reading(self) -> bool:
+        """True while requests are read from the connection."""
+        return self._reading
+
+    @property
+    def is_serving(self) -> bool:
+        """True while a whole request that was received is not answered."""
+        if self.closed or self.is_closing:
+            return False
+        waits = self._backlog or self._connection.has_more or self._flush_due
+        return bool(waits or self._holds or self.running_tasks)
 
     @property
     def buffered_bytes(self) -> int:
@@ -546,8 +560,13 @@ class Peer(asyncio.Protocol):
         if self._writable or self.congested:
             self._resume_reading()
 
+    def read_no_more(self) -> None:
+        """Take no more requests; those that were received are still served."""
+        self._reads_no_more = True
+        self._pause_reading()
+
     def _resume_reading(self) -> None:
-        if self.memory.is_full or self._holds:
+        if self.memory.is_full or self._holds or self._reads_no_more:
             return
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True

@@ -22,6 +22,8 @@ from cometmq.net.peer import Peer, WriteCoalescer, describe_host, host_of
 from cometmq.net.resources import PROCESS, backlog, max_connections, process_budget
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.core.clock import Clock
     from cometmq.net.eventloop import BusyPoll
     from cometmq.net.resources import MemoryBudget
@@ -35,6 +37,7 @@ FIRST_BYTE_TIMEOUT_S: Final = 10.0
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
 SHED_SCAN_MS: Final = 1_000
+DRAIN_POLL_MS: Final = 5
 #: Connections that are measured between two looks at the time.
 _MEASURED_AT_ONCE: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
@@ -136,6 +139,28 @@ class Server:
             self._sockets.append(listener)
             self._tasks.spawn(self._accept(listener), name=f"accept {listener.getsockname()}")
 
+    async def drain(self, is_idle: Callable[[], bool], limit_ms: int) -> bool:
+        """Take no more connections and requests; wait until those that were received are answered
+        and ``is_idle`` returns true, at most ``limit_ms``. Return whether all were answered.
+
+        Pulls that wait for messages have no answer yet, and are not waited for.
+        """
+        self._stop_listening()
+        for peer in list(self.peers):
+            peer.read_no_more()
+        deadline_ms = self._clock.monotonic_ms() + limit_ms
+        while not is_idle() or any(peer.is_serving for peer in self.peers):
+            if self._clock.monotonic_ms() >= deadline_ms:
+                return False
+            await self._clock.sleep_ms(DRAIN_POLL_MS)
+        return True
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        for listener in self._sockets:
+            listener.close()
+
     async def close(self) -> None:
         """Stop listening, then close every connection after sending the bytes queued for it."""
         if self._scanning:
@@ -143,10 +168,7 @@ class Server:
             self._budget.buffered_bytes.pop(id(self), None)
             self._budget.weigh()
             self._scanning = False
-        for server in self._servers:
-            server.close()
-        for listener in self._sockets:
-            listener.close()
+        self._stop_listening()
         for peer in list(self.peers):
             peer.close()
         # One turn lets the transports finish; bytes that a dead peer does not accept are dropped.
