@@ -155,7 +155,8 @@ class Command:
         if not logging.getLogger().handlers:
             from cometmq.cli import logs
 
-            logs.configure("warning")
+            # A client tries again what fails; the command prints the error that is left.
+            logs.configure("error" if self.connects else "warning")
         given = parser.values(options, self.parameters())
         if self.connects:
             return connect.run(self._connected(options, given))

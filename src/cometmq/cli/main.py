@@ -107,7 +107,11 @@ def help_text() -> str:
     options = [
         ("-h, --help", "Print help; also after each command."),
         ("--version", "Print the version and the core in use."),
-        ("--log-level LEVEL", "Least level to log: debug, info, warning or error."),
+        (
+            "--log-level LEVEL",
+            "Least level to log: debug, info, warning or error (the default of "
+            "commands on a running cluster).",
+        ),
     ]
     text += f"\noptions:\n{columns(options)}\n"
     return text + "\nexamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES)

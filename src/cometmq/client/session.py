@@ -210,6 +210,8 @@ class Session:
         self._default_due_ms = 0
         self._heartbeat_wanted = asyncio.Event()
         self._greeted: set[str] = set()
+        #: The last heartbeat of each broker that refused it.
+        self.refused_heartbeats: dict[str, BrokerRefused] = {}
         self._started = False
 
     async def __aenter__(self) -> Session:
@@ -429,8 +431,11 @@ class Session:
                 timeout_ms=self.config.request_timeout_ms,
             )
             self._greeted.add(address)
+            self.refused_heartbeats.pop(address, None)
         except ClientError as error:
             self._greeted.discard(address)
+            if isinstance(error, BrokerRefused):
+                self.refused_heartbeats[address] = error
             log.warning("heartbeat_failed address=%s error=%s", address, error)
 
     async def _send_heartbeats(self) -> None:

@@ -223,9 +223,10 @@ class NotFound(ClientError):
 
 
 #: Words in the remarks of servers with access control (upstream: PlainPermissionManager.java).
-_OF_ACCOUNTS = ("AclException", "accessKey", "No acl config")
+_OF_ACCOUNTS = ("AclException", "accessKey", "No acl config", "No default permission")
 #: Code of a change of accounts that was refused; its remark is about the new account.
 _ACCOUNT_NOT_CHANGED = 209
+_NO_PERMISSION = 16
 
 
 class BrokerRefused(ClientError):
@@ -237,9 +238,18 @@ class BrokerRefused(ClientError):
         self.code = code
         self.broker_remark = broker_remark
         hint = ""
-        about_caller = code != _ACCOUNT_NOT_CHANGED
-        if about_caller and any(word in broker_remark for word in _OF_ACCOUNTS):
+        if self._is_about_account:
             hint = "; compare the credentials of this program with the accounts of the server"
         super().__init__(
             f"{address} refused request {request_code} with code {code}: {broker_remark}{hint}"
         )
+
+    @property
+    def is_denial(self) -> bool:
+        """True if the caller, its group or the topic lacks a permission."""
+        return self.code == _NO_PERMISSION or self._is_about_account
+
+    @property
+    def _is_about_account(self) -> bool:
+        about_caller = self.code != _ACCOUNT_NOT_CHANGED
+        return about_caller and any(word in self.broker_remark for word in _OF_ACCOUNTS)

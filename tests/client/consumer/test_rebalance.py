@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cometmq.client.consumer.allocate import Group
 from cometmq.client.consumer.offsets import RemoteOffsets
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer, plan
+from cometmq.client.consumer.refusals import Refusals
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
@@ -41,6 +42,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.queues: set[MessageQueue] = set()
+        self.refusals = Refusals({"t"})
         self.complete = True
         self.plans = 0
 
@@ -259,3 +261,22 @@ async def test_a_queue_that_is_released_during_a_renewal_stays_released(
         assert (broker.locks, locks.held(QUEUE)) == ({}, False)
         assert (len(broker.peer.received(LOCK)), len(broker.peer.received(UNLOCK))) == (2, 1)
         assert await locks.acquire([QUEUE]) == {QUEUE}
+
+
+async def test_another_broker_is_asked_if_one_denies(cluster: FakeCluster) -> None:
+    denied = Answer(1, remark="AclException: No default permission for group:g")
+    ids = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    first, *others = cluster.brokers
+    first.peer.on(ids, denied)
+    async with open_session(cluster) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        for _ in range(8):
+            assert await rounds.round()
+        for broker in others:
+            broker.peer.on(ids, denied)
+        assert not await rounds.round()
+        assert len(reading.assigned("t")) == 4
+        error = reading.refusals.error
+        assert error is not None
+        assert "No default permission for group:g" in str(error)

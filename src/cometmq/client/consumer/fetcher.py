@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.inflight import InFlight, Limits
+from cometmq.client.consumer.refusals import Refusals
 from cometmq.client.pull import PullResult, PullStatus
 from cometmq.core.errors import BrokerRefused, CometError
 from cometmq.message.model import MessageList
@@ -84,6 +85,7 @@ class Fetcher:
         )
         self._fetching: dict[MessageQueue, _Fetching] = {}
         self._stopped = False
+        self.refusals = Refusals(options.filters)
 
     def queues(self, topic: str | None = None) -> list[MessageQueue]:
         """Return the queues that are read, of one topic or of all."""
@@ -104,6 +106,7 @@ class Fetcher:
             offset = await self._starts.of(queue)
         except CometError as error:
             log.warning("queue_not_started queue=%s error=%s", queue, error)
+            self.refusals.queue_failed(queue, error)
             return False
         if not self._stopped:
             self.start_at(queue, offset)
@@ -168,6 +171,7 @@ class Fetcher:
                 begun_ms = self._clock.monotonic_ms()
                 result = await self._pull_once(inflight, done if is_told else None)
                 inflight.pulled_ms = self._clock.monotonic_ms()
+                self.refusals.queue_read(queue)
                 if self._stats is not None and result.found:
                     took_ms = inflight.pulled_ms - begun_ms
                     self._stats.pulled(queue.topic, len(result.found), took_ms)
@@ -226,6 +230,7 @@ class Fetcher:
         requests.
         """
         log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
+        self.refusals.queue_failed(inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
             self._session.heartbeat_soon()
         await self._pause(before)

@@ -26,6 +26,7 @@ from cometmq.message.model import MessageView
 if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.refusals import Refusals
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData, RunningInfo
@@ -186,7 +187,8 @@ class PullConsumer:
 
         The call returns as soon as there are any messages. It returns an empty list after
         ``timeout_ms``, or once the consumer is closed. The messages of the previous poll count as
-        processed.
+        processed. Raises BrokerRefused after ``timeout_ms`` if no broker has ever let the consumer
+        read, because a permission is missing.
         """
         await self.start()
         self._progress.finish()
@@ -197,10 +199,17 @@ class PullConsumer:
             async with asyncio.timeout(timeout_ms / 1000):
                 first = await self._dispatch.take()
         except TimeoutError:
+            if (error := self.refusals.error) is not None:
+                raise error from None
             return found
         if first is not None:
             found = [self._hand_out(*first), *self._take(max_messages - 1)]
         return found
+
+    @property
+    def refusals(self) -> Refusals:
+        """What it may not read."""
+        return self._fetcher.refusals
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Yield messages one by one until the consumer is closed.

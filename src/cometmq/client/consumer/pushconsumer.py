@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.consumer.received import Rest
+    from cometmq.client.consumer.refusals import Refusals
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
@@ -121,6 +122,7 @@ class PushConsumer:
         spawn = self._session.tasks.spawn
         self._loops.append(spawn(self._rebalancer.run(), name=f"rebalance {self.group}"))
         self._loops.append(spawn(self._keep_offsets(), name=f"offsets {self.group}"))
+        self._loops.append(spawn(self._end_if_refused(), name=f"refusals {self.group}"))
         if self._locks is not None:
             self._loops.append(spawn(self._renew_locks(), name=f"locks {self.group}"))
         elif not self._options.broadcasting and not self._options.ordered:
@@ -271,6 +273,20 @@ class PushConsumer:
         if inflight.next_offset != _NOWHERE:
             self._offsets.update(inflight.queue, inflight.committable)
 
+    # ------------------------------------------------------------------ refusals
+
+    @property
+    def refusals(self) -> Refusals:
+        """What it may not read."""
+        return self._fetcher.refusals
+
+    async def _end_if_refused(self) -> None:
+        await self.refusals.wait()
+        self._fetcher.stop_pulling()
+        self._dispatch.close()
+        for task in self._loops:
+            task.cancel()
+
     # ------------------------------------------------------------------ periods
 
     async def persist_offsets(self) -> None:
@@ -345,6 +361,8 @@ class Subscription:
 
     Iterate over it (several tasks may share the iteration), or :meth:`run` a handler. At most
     ``concurrency`` messages are in progress; when one of them is settled the next one is delivered.
+    If no broker has ever let it read, because a permission is missing, both raise BrokerRefused.
+    Without a permission that it had before, it keeps trying.
     Offsets are committed up to the oldest message that is not settled. Use it as an async context
     manager, or :meth:`close` it, to leave the group before the client closes.
     """
@@ -391,12 +409,23 @@ class Subscription:
     async def _take(self) -> ReceivedMessage | None:
         """Return the next message; None when the subscription is closed."""
         await self._rest()
-        return await self._consumer.take()
+        message = await self._consumer.take()
+        if message is None:
+            self._raise_if_refused()
+        return message
 
     async def _wait(self) -> bool:
         """Wait until there may be a message; return False when the subscription is closed."""
         await self._rest()
-        return await self._consumer.wait()
+        is_open = await self._consumer.wait()
+        if not is_open:
+            self._raise_if_refused()
+        return is_open
+
+    def _raise_if_refused(self) -> None:
+        error = self._consumer.refusals.error
+        if error is not None:
+            raise error
 
     async def _rest(self) -> None:
         """Yield to other tasks if a full turn was used, and join the group."""

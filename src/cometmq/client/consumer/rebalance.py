@@ -29,6 +29,7 @@ from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.refusals import Refusals
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
     from cometmq.message.names import Namespace
@@ -68,6 +69,11 @@ def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> No
 
 class Assignee(Protocol):
     """Consumer whose queues a rebalancer changes."""
+
+    @property
+    def refusals(self) -> Refusals:
+        """What it may not read."""
+        ...
 
     def assigned(self, topic: str) -> list[MessageQueue]:
         """Return the queues of ``topic`` that it reads now."""
@@ -120,7 +126,9 @@ class Rebalancer:
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
             level = logging.DEBUG if expected else logging.WARNING
             log.log(level, "rebalance_skipped topic=%s error=%s", topic, error)
+            self._assignee.refusals.topic_failed(topic, error)
             return False
+        self._assignee.refusals.expect(topic, mine)
         change = plan(self._assignee.assigned(topic), mine)
         if not change.drop and not change.add:
             return True
@@ -149,6 +157,7 @@ class Rebalancer:
     ) -> list[str]:
         """Return the client ids of the group, from one of the topic's brokers.
 
+        A broker that denies them is passed over, because another may know this client's account.
         ``member_ids`` caches them by broker name for the topics of one round. A change after that
         causes another round.
         """
@@ -157,18 +166,38 @@ class Rebalancer:
         for queue in queues:
             if (ids := member_ids.get(queue.broker_name)) is not None:
                 return ids
-        queue = random.choice(queues)
+        by_broker = {queue.broker_name: queue for queue in queues}
+        names = random.sample(sorted(by_broker), len(by_broker))
+        for name in names[:-1]:
+            try:
+                return await self._members_at(by_broker[name], member_ids)
+            except BrokerRefused as error:
+                if not error.is_denial:
+                    raise
+        return await self._members_at(by_broker[names[-1]], member_ids)
+
+    async def _members_at(self, queue: MessageQueue, member_ids: dict[str, list[str]]) -> list[str]:
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         group = ConsumerGroup(consumer_group=self._options.group)
         address, response = await self._session.replicas.ask(queue, code, group)
         if response.code != ResponseCode.SUCCESS:
+            if address in self._session.refused_heartbeats:
+                await self._heartbeat(address)
             raise BrokerRefused(address, code, response.code, response.remark or "")
         ids = parse_json(response.body, ConsumerIds).consumer_id_list
         if self._session.client_id not in ids:
-            await self._session.heartbeat()
+            await self._heartbeat(address)
             raise BrokerRefused(address, code, 1, "the broker does not know this member yet")
         member_ids[queue.broker_name] = ids
         return ids
+
+    async def _heartbeat(self, address: str) -> None:
+        """Send heartbeats. Raise the error if the broker at ``address`` refuses its own, because it
+        does not know this member for that reason."""
+        await self._session.heartbeat()
+        refused = self._session.refused_heartbeats.get(address)
+        if refused is not None:
+            raise refused
 
 
 class QueueLocks:
