@@ -58,6 +58,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "bench": _entry("bench", "noun", "Measure sends and pulls."),
         "migrate": _entry("migrate", "app", "Move from a running broker to a new one."),
         "debug": _entry("cluster", "debug", "Write the state of a cluster into a file."),
+        "dashboard": _entry("dashboard", "noun", "Serve a web page of the cluster."),
         "context": _entry("context", "context", "Named clusters: addresses, credentials, TLS."),
     },
     "files and applications": {

@@ -1,0 +1,77 @@
+"""``cometmq dashboard``: serves the web page of a cluster until a stop signal."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Final
+
+from cometmq.cli import serve
+from cometmq.cli.command import Noun
+from cometmq.cli.connect import Connected
+from cometmq.cli.parser import Option
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import CometError, SettingsError
+
+noun = Noun("dashboard", "The web page of a cluster.")
+
+PORT: Final = 9880
+MISSING: Final = "the page needs more packages: pip install 'cometmq[dashboard]'"
+
+
+@noun.command("", "dashboard -n 10.0.0.1:9876", "dashboard --port 0 --allow-changes")
+async def dashboard(
+    cluster: Connected,
+    port: Annotated[int, Option("--port", min=0, max=65_535, help="Port; 0: a free one.")] = PORT,
+    address: Annotated[
+        str, Option(metavar="HOST", help="Address to listen on; others may reach all but loopback.")
+    ] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="Host name of the page, besides addresses and localhost."),
+    ] = None,
+    allow_changes: Annotated[
+        bool, Option("--allow-changes", help="Let the page change the cluster.")
+    ] = False,
+    stop_with_input: Annotated[
+        bool, Option("--stop-with-input", help="Stop when standard input is closed.")
+    ] = False,
+) -> None:
+    """Serve a web page that shows the cluster and, if allowed, changes it.
+
+    The page is at the address that the ready line prints. It asks for an access key and a secret
+    key if the brokers have accounts, or if this command was given one.
+    """
+    try:
+        from cometmq.dashboard.app import Place, running_dashboard
+    except ImportError as error:
+        raise CometError(f"{MISSING} ({error.name} is not installed)") from None
+
+    stop = asyncio.Event()
+    serve.on_signals(stop.set)
+    if stop_with_input:
+        serve.on_end_of_input(stop.set)
+    place = Place(address, port, tuple(host or ()))
+    running = running_dashboard(
+        cluster.client,
+        SystemClock(),
+        place,
+        allow_changes=allow_changes,
+        defaults=_defaults(),
+    )
+    try:
+        async with running as url:
+            print(f"ready dashboard={url}", flush=True)
+            with suppress(asyncio.CancelledError):
+                await stop.wait()
+    except OSError as error:
+        raise SettingsError("--port", serve.explain(error)) from None
+
+
+def _defaults() -> dict[str, str]:
+    """Return the settings of a CometMQ broker that has none of its own."""
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.settings import to_properties
+    from cometmq.store.config import StoreConfig
+
+    return to_properties(BrokerConfig()) | to_properties(StoreConfig())

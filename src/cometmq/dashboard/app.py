@@ -1,0 +1,153 @@
+"""The page as a whole: its routes, and the server that runs it in the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from cometmq.core.errors import CometError, SettingsError
+from cometmq.dashboard.accounts import Viewers
+from cometmq.dashboard.guard import Guard
+from cometmq.dashboard.pages import cluster, login
+from cometmq.dashboard.rendering import Options, render
+from cometmq.net.tasks import Tasks
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from cometmq.client.client import Client
+    from cometmq.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: Requests at one time; further ones are refused with 503.
+REQUESTS_MAX: Final = 128
+_STOP_S: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page is served; ``names`` are host names besides addresses and localhost."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    names: Collection[str] = ()
+
+
+def build(
+    viewers: Viewers,
+    names: Collection[str] = (),
+    *,
+    allow_changes: bool = False,
+    defaults: Mapping[str, str] | None = None,
+) -> Starlette:
+    """Return the application."""
+    routes: list[Route | Mount] = [
+        *(route for module in _PAGES for route in module.ROUTES),
+        Mount("/static", StaticFiles(packages=[("cometmq.dashboard", "static")])),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, viewers=viewers, names=names, allow_changes=allow_changes)],
+        exception_handlers={CometError: _failed, OSError: _failed, 404: _missing},
+    )
+    app.state.viewers = viewers
+    app.state.options = Options(allow_changes, defaults)
+    return app
+
+
+_PAGES: Final = (cluster, login)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Return a page that says what a server refused, or that it did not answer."""
+    return render(request, "failed.html", 502, title="This did not work", error=str(error))
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    if getattr(request.state, "viewer", None) is None:
+        return PlainTextResponse("There is no such page.", 404)
+    return render(request, "failed.html", 404, title="There is no such page", error="")
+
+
+@asynccontextmanager
+async def running_dashboard(
+    client: Client,
+    clock: Clock,
+    place: Place,
+    *,
+    allow_changes: bool = False,
+    defaults: Mapping[str, str] | None = None,
+) -> AsyncIterator[str]:
+    """Serve the page of a client's cluster; yield its URL. The client is closed at the end.
+
+    Raises SettingsError for a page that would let anybody on the network change the cluster, and
+    OSError for a port in use.
+    """
+    is_local = is_loopback(place.address)
+    if allow_changes and not is_local and client.config.credentials is None:
+        raise SettingsError(
+            "--allow-changes",
+            f"anybody who reaches {place.address} could change the cluster: keep the page on this "
+            "machine, or start it with an account (--credentials)",
+        )
+    listener = socket.create_server(
+        (place.address, place.port),
+        family=socket.AF_INET6 if ":" in place.address else socket.AF_INET,
+    )
+    viewers = Viewers(client, clock)
+    tasks = Tasks()
+    try:
+        await viewers.start()
+        app = build(viewers, place.names, allow_changes=allow_changes, defaults=defaults)
+        server = _Server(
+            uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="off", ws="none",
+                server_header=False, proxy_headers=False, limit_concurrency=REQUESTS_MAX,
+                timeout_graceful_shutdown=_STOP_S, http="h11",
+            )
+        )  # fmt: skip
+        serving = tasks.spawn(server.serve([listener]), name="dashboard")
+        try:
+            host = f"[{place.address}]" if ":" in place.address else place.address
+            if not is_local:
+                log.warning("dashboard_is_reachable address=%s", place.address)
+            yield f"http://{host}:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            await asyncio.wait([serving])
+    finally:
+        await tasks.close()
+        await viewers.close()
+        listener.close()
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, without handlers of signals: the command has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield

@@ -1,0 +1,167 @@
+"""Charts as SVG, drawn by the server: lines over time, small lines in tables, bars.
+
+A drawing stretches to the width of its place, so it has no text; labels are beside it. Colours are
+those of the style sheet, by class. Coordinates are the only thing that varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from markupsafe import Markup
+
+from cometmq.dashboard import shown
+
+if TYPE_CHECKING:
+    from cometmq.dashboard.history import Sample
+
+_WIDTH: Final = 600
+_HEIGHT: Final = 100
+#: A gap between samples longer than this is not bridged.
+_GAP_MS: Final = 90_000
+_STEPS: Final = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: its name, its samples, and its colour (1, 2 or 3)."""
+
+    name: str
+    samples: Sequence[Sample]
+    colour: int = 1
+
+    @property
+    def last(self) -> float | None:
+        """The newest value."""
+        return self.samples[-1].value if self.samples else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart for a template: the drawing, its labels, and the values under the pointer."""
+
+    svg: Markup
+    lines: tuple[Line, ...]
+    top: str
+    middle: str
+    since: str
+    readings: str
+    format: Callable[[float | None], str]
+    is_empty: bool
+
+
+def chart(
+    lines: Sequence[Line],
+    now_ms: int,
+    *,
+    span_ms: int = 12 * 60_000,
+    form: Callable[[float | None], str] = shown.rate,
+) -> Chart:
+    """Return a chart of the last ``span_ms``, or of less if the samples begin later."""
+    begin_ms = now_ms - span_ms
+    cut = [
+        Line(line.name, [each for each in line.samples if each.at_ms >= begin_ms], line.colour)
+        for line in lines
+    ]
+    first_ms = min((line.samples[0].at_ms for line in cut if line.samples), default=now_ms)
+    begin_ms = max(begin_ms, min(first_ms, now_ms - 60_000))
+    most = ceiling(max((each.value for line in cut for each in line.samples), default=0.0))
+    shapes = [Markup('<line class="grid" x1="0" x2="600" y1="50" y2="50"></line>')]
+    for line in cut:
+        for run in _runs(line.samples):
+            points = [_place(each, begin_ms, now_ms, most) for each in run]
+            shapes.append(_area(points, line.colour))
+            shapes.append(_path(points, line.colour))
+    drawn = Markup(
+        '<svg class="plot" viewBox="0 0 600 100" preserveAspectRatio="none" aria-hidden="true">'
+        "{}</svg>"
+    ).format(Markup("").join(shapes))
+    return Chart(
+        drawn, tuple(cut), form(most), form(most / 2), shown.duration(now_ms - begin_ms),
+        _readings(cut, begin_ms, now_ms, form), form, not any(line.samples for line in cut),
+    )  # fmt: skip
+
+
+def spark(samples: Sequence[Sample], colour: int = 1) -> Markup:
+    """Return a small line without axes; empty without samples."""
+    if len(samples) < 2:
+        return Markup("")
+    begin_ms, end_ms = samples[0].at_ms, samples[-1].at_ms
+    most = max(each.value for each in samples) or 1.0
+    points = [_place(each, begin_ms, end_ms, most * 1.05) for each in _thinned(samples, 60)]
+    return Markup(
+        '<svg class="spark" viewBox="0 0 600 100" preserveAspectRatio="none" aria-hidden="true">'
+        "{}{}</svg>"
+    ).format(_area(points, colour), _path(points, colour))
+
+
+def bar(ratio: float, *, warn: float = 0.75, bad: float = 0.85) -> Markup:
+    """Return a bar that is filled to a ratio, in the colour of a warning above ``warn``."""
+    within = min(max(ratio, 0.0), 1.0)
+    state = "bad" if within >= bad else "warn" if within >= warn else "ok"
+    return Markup(
+        '<svg class="bar {}" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="rail" width="100" height="6"></rect>'
+        '<rect class="fill" width="{:.1f}" height="6"></rect></svg>'
+    ).format(state, within * 100)
+
+
+def ceiling(value: float) -> float:
+    """Return the round number at or above a value at which an axis ends; at least 1."""
+    if value <= 1:
+        return 1.0
+    power = 10.0 ** (len(str(int(value))) - 1)
+    return next(step * power for step in (*_STEPS, 20) if step * power >= value)
+
+
+def _place(sample: Sample, begin_ms: int, end_ms: int, most: float) -> tuple[float, float]:
+    x = (sample.at_ms - begin_ms) / max(1, end_ms - begin_ms) * _WIDTH
+    return round(x, 1), round(_HEIGHT - min(sample.value / most, 1.0) * (_HEIGHT - 2) - 1, 1)
+
+
+def _path(points: Sequence[tuple[float, float]], colour: int) -> Markup:
+    text = " ".join(f"{x},{y}" for x, y in points)
+    return Markup('<polyline class="line c{}" points="{}"></polyline>').format(colour, text)
+
+
+def _area(points: Sequence[tuple[float, float]], colour: int) -> Markup:
+    text = " ".join(f"{x},{y}" for x, y in points)
+    ends = points[0][0], points[-1][0]
+    return Markup('<polygon class="area c{}" points="{},100 {} {},100"></polygon>').format(
+        colour, ends[0], text, ends[1]
+    )
+
+
+def _runs(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Split samples where some are missing."""
+    runs: list[list[Sample]] = []
+    for each in samples:
+        if runs and each.at_ms - runs[-1][-1].at_ms <= _GAP_MS:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return runs
+
+
+def _thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
+    step = -(-len(samples) // most)
+    return [*samples[:-1:step], samples[-1]] if step > 1 else samples
+
+
+def _readings(
+    lines: Sequence[Line], begin_ms: int, end_ms: int, form: Callable[[float | None], str]
+) -> str:
+    """Return the values by position, for the script: ``x|time|text of each line``, a line each."""
+    if not lines:
+        return ""
+    rows = []
+    for number, sample in enumerate(lines[0].samples):
+        x = (sample.at_ms - begin_ms) / max(1, end_ms - begin_ms)
+        others = [
+            line.samples[number].value if number < len(line.samples) else None for line in lines[1:]
+        ]
+        texts = "|".join(form(value) for value in (sample.value, *others))
+        rows.append(f"{x:.3f}|{shown.at(sample.at_ms)[11:19]}|{texts}")
+    return "\n".join(rows)

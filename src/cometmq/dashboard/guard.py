@@ -1,0 +1,159 @@
+"""What every request passes before a page is made: addresses, logins, tokens, response headers.
+
+A browser of this machine also runs pages of others. Such a page must not read this one under a name
+of its own (DNS rebinding), embed it, or send it forms:
+
+    Host header     only addresses, localhost, and the names that the command was given
+    Origin header   of a change, if there is one: this page
+    cookie          HttpOnly, SameSite=Strict
+    token           each change carries one that only a page of this process can have
+    CSP             scripts, styles and connections of this page only; nothing inline
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from cometmq.dashboard.accounts import Viewer, Viewers
+
+COOKIE: Final = "cometmq_login"
+TOKEN_FIELD: Final = "change_token"
+LOGIN_PATH: Final = "/login"
+STATIC_PATH: Final = "/static/"
+#: Bytes of a form.
+FORM_BYTES_MAX: Final = 256 * 1024
+_FORM_FIELDS_MAX: Final = 500
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware. ``names`` are host names, besides addresses, by which the page is known."""
+
+    def __init__(
+        self, app: ASGIApp, viewers: Viewers, names: Collection[str], allow_changes: bool
+    ) -> None:
+        self._app = app
+        self._viewers = viewers
+        self._names = frozenset(name.lower().rstrip(".") for name in names)
+        self._allow_changes = allow_changes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        is_static = request.url.path.startswith(STATIC_PATH)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = "max-age=3600" if is_static else "no-store"
+                added = {**HEADERS, "cache-control": kept}
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *((name.encode(), value.encode()) for name, value in added.items()),
+                ]
+            await send(message)
+
+        refused = await self._refused(request, is_static)
+        await (refused or self._app)(scope, receive, with_headers)
+
+    async def _refused(self, request: Request, is_static: bool) -> Response | None:
+        """Return the response to a request that no page gets; None if one may have it."""
+        host = request.headers.get("host", "")
+        if not self._is_ours(host):
+            text = "This page is not known by that name. Use its address, or start it with --host."
+            return PlainTextResponse(text, 421)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("Use GET or POST.", 405)
+        if is_static:
+            return None
+        viewer = self._viewers.of(request.cookies.get(COOKIE, ""))
+        request.state.viewer = viewer
+        request.state.form = {}
+        if request.method == "POST":
+            return await self._refused_change(request, viewer)
+        if viewer is not None or request.url.path == LOGIN_PATH:
+            return None
+        if "x-fragment" in request.headers:
+            return PlainTextResponse("Log in.", 401)
+        return RedirectResponse(LOGIN_PATH, 303)
+
+    async def _refused_change(self, request: Request, viewer: Viewer | None) -> Response | None:
+        """Return the response to a form that is refused, otherwise keep its fields."""
+        if not _same_origin(request.headers.get("origin"), request.headers.get("host", "")):
+            return PlainTextResponse("A change must come from this page.", 403)
+        form = await _form(request)
+        if form is None:
+            return PlainTextResponse("The form is too large.", 413)
+        request.state.form = form
+        if request.url.path == LOGIN_PATH:
+            return None
+        if viewer is None:
+            return RedirectResponse(LOGIN_PATH, 303)
+        token = (form.get(TOKEN_FIELD) or [""])[0]
+        if not hmac.compare_digest(token.encode(), viewer.change_token.encode()):
+            return PlainTextResponse("The form is out of date: go back and reload the page.", 403)
+        if not self._allow_changes and request.url.path != "/logout":
+            text = "This page only shows. Start it with --allow-changes to change something."
+            return PlainTextResponse(text, 403)
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name == "localhost" or name in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _same_origin(origin: str | None, host: str) -> bool:
+    """Return whether the Origin header, which old browsers leave out, names this page."""
+    if origin is None:
+        return True
+    # A proxy may serve this page with TLS, so the scheme is not compared.
+    return origin.partition("://")[2].lower() == host.lower()
+
+
+async def _form(request: Request) -> dict[str, list[str]] | None:
+    """Return the fields of a form; None if it is too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            return None
+    found: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(
+            body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX
+        )
+    except ValueError:
+        return None
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found

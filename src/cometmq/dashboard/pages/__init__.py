@@ -1,0 +1,1 @@
+"""The pages: each module has the routes of one view, and makes its values from admin calls."""

@@ -1,0 +1,122 @@
+"""Templates to responses: the page around a view, or only the part that a poll replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from cometmq.dashboard import drawing, shown
+from cometmq.dashboard.guard import TOKEN_FIELD
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from cometmq.dashboard.accounts import Viewer
+    from cometmq.dashboard.watched import WatchedCluster
+
+#: Rows of a list on one page.
+PAGE_ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the page was started with. ``defaults`` are the settings of a CometMQ broker."""
+
+    allow_changes: bool = False
+    defaults: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One page of a list."""
+
+    rows: list[Any]
+    page: int
+    pages: int
+    total: int
+
+
+def part_of(rows: list[Any], request: Request) -> Part:
+    """Return the page of a list that the request asks for."""
+    pages = max(1, -(-len(rows) // PAGE_ROWS))
+    page = min(max(1, whole(request.query_params.get("page", ""), 1)), pages)
+    return Part(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
+
+
+def whole(text: str, default: int) -> int:
+    """Return a text as a number of at most 18 digits; ``default`` for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else default
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who sent a request; the guard let it pass."""
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+def cluster_of(request: Request) -> WatchedCluster:
+    """Return the cluster of a request, and note that somebody looks at it."""
+    cluster = viewer_of(request).cluster
+    cluster.look()
+    return cluster
+
+
+def field(request: Request, name: str) -> str:
+    """Return a field of the form that was sent, or of the query; empty without one."""
+    sent = request.state.form.get(name)
+    return (sent[0] if sent else request.query_params.get(name, "")).strip()
+
+
+def link(path: str, *names: str, **query: object) -> str:
+    """Return a path with names in the place of ``{}``, escaped, and a query."""
+    filled = path.format(*(quote(name, safe="") for name in names))
+    given = {key: value for key, value in query.items() if value not in (None, "")}
+    return f"{filled}?{urlencode(given)}" if given else filled
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return the response for a template; for a poll only its live part."""
+    is_poll = "x-fragment" in request.headers
+    viewer: Viewer | None = request.state.viewer
+    options: Options = request.app.state.options
+    cluster = viewer.cluster if viewer is not None else None
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            base="fragment.html" if is_poll else "page.html",
+            path=request.url.path,
+            query=request.query_params,
+            viewer=viewer,
+            account=cluster.account if cluster is not None else "",
+            trouble=cluster.problem if cluster is not None else "",
+            name_servers=", ".join(cluster.servers.name_servers) if cluster is not None else "",
+            now_ms=cluster.clock.wall_ms() if cluster is not None else 0,
+            may_change=options.allow_changes,
+            token_field=TOKEN_FIELD,
+            **values,
+        )
+    )
+    return HTMLResponse(text, status)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("cometmq.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    for name in ("count", "rate", "size", "duration", "at", "percent", "plural", "short"):
+        made.filters[name] = getattr(shown, name)
+    made.globals.update(link=link, spark=drawing.spark, bar=drawing.bar)
+    return made

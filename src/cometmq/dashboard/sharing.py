@@ -1,0 +1,80 @@
+"""Results of calls to brokers, shared among all viewers of one account.
+
+A result is kept for a short time, and a call that is in progress is joined instead of repeated. So
+the number of viewers does not change what brokers have to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cometmq.core.errors import ClientError
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+
+T = TypeVar("T")
+
+#: Results that are kept at one time; the oldest are dropped first.
+KEPT_MAX: Final = 4_096
+#: Calls at one time, of all pages together.
+CALLS_MAX: Final = 16
+#: Time for which a result counts as current.
+FRESH_MS: Final = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    until_ms: int
+    call: asyncio.Task[Any]
+
+
+class SharedCalls:
+    """Calls by key. ``tasks`` owns the calls, which outlive the page that asked first."""
+
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._kept: dict[Hashable, _Kept] = {}
+        self._gate = asyncio.Semaphore(CALLS_MAX)
+
+    async def get(
+        self, key: Hashable, call: Callable[[], Awaitable[T]], *, fresh_ms: int = FRESH_MS
+    ) -> T:
+        """Return the result of ``call``, or that of an earlier call with this key.
+
+        A failure is raised to all that wait for it, and is not kept.
+        """
+        now_ms = self._clock.monotonic_ms()
+        kept = self._kept.get(key)
+        if kept is None or now_ms >= kept.until_ms or _failed(kept.call):
+            self._kept.pop(key, None)
+            while len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            task = self._tasks.spawn(self._gated(call), name=f"dashboard {key}")
+            kept = self._kept[key] = _Kept(now_ms + fresh_ms, task)
+        outcome = await asyncio.shield(kept.call)
+        if isinstance(outcome, Exception):
+            raise outcome
+        found: T = outcome
+        return found
+
+    def forget(self) -> None:
+        """Drop all results, because something was changed."""
+        self._kept.clear()
+
+    async def _gated(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of a call, or its error: a task that fails would be logged as a bug."""
+        async with self._gate:
+            try:
+                return await call()
+            except (ClientError, OSError) as error:
+                return error
+
+
+def _failed(call: asyncio.Task[Any]) -> bool:
+    return call.done() and (call.cancelled() or isinstance(call.result(), Exception))

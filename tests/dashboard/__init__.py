@@ -1,0 +1,1 @@
+"""The web page: its parts alone, and whole pages of a real broker."""

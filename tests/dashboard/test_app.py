@@ -1,0 +1,83 @@
+"""Whole pages of a real broker: what they show, and what they refuse."""
+
+import pytest
+
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import SettingsError
+from cometmq.dashboard.app import Place, running_dashboard
+from cometmq.dashboard.guard import FORM_BYTES_MAX
+from cometmq.testing.cluster import Cluster
+from tests.dashboard.page import running_page
+
+
+async def test_the_first_page_shows_the_brokers(cometmq_cluster: Cluster) -> None:
+    async with running_page(cometmq_cluster.namesrv) as page:
+        answer = await page.get("/")
+        assert answer.status == 200
+        assert cometmq_cluster.broker in answer.text
+        assert "DefaultCluster" in answer.text
+        assert "read-only" in answer.text
+        part = await page.get("/", x_fragment="1")
+        assert cometmq_cluster.broker in part.text
+        assert "<html" not in part.text
+
+
+async def test_headers_forbid_what_a_page_does_not_need(cometmq_cluster: Cluster) -> None:
+    async with running_page(cometmq_cluster.namesrv) as page:
+        for path in ("/", "/static/style.css", "/nothing"):
+            headers = (await page.get(path)).headers
+            assert "script-src 'self'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert headers["x-content-type-options"] == "nosniff"
+        text = (await page.get("/")).text
+        assert " style=" not in text
+        assert " onclick=" not in text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 421),
+        ("evil.example:9880", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+        ("[::1", 421),
+        ("localhost:1", 200),
+        ("[::1]:1", 200),
+        ("10.1.2.3", 200),
+        ("Page.Example", 200),
+    ],
+)
+async def test_only_known_hosts_are_served(
+    cometmq_session_cluster: Cluster, host: str, status: int
+) -> None:
+    async with running_page(cometmq_session_cluster.namesrv, names=("page.example",)) as page:
+        assert (await page.get("/static/live.js", host=host)).status == status
+
+
+async def test_changes_need_a_token_and_this_origin(cometmq_cluster: Cluster) -> None:
+    async with running_page(cometmq_cluster.namesrv, allow_changes=True) as page:
+        assert (await page.post("/logout", {})).status == 403
+        refused = await page.post("/logout", {}, origin="http://evil.example")
+        assert refused.status == 403
+        large = await page.post("/logout", {"x": "y" * FORM_BYTES_MAX})
+        assert large.status == 413
+        many = await page.post("/logout", {"x": ["y"] * 1_000})
+        assert many.status == 413
+
+
+async def test_a_page_that_others_reach_needs_an_account_for_changes() -> None:
+    client = Client("127.0.0.1:1")
+    place = Place("0.0.0.0")
+    with pytest.raises(SettingsError, match="could change the cluster"):
+        async with running_dashboard(client, SystemClock(), place, allow_changes=True):
+            pass
+
+
+async def test_without_a_cluster_the_page_says_so() -> None:
+    async with running_page("127.0.0.1:1") as page:
+        answer = await page.get("/")
+        assert answer.status == 200
+        assert 'role="alert"' in answer.text
+        assert "127.0.0.1:1" in answer.text
