@@ -16,7 +16,8 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"numpy", "rich", "uvloop", "lz4", "zstandard", "psycopg",
-                                      "pyspark", "pyarrow", "deltalake", "cryptography"}:
+                                      "pyspark", "pyarrow", "deltalake", "cryptography",
+                                      "h11", "prometheus_client"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
 
@@ -28,7 +29,8 @@ import importlib, pkgutil
 import cometmq
 
 SKIPPED = ("cometmq.spark", "cometmq.testing", "cometmq.store.tools", "cometmq.cli.commands.spark",
-           "cometmq.message.walk")
+           "cometmq.message.walk", "cometmq.monitoring.exposition", "cometmq.monitoring.http",
+           "cometmq.monitoring.port")
 
 def named(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
@@ -104,3 +106,14 @@ def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extra", ["broker", "cli", "tools", "spark"])
 def test_extras_are_there(extra: str) -> None:
     assert tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][extra]
+
+
+def test_a_port_for_metrics_needs_an_extra(tmp_path: Path) -> None:
+    code = VERIFY.replace(
+        '["store", "verify", sys.argv[1]]',
+        '["start", "--store", sys.argv[1], "--set", "metricsExporterType=PROM"]',
+    )
+    done = run_alone(code, str(tmp_path))
+    assert done.returncode == 2
+    assert "PROM needs prometheus_client" in done.stderr
+    assert "pip install 'cometmq[metrics]'" in done.stderr

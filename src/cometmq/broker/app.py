@@ -25,6 +25,7 @@ from cometmq.broker.consumers import ConsumerService
 from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.dedup import repeat_guard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
+from cometmq.broker.metrics import BrokerMetrics
 from cometmq.broker.pull import PullService
 from cometmq.broker.replication import Addresses, ReplicationService, forget_notes
 from cometmq.broker.scheduled import ScheduleService
@@ -34,6 +35,7 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import TableDirectory, warn_of_missing
 from cometmq.broker.topics import TopicService
 from cometmq.broker.transactions import TransactionService
+from cometmq.monitoring.readiness import StartProgress
 from cometmq.net.client import Remoting
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.limits import ServerLimits
@@ -90,6 +92,10 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
+        #: How far the start is.
+        self.progress = StartProgress()
+        #: What the HTTP port shows of this broker, from the middle of its start on.
+        self.metrics: BrokerMetrics | None = None
         self._rejoin = rejoin
         self._promote = promote
         self._stack = AsyncExitStack()
@@ -111,6 +117,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop the broker; on return, everything acknowledged is in the store's files."""
+        self.progress.ending()
         await self._stack.aclose()
         log.info("broker stopped name=%s port=%d", self.config.broker_name, self.port)
 
@@ -136,7 +143,11 @@ class Broker:
         self._connect = self.config.connect_options()
         if self._connect.tls is not None or self.config.ha_tls_enable:
             ClientTls(self.config.client_tls).load()
-        self.store = open_store(self._store_config, self.clock, self._files)
+        self.progress.begin("recovers its store")
+        self.store = open_store(
+            self._store_config, self.clock, self._files, progress=self.progress.reading
+        )
+        self.progress.begin("reads its tables")
         push(self.store.close)
         if is_slave:
             forget_notes(self.store.files, self._store_config.store_path_root_dir)
@@ -155,6 +166,7 @@ class Broker:
             push_async(self.scheduled.timers.close)
         push(self.appender.close)
         push_async(self._tasks.close)
+        self.progress.begin("recovers transactions and delayed messages")
         await self.topics.save_early()
         await self.consumers.save_early()
         if not is_slave:
@@ -170,6 +182,7 @@ class Broker:
         push_async(self._drain)
         for listener in listeners:
             await self.server.serve(listener)
+        self.progress.done()
         push_async(self.topics.registration.stop)
         await self.topics.registration.start(
             self.addresses.place(), self.topics.table, self.replication.part.master_is
@@ -222,6 +235,7 @@ class Broker:
             self.replication.settings_changed,
         ]
         self._build_server(context)
+        self.metrics = BrokerMetrics(context)
 
     def _make_context(self) -> BrokerContext:
         """Build what the services share: topics, consumer groups, and what appends records."""

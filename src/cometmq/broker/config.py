@@ -32,6 +32,7 @@ from cometmq.core.settings import (
     raise_all,
     setting,
 )
+from cometmq.monitoring.config import MonitoringFields
 from cometmq.net.limits import LimitFields
 from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
@@ -75,7 +76,7 @@ class HaRejoin(Enum):
 
 
 @dataclass(slots=True)
-class BrokerConfig(OutgoingFields, LimitFields):
+class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
     """Settings of one broker, built from text by core/settings.py.
 
     All parts of a broker share one object. An administrator may change the live fields at run time,

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import Broker
+from cometmq.broker.metrics import shared_labels, start_series
 from cometmq.broker.replication.roles import keep_role, role_to_begin_in
 from cometmq.core.errors import CometError, StoreError
+from cometmq.monitoring.readiness import Readiness
 from cometmq.net.server import Reserve, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.store.files import PosixFiles
@@ -25,7 +27,8 @@ from cometmq.store.recovery.divergence import truncate_diverged_log
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig, BrokerRole
-    from cometmq.core.clock import Clock
+    from cometmq.core.clock import Clock, Slices
+    from cometmq.monitoring.series import Series
     from cometmq.replication.slave import LogsDiffer
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
@@ -140,3 +143,43 @@ class Supervisor:
     def _raise_to(self, config: BrokerConfig, role: BrokerRole) -> BrokerConfig:
         keep_role(role, self._store_config.store_path_root_dir, self._files, self._clock)
         return replace(config, broker_role=role, broker_id=0)
+
+
+class CurrentBroker:
+    """What the HTTP port shows of a supervised broker, the current one at each time."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    @property
+    def shared_labels(self) -> Mapping[str, str]:
+        """Labels that every series has."""
+        return shared_labels(self._supervisor.broker.config)
+
+    def readiness(self) -> Readiness:
+        """Return whether the broker serves and is registered, if it has name servers."""
+        broker = self._supervisor.broker
+        progress, config = broker.progress, broker.config
+        name = f"broker {config.broker_name}"
+        if not progress.is_serving:
+            return Readiness(name, False, progress.text, progress.is_starting)
+        if not config.name_servers:
+            return Readiness(name, True, "serves; it has no name server")
+        registered = broker.registered
+        if not registered:
+            tried = ", ".join(config.name_servers)
+            return Readiness(name, False, f"serves; no name server has it: {tried}")
+        return Readiness(name, True, f"serves, registered with {', '.join(registered)}")
+
+    def start_series(self) -> list[Series]:
+        """Return the metrics that there are during a start."""
+        return start_series(self._supervisor.broker.progress)
+
+    async def series(self, slices: Slices) -> AsyncIterator[Series]:
+        """Return the metrics of the broker."""
+        broker = self._supervisor.broker
+        for each in start_series(broker.progress):
+            yield each
+        if broker.metrics is not None and broker.progress.is_serving:
+            async for each in broker.metrics.series(slices):
+                yield each

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +19,15 @@ from cometmq.core.settings import normalise, to_properties, to_wire_name
 from cometmq.namesrv import config as namesrv_config
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.limits import LimitFields
+from cometmq.net.tasks import Tasks
 from cometmq.net.tls import ClientAuth, TlsMode
 from cometmq.store.config import StoreConfig
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
+    from cometmq.monitoring.config import MonitoringFields
+    from cometmq.monitoring.port import Monitored
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +50,13 @@ class Node:
     """Addresses of a running node.
 
     ``is_registered`` returns whether the node's broker is registered with its name server.
+    ``monitoring`` is the address of the HTTP port, "" without one.
     """
 
     namesrv: str
     broker: str
     is_registered: Callable[[], bool]
+    monitoring: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +132,79 @@ async def running_node(
 
     Raises StoreError, and OSError for a port in use. For ``on_failed`` see :func:`running_broker`.
     """
-    async with running_namesrv(config.namesrv, clock) as namesrv:
+    async with (
+        monitoring(config.broker, config.broker.bind_address, clock) as port,
+        running_namesrv(config.namesrv, clock, port=port) as namesrv,
+    ):
         broker = set_address(config.broker, namesrv)
         async with running_broker(
-            broker, config.store, clock, config.notices, on_failed
+            broker, config.store, clock, config.notices, on_failed, port=port
         ) as running:
-            yield Node(namesrv, running.address, lambda: namesrv in running.registered_with())
+            yield Node(
+                namesrv,
+                running.address,
+                lambda: namesrv in running.registered_with(),
+                port.address,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPort:
+    """The HTTP port of a process: its address, "" if there is none, and the servers that it
+    shows."""
+
+    address: str = ""
+    parts: list[Monitored] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def monitoring(
+    settings: MonitoringFields, bind_address: str, clock: Clock
+) -> AsyncIterator[OpenPort]:
+    """Serve HTTP for the servers that are added to the port's parts, if the settings ask for it.
+
+    Raises OSError if the address cannot be bound, SettingsError without the extra ``metrics``.
+    """
+    if not settings.serves_metrics:
+        yield OpenPort()
+        return
+    try:
+        from cometmq.monitoring.port import MonitoringPort
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            "metricsExporterType",
+            f"PROM needs {error.name}, which is not installed: pip install 'cometmq[metrics]'",
+        ) from None
+    tasks = Tasks()
+    host = settings.metrics_prom_exporter_host or bind_address
+    port = MonitoringPort(host, settings.metrics_prom_exporter_port, clock=clock, tasks=tasks)
+    number = port.start()
+    try:
+        yield OpenPort(join_address(reachable(host), number), port.parts)
+    finally:
+        await port.close()
+        await tasks.close()
 
 
 @asynccontextmanager
 async def running_namesrv(
-    config: NamesrvConfig, clock: Clock, notices: tuple[str, ...] = ()
+    config: NamesrvConfig,
+    clock: Clock,
+    notices: tuple[str, ...] = (),
+    *,
+    port: OpenPort | None = None,
 ) -> AsyncIterator[str]:
-    """Run a name server and yield its address."""
+    """Run a name server, shown by the HTTP ``port``, and yield its address."""
     from cometmq.namesrv.app import NameServer
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
     server = NameServer(config, clock)
+    if port is not None:
+        port.parts.append(server)
     try:
-        port = await server.start()
-        yield join_address(reachable(config.bind_address), port)
+        number = await server.start()
+        yield join_address(reachable(config.bind_address), number)
     finally:
         await server.stop()
 
@@ -159,20 +216,25 @@ async def running_broker(
     clock: Clock,
     notices: tuple[str, ...] = (),
     on_failed: Callable[[], None] = lambda: None,
+    *,
+    port: OpenPort | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker; inside the block, it serves and has tried to register with its name servers.
+    """Run a broker, shown by the HTTP ``port``; inside the block, it serves and has tried to
+    register with its name servers.
 
     ``on_failed`` is called if the broker stopped in order to restart in this process, and could
     not. The block should then end; the error is raised after it.
     """
-    from cometmq.broker.supervisor import Supervisor
+    from cometmq.broker.supervisor import CurrentBroker, Supervisor
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
     lives = Supervisor(config, store, clock, on_failed=on_failed)
-    port = await lives.start()
+    if port is not None:
+        port.parts.append(CurrentBroker(lives))
+    number = await lives.start()
     try:
-        address = join_address(config.broker_ip1, port)
+        address = join_address(config.broker_ip1, number)
         # Look the current broker up on each call: a restarted broker registers again.
         yield RunningBroker(address, lambda: lives.broker.registered)
         lives.raise_failure()

@@ -11,7 +11,8 @@ name server (a broker without name servers does not wait for registration):
 
     ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
 
-``namesrv`` and ``broker`` print only their own address. The precedence of settings is, from low to
+``namesrv`` and ``broker`` print only their own address. A server with an HTTP port adds
+``metrics=127.0.0.1:5557``. The precedence of settings is, from low to
 high: environment, file, ``--set``, option.
 """
 
@@ -37,6 +38,7 @@ from cometmq.cli.configuration import (
     print_config,
 )
 from cometmq.cli.node import (
+    monitoring,
     node_config,
     running_broker,
     running_namesrv,
@@ -274,7 +276,8 @@ def _prepare_start(options: argparse.Namespace, given: Given) -> Prepared:
         async with running_node(config, SystemClock(), lifetime.end) as node:
             await _until_registered(lifetime, node.is_registered, [node.namesrv])
             if not lifetime.is_ending:
-                lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
+                shown = _monitoring(node.monitoring)
+                lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}{shown}")
             await lifetime.wait()
 
     def parts() -> list[Configured]:
@@ -291,8 +294,12 @@ def _prepare_namesrv(_options: argparse.Namespace, given: Given) -> Prepared:
     notices = given.repeated() + notices
 
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_namesrv(config, SystemClock(), tuple(notices)) as address:
-            lifetime.announce(f"ready namesrv={address}")
+        clock = SystemClock()
+        async with (
+            monitoring(config, config.bind_address, clock) as port,
+            running_namesrv(config, clock, tuple(notices), port=port) as address,
+        ):
+            lifetime.announce(f"ready namesrv={address}{_monitoring(port.address)}")
             await lifetime.wait()
 
     return Prepared(run, lambda: [configured_namesrv(config)], notices)
@@ -305,17 +312,26 @@ def _prepare_broker(_options: argparse.Namespace, given: Given) -> Prepared:
     notices = given.repeated() + notices
 
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_broker(
-            broker, store, SystemClock(), tuple(notices), lifetime.end
-        ) as running:
+        clock = SystemClock()
+        async with (
+            monitoring(broker, broker.bind_address, clock) as port,
+            running_broker(
+                broker, store, clock, tuple(notices), lifetime.end, port=port
+            ) as running,
+        ):
             await _until_registered(
                 lifetime, lambda: bool(running.registered_with()), broker.name_servers
             )
             if not lifetime.is_ending:
-                lifetime.announce(f"ready broker={running.address}")
+                lifetime.announce(f"ready broker={running.address}{_monitoring(port.address)}")
             await lifetime.wait()
 
     return Prepared(run, lambda: [configured_broker(broker, store)], notices)
+
+
+def _monitoring(address: str) -> str:
+    """Return the part of a ready line about the HTTP port, "" if there is none."""
+    return f" metrics={address}" if address else ""
 
 
 async def _until_registered(

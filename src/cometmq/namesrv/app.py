@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.acl.control import AccessControl
 from cometmq.acl.files import AclFiles
+from cometmq.monitoring.readiness import Readiness, StartProgress
+from cometmq.monitoring.series import Series
+from cometmq.namesrv import metrics
 from cometmq.namesrv.config import apply_kept
 from cometmq.namesrv.handlers import (
     BrokerHandlers,
@@ -29,7 +32,9 @@ from cometmq.protocol.registry import Side
 from cometmq.speedups import DESCRIPTION
 
 if TYPE_CHECKING:
-    from cometmq.core.clock import Clock
+    from collections.abc import AsyncIterator, Mapping
+
+    from cometmq.core.clock import Clock, Slices
     from cometmq.namesrv.config import NamesrvConfig
 
 log = logging.getLogger(__name__)
@@ -40,6 +45,7 @@ class NameServer:
 
     def __init__(self, config: NamesrvConfig, clock: Clock, *, reserve: Reserve = reserve) -> None:
         self.config = config
+        self.progress = StartProgress()
         self.routes = RouteTable(expiry_ms=config.broker_expiry_ms)
         self.kv = KvTables(Path(config.kv_config_path).expanduser())
         self._clock = clock
@@ -83,12 +89,45 @@ class NameServer:
             self._tasks.keep(watch, name="watch tls files", clock=self._clock)
         if self._access is not None:
             self._tasks.keep(self._access.watch, name="watch acl files", clock=self._clock)
+        self.progress.done()
         return port
 
     async def stop(self) -> None:
         """Close all connections and end the background work."""
+        self.progress.ending()
         await self.server.close()
         await self._tasks.close()
+
+    @property
+    def shared_labels(self) -> Mapping[str, str]:
+        """Labels that every series of the HTTP port has."""
+        return {"node_type": "nameserver"}
+
+    def readiness(self) -> Readiness:
+        """Return whether the name server serves."""
+        progress = self.progress
+        return Readiness("name server", progress.is_serving, progress.text, progress.is_starting)
+
+    def start_series(self) -> list[Series]:
+        """Return the metrics that there are during a start: none."""
+        return []
+
+    async def series(self, slices: Slices) -> AsyncIterator[Series]:
+        """Return the metrics of the name server."""
+        for metric, value in (
+            (metrics.READY, int(self.progress.is_serving)),
+            (metrics.BROKERS, self.routes.broker_count),
+            (metrics.CONNECTIONS, self.server.open_connections),
+        ):
+            series = Series(metric, 1)
+            series.add(value)
+            yield series
+        hits = self.router.limits.hits
+        series = Series(metrics.LIMIT_HITS, len(hits))
+        for limit, count in hits.items():
+            series.add(count, limit.value)
+        yield series
+        await slices.pause()
 
     async def _expire(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
@@ -20,6 +20,7 @@ from cometmq.core.settings import (
     setting,
     to_wire_name,
 )
+from cometmq.monitoring.config import MonitoringFields
 from cometmq.net.limits import LimitFields
 from cometmq.net.tls import TlsFields
 from cometmq.store.files import PosixFiles
@@ -35,7 +36,7 @@ SETTINGS_SUFFIX: Final = "-settings.properties"
 
 
 @dataclass(slots=True)
-class NamesrvConfig(TlsFields, LimitFields):
+class NamesrvConfig(TlsFields, LimitFields, MonitoringFields):
     """Settings of one name server, built from text by core/settings.py."""
 
     bind_address: str = setting(
@@ -87,6 +88,16 @@ class NamesrvConfig(TlsFields, LimitFields):
         least=1,
         live=True,
         rocketmq=OURS,
+    )
+
+    _: KW_ONLY
+    # A broker on the same machine has the port before it.
+    metrics_prom_exporter_port: int = setting(
+        5558,
+        "port for that; 0 picks a free one",
+        least=0,
+        most=65535,
+        rocketmq="a setting of RocketMQ 5",
     )
 
     def __post_init__(self) -> None:

@@ -171,6 +171,11 @@ class RouteTable:
         self._filter_servers: dict[str, list[str]] = {}
         self._layouts: dict[tuple[int, int, int, int], QueueLayout] = {}
 
+    @property
+    def broker_count(self) -> int:
+        """Number of registered addresses."""
+        return len(self._live)
+
     # ------------------------------------------------------------------------------ brokers come
 
     def layouts(self, topics: Mapping[str, TopicConfig]) -> dict[str, QueueLayout]:

@@ -1,0 +1,132 @@
+"""A small HTTP server for GET and HEAD without bodies: h11 parses, asyncio transports.
+
+What a client may take is bounded: connections in all, the bytes and the time of a request, the time
+in which it reads an answer, and the pause between two requests. Whatever goes beyond that is
+closed and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+import h11
+
+CONNECTIONS_MAX: Final = 32
+REQUEST_MAX_BYTES: Final = 8_192
+REQUEST_TIMEOUT_S: Final = 10
+IDLE_TIMEOUT_S: Final = 120
+WRITE_TIMEOUT_S: Final = 30
+TEXT: Final = "text/plain; charset=utf-8"
+_READ_BYTES: Final = 4_096
+
+
+class Answer(NamedTuple):
+    """Answer to a request."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+#: Returns the answer to a GET of a path.
+Answering = Callable[[str], Awaitable[Answer]]
+
+
+class HttpConnections:
+    """The connections of one listening socket. ``requests`` counts answers by status, ``refusals``
+    connections that were closed by limit."""
+
+    def __init__(self, answer: Answering) -> None:
+        self._answer = answer
+        self._open = 0
+        self.requests: Counter[int] = Counter()
+        self.refusals: Counter[str] = Counter()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one after another."""
+        if self._open >= CONNECTIONS_MAX:
+            self.refusals["connections"] += 1
+            writer.transport.abort()
+            return
+        self._open += 1
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX_BYTES)
+        try:
+            while await self._serve_one(connection, reader, writer):
+                connection.start_next_cycle()
+            writer.close()
+        except TimeoutError:
+            self.refusals["time"] += 1
+            writer.transport.abort()
+        except OSError:
+            writer.transport.abort()
+        except BaseException:
+            writer.transport.abort()
+            raise
+        finally:
+            self._open -= 1
+
+    async def _serve_one(
+        self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer one request; return whether another one may follow."""
+        try:
+            request = await _next_request(connection, reader)
+        except h11.RemoteProtocolError as error:
+            self.refusals["request"] += 1
+            if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+                return False
+            request, answer = None, Answer(error.error_status_hint, f"{error}\n".encode())
+        else:
+            if request is None:
+                return False
+            if request.method in (b"GET", b"HEAD"):
+                path = request.target.partition(b"?")[0].decode("ascii", "replace")
+                answer = await self._answer(path)
+            else:
+                answer = Answer(405, b"only GET and HEAD are served\n")
+        self.requests[answer.status] += 1
+        headers = [
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.body))),
+        ]
+        events: list[h11.Event] = [h11.Response(status_code=answer.status, headers=headers)]
+        if request is None or request.method != b"HEAD":
+            events.append(h11.Data(data=answer.body))
+        for event in (*events, h11.EndOfMessage()):
+            writer.write(connection.send(event) or b"")
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await writer.drain()
+        return connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+
+async def _next_request(
+    connection: h11.Connection, reader: asyncio.StreamReader
+) -> h11.Request | None:
+    """Return the next request; None if the client closed the connection.
+
+    Raise TimeoutError if it does not arrive in time, h11.RemoteProtocolError if it is no request
+    without a body.
+    """
+    request: h11.Request | None = None
+    has_begun = bool(connection.trailing_data[0])
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(REQUEST_TIMEOUT_S if has_begun else IDLE_TIMEOUT_S) as deadline:
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                data = await reader.read(_READ_BYTES)
+                if not has_begun:
+                    has_begun = True
+                    deadline.reschedule(loop.time() + REQUEST_TIMEOUT_S)
+                connection.receive_data(data)
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.EndOfMessage):
+                return request
+            elif isinstance(event, h11.Data):
+                raise h11.RemoteProtocolError("a request must not have a body", 413)
+            else:
+                return None

@@ -1,0 +1,78 @@
+"""How far the start of a server is. A start blocks the event loop for as long as a store recovers,
+so the HTTP port reads this from its own thread: every attribute is replaced as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_NOT_YET: Final = "has not started yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a server, by its ``name``, does its work, and a sentence that says why not.
+
+    ``is_starting`` is True while its start may block the event loop.
+    """
+
+    name: str
+    is_ready: bool
+    text: str
+    is_starting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Offset of the log up to which recovery has read, the one where it began, and the expected
+    end of the log."""
+
+    position: int = 0
+    begin: int = 0
+    end: int = 0
+
+    @property
+    def percent(self) -> int:
+        """How much of the work is done, from 0 to 100."""
+        return min(100 * (self.position - self.begin) // max(self.end - self.begin, 1), 100)
+
+
+class StartProgress:
+    """StartProgress of one start. The server writes, any thread reads."""
+
+    def __init__(self) -> None:
+        self.recovered: Recovered | None = None
+        self.stage = _NOT_YET
+        self.is_starting = True
+        self.is_serving = False
+
+    def begin(self, stage: str) -> None:
+        """Note the next step of the start, as the end of a sentence that begins with the server's
+        name."""
+        self.stage = stage
+
+    def reading(self, position: int, end: int) -> None:
+        """Note up to which offset of the log recovery has read, and the expected end."""
+        known = self.recovered
+        self.recovered = Recovered(position, position if known is None else known.begin, end)
+
+    def done(self) -> None:
+        """Note that the start is complete."""
+        self.is_serving, self.is_starting = True, False
+        self.stage = "serves"
+
+    def ending(self) -> None:
+        """Note that the server stops."""
+        self.is_serving = self.is_starting = False
+        self.stage = "stops"
+
+    @property
+    def text(self) -> str:
+        """The step, with the progress of recovery."""
+        recovered = self.recovered
+        if not self.is_starting or recovered is None:
+            return self.stage
+        return (
+            f"{self.stage}: {recovered.percent} % of the log is read "
+            f"({recovered.position} of {recovered.end} bytes)"
+        )
