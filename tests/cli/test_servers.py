@@ -7,6 +7,8 @@ import pytest
 
 from cometmq.cli import servers
 from cometmq.cli.configuration import Given
+from cometmq.core.settings import to_properties
+from cometmq.store.config import StoreConfig
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -85,3 +87,51 @@ def test_a_command_is_needed() -> None:
     with pytest.raises(SystemExit) as ended:
         parsed()
     assert ended.value.code == 2
+
+
+def test_start_makes_small_log_files_unless_told_otherwise(tmp_path: Path) -> None:
+    assert size_of_start(tmp_path) == (str(32 * 1024 * 1024), "cometmq start")
+    told = size_of_start(tmp_path, "--set", "mapped_file_size_commit_log=1073741824")
+    assert told == ("1073741824", "--set")
+
+
+@pytest.mark.parametrize("names", [[0], [0, 1 << 30], [1 << 30, 3 << 30, 2 << 30]])
+def test_start_keeps_the_size_of_an_existing_store(tmp_path: Path, names: list[int]) -> None:
+    log = tmp_path / "commitlog"
+    log.mkdir()
+    (log / "notes.txt").touch()
+    for base in names:
+        with open(log / f"{base:020d}", "wb") as file:
+            file.truncate(1 << 30)
+    assert size_of_start(tmp_path) == ("1073741824", f"the log files in {log}")
+
+
+def test_start_finds_the_log_elsewhere(tmp_path: Path) -> None:
+    with open(tmp_path / f"{0:020d}", "wb") as file:
+        file.truncate(65_536)
+    elsewhere = f"store.path.commit.log={tmp_path}"
+    assert size_of_start(tmp_path / "other", "--set", elsewhere)[0] == "65536"
+
+
+def test_start_does_not_take_the_size_of_a_file_whose_creation_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "commitlog"
+    log.mkdir()
+    (log / f"{0:020d}").touch()
+    assert size_of_start(tmp_path)[1] == "cometmq start"
+
+
+def size_of_start(store: Path, *words: str) -> tuple[str, str]:
+    """The size of log files that `cometmq start` uses, and where it comes from."""
+    options = parsed("start", "--store", str(store), *words)
+    given = Given()
+    servers.gather(given, options)
+    prepared = options.prepare(options, given)
+    (size,) = {
+        to_properties(part)["mappedFileSizeCommitLog"]
+        for each in prepared.parts()
+        for part in each.parts
+        if isinstance(part, StoreConfig)
+    }
+    return size, given.source("mappedFileSizeCommitLog")

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
@@ -38,6 +39,7 @@ from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
+from cometmq.store.layout import file_offset
 from cometmq.store.settingsfile import read_kept_settings
 
 if TYPE_CHECKING:
@@ -622,6 +624,24 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
     Raise as :func:`plan_change` does.
     """
     return apply(config, store, plan_change(config, store, values))
+
+
+def log_file_bytes(directory: str) -> int:
+    """Return the size of the log files in a directory; 0 if it has none that tells.
+
+    A file is as long as the distance to the next one. A single file has its length from the start.
+    """
+    try:
+        found = {
+            at: name for name in os.listdir(directory) if (at := file_offset(name)) is not None
+        }
+        bases = sorted(found)
+        if len(bases) > 1:
+            return min(after - base for base, after in pairwise(bases))
+        size = os.path.getsize(os.path.join(directory, found[bases[0]])) if bases else 0
+        return size if size >= 4096 else 0  # a crash may have interrupted its creation
+    except OSError:  # the start says what is wrong with the directory
+        return 0
 
 
 def kept_path(root: str) -> str:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Setting of the size of a log file, and its value for a new store: a broker keeps two files ready,
+#: which take 2 GiB with RocketMQ's default.
+LOG_FILE_BYTES: Final = "mappedFileSizeCommitLog"
+_SMALL_LOG_FILE_BYTES: Final = 32 * 1024 * 1024
 #: Default listen address of a node: other machines cannot reach it.
 LOOPBACK: Final = "127.0.0.1"
 
@@ -69,6 +73,18 @@ class RunningBroker:
 
     address: str
     registered_with: Callable[[], list[str]]
+
+
+def log_file_bytes(store: Path, settings: Mapping[str, str]) -> tuple[str, str]:
+    """Return the size of log files for ``settings`` that do not set it, and what it comes from.
+
+    A store that exists keeps its size, whoever made it.
+    """
+    named = {normalise(key): value for key, value in settings.items()}
+    log_directory = named.get(normalise("storePathCommitLog"), "") or str(store / "commitlog")
+    if written := broker_config.log_file_bytes(log_directory):
+        return str(written), f"the log files in {log_directory}"
+    return str(_SMALL_LOG_FILE_BYTES), "cometmq start"
 
 
 def node_config(

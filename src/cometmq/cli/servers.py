@@ -38,6 +38,8 @@ from cometmq.cli.configuration import (
     print_config,
 )
 from cometmq.cli.node import (
+    LOG_FILE_BYTES,
+    log_file_bytes,
     monitoring,
     node_config,
     running_broker,
@@ -264,6 +266,8 @@ def gather(given: Given, options: argparse.Namespace) -> None:
 
 
 def _prepare_start(options: argparse.Namespace, given: Given) -> Prepared:
+    if not given.source(LOG_FILE_BYTES):
+        given.add(LOG_FILE_BYTES, *log_file_bytes(options.store, given.values))
     config = node_config(
         options.store,
         given.values,

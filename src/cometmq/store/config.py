@@ -53,7 +53,8 @@ class StoreConfig:
     )
     mapped_file_size_commit_log: int = setting(
         1 << 30,
-        "size of a commit log file",
+        "size of a commit log file; the broker keeps the next one ready. `cometmq start` makes new "
+        "stores with 33554432 (32 MiB) unless this is set, and keeps the size of existing ones",
         unit="bytes",
         least=4096,
     )
