@@ -84,6 +84,7 @@ class Shell:
             "PATH": f"{tools}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
         }
         for name in ("NAMESRV_ADDR", "COMETMQ_CONTEXT", "ROCKETMQ_HOME"):
             environment.pop(name, None)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.admin import health
 from cometmq.admin.api import Admin, Broker
 from cometmq.admin.health import (
     Aspect,
     HealthLimits,
+    HealthReport,
     NotHealthy,
     check_health,
     store_checks,
@@ -22,6 +24,7 @@ from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster, running_cluster
 from tests.broker.replicated import group
 from tests.broker.test_supervisor import SLAVE, living
+from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.namesrv.serving import name_server
 
@@ -51,6 +54,49 @@ async def test_what_is_missing(admin: Admin) -> None:
     with pytest.raises(NotHealthy, match="broker-z: it is not registered") as raised:
         await wait_until_healthy(admin, limits, timeout_ms=30, step_ms=10)
     assert raised.value.report.problems
+
+
+async def test_a_broker_that_was_seen_before(admin: Admin) -> None:
+    (broker,) = await admin.brokers()
+    seen = {broker.name: 1_767_225_600_000, "broker-z": 1_767_225_600_000}
+    limits = HealthLimits(disk_ratio=1.0, seen=seen, brokers_min=2)
+    report = await check_health(admin, limits)
+    assert report.brokers == {broker.name}
+    assert [(each.aspect, each.subject, each.text) for each in report.problems] == [
+        (Aspect.REGISTRATION, "cluster", "1 broker registered, 2 needed"),
+        (
+            Aspect.REGISTRATION,
+            "broker-z",
+            "it is not registered, and was at 2026-01-01T00:00:00.000Z: is it stopped?",
+        ),
+    ]
+    enough = HealthLimits(disk_ratio=1.0, brokers_min=1)
+    assert (await check_health(admin, enough)).is_healthy
+
+
+async def test_a_broker_that_leaves_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting does not end because the broker that was in trouble has left."""
+    rounds: list[HealthReport] = []
+
+    async def noted(admin: Admin, limits: HealthLimits | None = None) -> HealthReport:
+        rounds.append(await check_health(admin, limits))
+        return rounds[-1]
+
+    monkeypatch.setattr(health, "check_health", noted)
+    async with group(tmp_path) as made, Client(made.namesrv) as client:
+        admin = Admin(client.session)
+        async with living(made, "a"):
+            async with living(made, "z", brokerName="broker-z"):
+                await Servers(admin).stop_writes("broker-z")
+                waiting = asyncio.create_task(
+                    wait_until_healthy(admin, ROOMY, timeout_ms=3_000, step_ms=50)
+                )
+                await eventually(lambda: rounds)
+                assert "broker-z" in rounds[0].brokers
+            with pytest.raises(NotHealthy, match="broker-z: it is not registered, and was at"):
+                await waiting
 
 
 async def test_the_lag_of_groups(client: Client, admin: Admin) -> None:

@@ -21,6 +21,7 @@ def config_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     """Directory of the user's configuration, empty; no variable says where a cluster is."""
     home = tmp_path_factory.mktemp("config")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     for name in ("NAMESRV_ADDR", "COMETMQ_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     return home

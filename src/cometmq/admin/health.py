@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.admin.api import Broker
 from cometmq.admin.groups import Groups
+from cometmq.admin.views import moment
 from cometmq.core.errors import ClientError, CometError
 from cometmq.message.names import SELF_TEST_TOPIC
 from cometmq.protocol import headers as h
@@ -58,8 +59,10 @@ class Check:
 class HealthLimits:
     """Limits of a healthy cluster.
 
-    ``brokers`` are broker names that have to be registered, besides those that are. ``slaves`` is
-    the number of slaves that each master needs. ``lag`` is the largest lag by group.
+    ``brokers`` are broker names that have to be registered, besides those that are, and ``seen``
+    are names that were registered before, with the times in milliseconds since the epoch.
+    ``brokers_min`` is the least number of broker names. ``slaves`` is the number of slaves that
+    each master needs. ``lag`` is the largest lag by group.
     """
 
     brokers: frozenset[str] = frozenset()
@@ -68,13 +71,17 @@ class HealthLimits:
     dispatch_behind_bytes: int = 16 << 20
     disk_ratio: float = 0.85
     lag: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, int] = field(default_factory=dict)
+    brokers_min: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """All checks of one round, those of name servers first."""
+    """All checks of one round, those of name servers first, and the names of the brokers that are
+    registered."""
 
     checks: tuple[Check, ...]
+    brokers: frozenset[str] = frozenset()
 
     @property
     def is_healthy(self) -> bool:
@@ -119,17 +126,23 @@ async def check_health(admin: Admin, limits: HealthLimits | None = None) -> Heal
     checks += _masters(known, limits)
     checks += await _broker_checks(admin, list(known.values()), limits)
     checks += await asyncio.gather(*(_lag(admin, *each) for each in limits.lag.items()))
-    return HealthReport(tuple(checks))
+    return HealthReport(tuple(checks), frozenset(each.name for each in known.values()))
 
 
 async def wait_until_healthy(
     admin: Admin, limits: HealthLimits | None = None, *, timeout_ms: int, step_ms: int = _STEP_MS
 ) -> HealthReport:
-    """Check until everything passes and return that report. Raises NotHealthy after the timeout."""
+    """Check until everything passes and return that report. Raises NotHealthy after the timeout.
+
+    A broker that is registered in one round is needed in the later ones.
+    """
     clock = admin.session.clock
     deadline_ms = clock.monotonic_ms() + timeout_ms
+    limits = limits or HealthLimits()
     while True:
         report = await check_health(admin, limits)
+        now_ms = clock.wall_ms()
+        limits = replace(limits, seen={**limits.seen, **dict.fromkeys(report.brokers, now_ms)})
         if report.is_healthy:
             return report
         if clock.monotonic_ms() + step_ms > deadline_ms:
@@ -202,17 +215,24 @@ async def _writes(admin: Admin, name_server: str, masters: set[str]) -> list[Che
 
 
 def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
-    """Check that each broker name has a master and enough slaves."""
-    ids: dict[str, list[int]] = {name: [] for name in limits.brokers}
+    """Check that there are enough broker names, and that each has a master and enough slaves."""
+    ids: dict[str, list[int]] = {name: [] for name in (*limits.brokers, *limits.seen)}
     for each in known.values():
         ids.setdefault(each.name, []).append(each.broker_id)
     if not ids:
         return [Check(Aspect.REGISTRATION, "cluster", False, "no broker is registered")]
     checks: list[Check] = []
+    if limits.brokers_min:
+        count = sum(map(bool, ids.values()))
+        text = f"{count} broker{'' if count == 1 else 's'} registered, {limits.brokers_min} needed"
+        is_ok = count >= limits.brokers_min
+        checks.append(Check(Aspect.REGISTRATION, "cluster", is_ok, text))
     for name, found in sorted(ids.items()):
         slaves = sum(each != 0 for each in found)
         if not found:
-            text = "it is not registered: is it stopped?"
+            before = limits.seen.get(name)
+            since = f", and was at {_time(before)}" if before else ""
+            text = f"it is not registered{since}: is it stopped?"
             checks.append(Check(Aspect.REGISTRATION, name, False, text))
         elif 0 not in found:
             checks.append(Check(Aspect.REGISTRATION, name, False, "it has no master"))
@@ -292,6 +312,10 @@ async def _lag(admin: Admin, group: str, most: int) -> Check:
     if lag is None:
         return Check(Aspect.LAG, group, False, "it has not consumed yet")
     return Check(Aspect.LAG, group, lag <= most, f"lag is {lag:,}, the limit is {most:,}")
+
+
+def _time(ms: int) -> str:
+    return moment(ms).replace(" ", "T").replace("+00:00", "Z")
 
 
 def _number(table: Mapping[str, str], key: str) -> int:

@@ -11,8 +11,10 @@ import pytest
 
 from cometmq import BlockingClient
 from cometmq.admin.api import Admin
+from cometmq.cli import seenbrokers
 from cometmq.cli.commands.message import MessageRow, check_format, formatted
 from cometmq.cli.main import main
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.testing.cluster import Cluster
 
@@ -133,6 +135,8 @@ def test_a_message_is_shown_by_key_id_and_place(
         ("cluster health --lag nosuch=5", 1, "not healthy: nosuch: "),
         ("cluster health --lag nosuch", 2, "GROUP=N"),
         ("cluster health --broker absent", 1, "absent: it is not registered"),
+        ("cluster health --brokers 2", 1, "cluster: 1 broker registered, 2 needed"),
+        ("cluster health --forget absent", 1, "broker 'absent': it was not seen before"),
     ],
 )
 def test_what_is_not_there_is_an_error(
@@ -252,3 +256,23 @@ def test_a_cluster_is_checked_and_bundled(
         assert any(name.endswith("manifest.json") for name in bundle.getnames())
     assert main(["debug", "bundle", str(file), *where]) == 1
     assert "File exists" in capsys.readouterr().err
+
+
+def test_a_broker_that_health_saw_before_is_missed(
+    where: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cluster", "health", "--disk", "1", *where]
+    assert main(words) == 0
+    (name_server,) = where[1:]
+    seen = seenbrokers.load([name_server], SystemClock().wall_ms())
+    assert set(seen) == {"broker-a"}
+    seenbrokers.save([name_server], {**seen, "broker-z": seen["broker-a"]})
+    capsys.readouterr()
+    for more in ([], ["--exit-when-healthy", "--timeout", "0.1"]):
+        assert main([*words, *more]) == 1
+        told = capsys.readouterr().err
+        assert "broker-z: it is not registered, and was at 20" in told
+        assert told.endswith("(if gone for good: cometmq cluster health --forget broker-z)\n")
+    assert main([*words, "--no-memory"]) == 0
+    assert main([*words, "--forget", "broker-z"]) == 0
+    assert main(words) == 0

@@ -16,7 +16,7 @@ from cometmq.cli.commands.broker import (
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Result
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import NotFound, SettingsError
 
 if TYPE_CHECKING:
     from cometmq.admin.health import HealthReport
@@ -73,6 +73,8 @@ async def list_(opened: Connected) -> list[ClusterRow]:
     "health",
     "cluster health",
     "cluster health --broker broker-a --broker broker-b",
+    "cluster health --brokers 3 --exit-when-healthy",
+    "cluster health --forget broker-b",
     "cluster health --exit-when-healthy --timeout 60",
     "cluster health --slaves 1 --lag billing=1000",
 )
@@ -86,6 +88,16 @@ async def health(
         list[str] | None,
         Option("--broker", help="Broker that has to be registered; a stopped one is not."),
     ] = None,
+    least: Annotated[
+        int, Option("--brokers", min=0, help="Least number of brokers, without their slaves.")
+    ] = 0,
+    forget: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Do not miss this broker any more.")
+    ] = None,
+    memory: Annotated[
+        bool,
+        Option("--memory/--no-memory", help="Miss the brokers that were seen before, or not."),
+    ] = True,
     slaves: Annotated[int, Option(min=0, help="Slaves that each master needs.")] = 0,
     lag: Annotated[
         list[str] | None, Option(metavar="GROUP=N", help="Largest lag of a group.")
@@ -96,26 +108,49 @@ async def health(
 ) -> Result[CheckRow]:
     """Check name servers, brokers, slaves, write permissions, disks and lag.
 
-    The exit code is 1 if something is not in order. A broker that stops is no longer registered,
-    and only missed if --broker names it.
+    The exit code is 1 if something is not in order. A broker that stops is no longer registered.
+    It is missed if --broker names it, if there are less than --brokers, or if an earlier
+    cluster health of the last 30 days has seen it; --forget ends that.
     """
     from cometmq.admin.health import HealthLimits, NotHealthy, check_health, wait_until_healthy
+    from cometmq.cli import seenbrokers
 
-    limits = HealthLimits(frozenset(brokers or ()), slaves, disk_ratio=disk, lag=_lags(lag or []))
-    if not wait:
-        return _checks(await check_health(opened.admin, limits))
+    name_servers = opened.session.config.name_servers
+    now_ms = opened.session.clock.wall_ms()
+    seen = seenbrokers.load(name_servers, now_ms) if memory else {}
+    unknown = sorted(set(forget or ()) - set(seen))
+    if unknown:
+        raise NotFound("broker", unknown[0], "it was not seen before; there is nothing to forget")
+    seen = {name: at for name, at in seen.items() if name not in (forget or ())}
+    limits = HealthLimits(
+        frozenset(brokers or ()),
+        slaves,
+        disk_ratio=disk,
+        lag=_lags(lag or []),
+        seen=seen,
+        brokers_min=least,
+    )
     try:
-        report = await wait_until_healthy(opened.admin, limits, timeout_ms=int(timeout * 1000))
+        if wait:
+            report = await wait_until_healthy(opened.admin, limits, timeout_ms=int(timeout * 1000))
+        else:
+            report = await check_health(opened.admin, limits)
     except NotHealthy as error:
         report = error.report
-    return _checks(report)
+    if memory:
+        registered = dict.fromkeys(report.brokers, opened.session.clock.wall_ms())
+        seenbrokers.save(name_servers, {**seen, **registered})
+    return _checks(report, set(seen) - report.brokers)
 
 
-def _checks(report: HealthReport) -> Result[CheckRow]:
+def _checks(report: HealthReport, missing: set[str]) -> Result[CheckRow]:
     rows = [
         CheckRow(each.aspect.value, each.subject, each.is_ok, each.text) for each in report.checks
     ]
     reasons = "; ".join(f"{each.subject}: {each.text}" for each in report.problems)
+    if missing:
+        names = " ".join(f"--forget {name}" for name in sorted(missing))
+        reasons += f" (if gone for good: cometmq cluster health {names})"
     return Result(rows, problem=f"not healthy: {reasons}" if reasons else "")
 
 

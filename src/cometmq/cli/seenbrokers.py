@@ -1,0 +1,86 @@
+"""Brokers that ``cometmq cluster health`` saw registered, in a file of the user.
+
+A name server forgets a broker that stops, so that nothing on the cluster says that it is missing.
+The file is ``$XDG_STATE_HOME/cometmq/brokers.json`` (``~/.local/state`` by default). It has, by
+name servers and broker name, when a broker was seen last, in milliseconds since the epoch:
+
+    {"127.0.0.1:9876": {"broker-a": 1767225600000}}
+
+It is written as a whole. A file that cannot be read or written is logged and means that no broker
+was seen before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_DAY_MS: Final = 24 * 3_600_000
+#: A broker that was not seen for so long is forgotten.
+KEPT_MS: Final = 30 * _DAY_MS
+CLUSTERS_MAX: Final = 100
+
+Seen = Mapping[str, int]
+
+
+def path() -> Path | None:
+    """Return the path of the file; None for a user without a home directory."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base, "cometmq", "brokers.json") if os.path.isabs(base) else None
+
+
+def load(name_servers: Iterable[str], now_ms: int) -> Seen:
+    """Return the brokers of a cluster that were seen, with the times."""
+    found = _read().get(_key(name_servers), {})
+    return {name: at for name, at in found.items() if now_ms - at < KEPT_MS}
+
+
+def save(name_servers: Iterable[str], seen: Seen) -> None:
+    """Replace what is known of a cluster."""
+    clusters = _read()
+    key = _key(name_servers)
+    clusters.pop(key, None)
+    if seen:
+        clusters[key] = dict(seen)
+    latest = sorted(clusters, key=lambda each: max(clusters[each].values(), default=0))
+    kept = {key: clusters[key] for key in latest[-CLUSTERS_MAX:]}
+    target = path()
+    if target is None:
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            new.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+            new.replace(target)
+        finally:
+            new.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("seen_brokers_not_saved path=%s error=%s", target, error)
+
+
+def _key(name_servers: Iterable[str]) -> str:
+    return ";".join(sorted(name_servers))
+
+
+def _read() -> dict[str, dict[str, int]]:
+    source = path()
+    if source is None:
+        return {}
+    try:
+        found = json.loads(source.read_bytes())
+        return {
+            str(key): {str(name): int(at) for name, at in brokers.items()}
+            for key, brokers in found.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        log.warning("seen_brokers_not_read path=%s error=%s", source, error)
+        return {}
