@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cometmq.broker.metrics import catalog
+from cometmq.monitoring import process
 from cometmq.monitoring.series import KnownFrom, Metric
 from cometmq.namesrv import metrics
 
@@ -38,6 +39,7 @@ def tables() -> dict[str, str]:
         "metrics of rocketmq-exporter": by_source[KnownFrom.EXPORTER],
         "metrics of CometMQ": by_source[KnownFrom.OURS],
         "metrics of a name server": metrics_table(metrics.METRICS),
+        "metrics of a process": metrics_table(process.METRICS),
     }
 
 

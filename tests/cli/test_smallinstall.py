@@ -30,7 +30,7 @@ import cometmq
 
 SKIPPED = ("cometmq.spark", "cometmq.testing", "cometmq.store.tools", "cometmq.cli.commands.spark",
            "cometmq.message.walk", "cometmq.monitoring.exposition", "cometmq.monitoring.http",
-           "cometmq.monitoring.port")
+           "cometmq.monitoring.port", "cometmq.monitoring.process")
 
 def named(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):

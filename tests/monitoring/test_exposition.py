@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from cometmq.core.histogram import Histogram
 from cometmq.monitoring.exposition import PIECE_SERIES, text_pieces
-from cometmq.monitoring.series import Histogram, Kind, KnownFrom, Metric, Series
+from cometmq.monitoring.series import Kind, KnownFrom, Metric, Series
 from tests.monitoring.scraping import Scrape
 
 COUNT = Metric("things_total", Kind.COUNTER, "things", ("name",), KnownFrom.OURS)

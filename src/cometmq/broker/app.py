@@ -26,6 +26,7 @@ from cometmq.broker.context import BrokerContext, BrokerTables
 from cometmq.broker.dedup import repeat_guard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.metrics import BrokerMetrics
+from cometmq.broker.metrics.state import StateMetrics
 from cometmq.broker.pull import PullService
 from cometmq.broker.replication import Addresses, ReplicationService, forget_notes
 from cometmq.broker.scheduled import ScheduleService
@@ -235,7 +236,14 @@ class Broker:
             self.replication.settings_changed,
         ]
         self._build_server(context)
-        self.metrics = BrokerMetrics(context)
+        state = StateMetrics(
+            context,
+            watchdog=self.watchdog,
+            scheduled=self.scheduled,
+            transactions=self.transactions,
+            replication=self.replication,
+        )
+        self.metrics = BrokerMetrics(context, state=state, registration=self.topics.registration)
 
     def _make_context(self) -> BrokerContext:
         """Build what the services share: topics, consumer groups, and what appends records."""

@@ -22,13 +22,14 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from cometmq.core.clock import Slices
+from cometmq.core.histogram import Histogram
 from cometmq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.net.limits import Limit, ServerLimits
 from cometmq.speedups import PullCounter, PullTotals
@@ -212,6 +213,7 @@ class PutTimes:
         self.by_ms: defaultdict[int, int] = defaultdict(int)
         self.slow_count = 0
         self._longest_ms = 0
+        self._ended = Histogram([bound / 1_000 for bound in self.BOUNDS])
         self._last: list[tuple[int, int]] = []
 
     def add(self, took_ms: int, count: int) -> None:
@@ -230,7 +232,18 @@ class PutTimes:
         """Begin the next minute."""
         self._longest_ms = self.longest_ms
         self._last = sorted(self.by_ms.items())
+        _add_all(self._ended, self.by_ms)
         self.by_ms.clear()
+
+    def since_start(self) -> Histogram:
+        """Return the times of all puts since the start, in seconds.
+
+        A put of 0 ms took up to 1 ms, and counts as half of it.
+        """
+        found = Histogram(self._ended.bounds)
+        found.counts, found.total = [*self._ended.counts], self._ended.total
+        _add_all(found, self.by_ms)
+        return found
 
     def last_counts(self) -> list[int]:
         """Return the number of the last minute's puts in each range, the open one at the end."""
@@ -247,6 +260,11 @@ class PutTimes:
                 return took_ms + max(rank, 0.0) / count  # a put of 0 ms took up to 1 ms
             rank -= count
         return 0.0
+
+
+def _add_all(histogram: Histogram, by_ms: Mapping[int, int]) -> None:
+    for took_ms, count in by_ms.items():
+        histogram.add((took_ms + 0.5) / 1_000, count)
 
 
 class BrokerStats:
@@ -423,6 +441,11 @@ class BrokerStats:
         """Return the messages a second that a group pulled from a topic over the last minute."""
         counter = self.pulls.get((group, topic))
         return 0.0 if counter is None else self._windows[0].read(counter.past[0], 1).tps
+
+    def last_minute(self, counter: Counter) -> tuple[Figure, Figure]:
+        """Return the messages and the bytes that a counter got in the last minute."""
+        minute, past = self._windows[0], counter.past[0]
+        return minute.read(past, 1), minute.read(past, 2)
 
     def figures(self, name: str, key: str) -> tuple[Figure, ...] | None:
         """Return minute, hour and day of a figure by upstream's name and key; None if it has no

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import Metric as Family
 from prometheus_client import generate_latest
 
-from cometmq.monitoring.series import Histogram
+from cometmq.core.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,8 +24,11 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text_pieces(series: Series, shared: Mapping[str, str]) -> Iterator[bytes]:
-    """Return the text of a metric's series in pieces, with the ``shared`` labels on each series."""
+    """Return the text of a metric's series in pieces, with the ``shared`` labels if the metric has
+    them."""
     metric = series.metric
+    if not metric.has_shared_labels:
+        shared = {}
     for begin in range(0, len(series.rows) or 1, PIECE_SERIES):
         family = _family(metric)
         for labels, value in series.rows[begin : begin + PIECE_SERIES]:

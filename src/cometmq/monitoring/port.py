@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cometmq.core.clock import Slices
 from cometmq.monitoring.exposition import CONTENT_TYPE, text_pieces
 from cometmq.monitoring.http import REQUEST_MAX_BYTES, Answer, HttpConnections
+from cometmq.monitoring.process import process_text
 from cometmq.net.server import Reserve, name_address, reserve
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class MonitoringPort:
                 for series in part.start_series()
                 for piece in text_pieces(series, part.shared_labels)
             ]
-            return Answer(200, b"".join(pieces), CONTENT_TYPE)
+            return Answer(200, b"".join([*pieces, *process_text(self.connections)]), CONTENT_TYPE)
         collected: Future[bytes] = Future()
         self._servers_loop.call_soon_threadsafe(self._begin, collected)
         try:
@@ -224,4 +225,7 @@ class MonitoringPort:
                 for piece in text_pieces(series, shared):
                     pieces.append(piece)
                     await slices.pause()
+        for piece in process_text(self.connections):
+            pieces.append(piece)
+            await slices.pause()
         return b"".join(pieces)

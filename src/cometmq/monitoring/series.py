@@ -6,10 +6,12 @@ follow from it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.core.histogram import Histogram
 
 
 class Kind(Enum):
@@ -32,8 +34,7 @@ class KnownFrom(Enum):
 class Metric:
     """A metric: its name, type, labels, what it says, and who has it too.
 
-    ``difference`` says how the value differs from upstream's. A histogram has ``bounds``, the upper
-    ends of its buckets.
+    ``difference`` says how the value differs from upstream's.
     """
 
     name: str
@@ -42,23 +43,14 @@ class Metric:
     labels: tuple[str, ...]
     known_from: KnownFrom
     difference: str = ""
-    bounds: tuple[float, ...] = ()
 
+    @property
+    def has_shared_labels(self) -> bool:
+        """True if its series have the labels that all series of the server share.
 
-class Histogram:
-    """Counts of values by bucket, which only grow; the last bucket has no upper end."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float, count: int = 1) -> None:
-        """Count a value, ``count`` times."""
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.total += value * count
+        rocketmq-exporter has other ones, which are declared with each metric.
+        """
+        return self.known_from is not KnownFrom.EXPORTER
 
 
 @dataclass(slots=True)

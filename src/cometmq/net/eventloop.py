@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Sized
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from cometmq.core.clock import SystemClock
+from cometmq.core.histogram import Histogram
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 STALL_NS: Final = 20_000_000
 #: A turn shorter than this need not be reported.
 SHORT_NS: Final = 200_000
+#: Upper ends of the ranges by which longer turns are counted.
+TURN_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 #: Handlers counted separately; the number is limited because task names may contain data.
 HANDLERS_MAX: Final = 200
 
@@ -88,19 +91,22 @@ def direct_handle(transport: asyncio.BaseTransport) -> int:
 
 
 class Watchdog:
-    """Counts turns of the loop over 20 ms by handler."""
+    """Counts turns of the loop over 20 ms by handler, and those over 200 us in ``long_turns``."""
 
-    __slots__ = ("clock", "longest_ns", "stalls")
+    __slots__ = ("clock", "long_turns", "longest_ns", "stalls")
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.stalls: Counter[str] = Counter()
+        self.long_turns = Histogram(TURN_BOUNDS_S)
         self.longest_ns = 0
 
     def turn(self, handler: str, took_ns: int) -> None:
         """Report one turn of ``handler``; cheap when it was short."""
         if took_ns > self.longest_ns:
             self.longest_ns = took_ns
+        if took_ns > SHORT_NS:
+            self.long_turns.add(took_ns / 1e9)
         if took_ns > STALL_NS:
             known = handler in self.stalls or len(self.stalls) < HANDLERS_MAX
             self.stalls[handler if known else "others"] += 1

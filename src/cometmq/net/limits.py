@@ -164,10 +164,15 @@ class ServerLimits:
         """Count that a limit was reached, for a caller that logs it."""
         self.hits[limit] += 1
 
+    @property
+    def open_connections(self) -> int:
+        """Number of connections."""
+        return sum(self._hosts.values())
+
     def facts(self) -> Mapping[str, str]:
         """Return the counts by name, and the number of connections."""
         return {
-            "openConnections": str(sum(self._hosts.values())),
+            "openConnections": str(self.open_connections),
             **{f"limitHits_{limit.value}": str(count) for limit, count in self.hits.items()},
         }
 

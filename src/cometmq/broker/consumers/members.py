@@ -536,6 +536,11 @@ class Members:
         known = self.table.consumers.get(group)
         return None if known is None else known.since.get(topic)
 
+    @property
+    def conflicting_count(self) -> int:
+        """Number of groups whose members have different subscriptions."""
+        return len(self._reported)
+
     def facts(self) -> dict[str, str]:
         """Return entries about conflicting subscriptions for the broker's runtime information."""
         return {

@@ -182,6 +182,12 @@ class ConsumerOffsets:
         """Return the next offset of ``group`` in each queue of ``topic`` that it has read."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
+    def positions(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Return topic, group and next offsets of all groups in all topics that there are now."""
+        for key in [*self._table]:
+            topic, _, group = key.partition(SEPARATOR)
+            yield topic, group, self._table.get(key, {})
+
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have read ``topic``."""
         prefix = topic + SEPARATOR

@@ -1,7 +1,7 @@
 """Metrics of a broker, read from the counters that its parts keep anyway.
 
-Nothing is counted for this on the path of a message. Counts that the store's queues hold until the
-next sample are taken at each scrape, so totals are exact at that moment.
+Nothing is counted for this on the path of a message. Counts that queues hold until the next sample
+are taken at each scrape, so totals are exact at that moment.
 """
 
 from __future__ import annotations
@@ -9,13 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.metrics import catalog
-from cometmq.broker.stats import SCHEDULE_CONSUMER
-from cometmq.message.names import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
-    is_system_topic,
-)
+from cometmq.broker.metrics.groups import GroupMetrics
+from cometmq.broker.metrics.messages import MessageMetrics
+from cometmq.broker.metrics.state import StateMetrics, one
 from cometmq.monitoring.series import Series
 
 if TYPE_CHECKING:
@@ -23,9 +19,9 @@ if TYPE_CHECKING:
 
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.context import BrokerContext
+    from cometmq.broker.topics.registration import Registration
     from cometmq.core.clock import Slices
     from cometmq.monitoring.readiness import StartProgress
-    from cometmq.monitoring.series import Metric
 
 
 def shared_labels(config: BrokerConfig) -> Mapping[str, str]:
@@ -39,71 +35,32 @@ def shared_labels(config: BrokerConfig) -> Mapping[str, str]:
 
 def start_series(progress: StartProgress) -> list[Series]:
     """Return the metrics that there are during a start."""
-    ready = Series(catalog.READY, 1)
-    ready.add(0 if progress.is_starting else 1)
-    found = [ready]
+    found = [one(catalog.READY, int(progress.is_serving))]
     if progress.recovered is not None:
-        for metric, value in (
-            (catalog.RECOVERY_POSITION, progress.recovered.position),
-            (catalog.RECOVERY_END, progress.recovered.end),
-        ):
-            series = Series(metric, 1)
-            series.add(value)
-            found.append(series)
+        found.append(one(catalog.RECOVERY_POSITION, progress.recovered.position))
+        found.append(one(catalog.RECOVERY_END, progress.recovered.end))
     return found
 
 
-def is_retry(topic: str) -> str:
-    """Return the label ``is_retry`` of a topic."""
-    return _truth(topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
-
-
-def is_system(topic: str, group: str = "") -> str:
-    """Return the label ``is_system`` of a topic, or of a topic and a group."""
-    is_system_group = group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
-    return _truth(is_system_topic(topic) or is_system_group)
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
-
-
 class BrokerMetrics:
-    """Collects the metrics of a broker."""
+    """Collects the metrics of a broker that serves."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(
+        self, context: BrokerContext, *, state: StateMetrics, registration: Registration
+    ) -> None:
         self._config = context.config
-        self._store = context.store
-        self._stats = context.stats
-
-    def _series(self, metric: Metric) -> Series:
-        return Series(metric, self._config.metrics_otel_cardinality_limit)
+        self._registration = registration
+        broker_ip = context.store_address
+        self._parts = (MessageMetrics(context, broker_ip), GroupMetrics(context), state)
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return all metrics, one after another."""
-        async for each in self._messages(slices):
-            yield each
-
-    async def _messages(self, slices: Slices) -> AsyncIterator[Series]:
-        stats = self._stats
-        for queue in self._store.dispatcher.take_grown():
-            stats.take_puts((queue,))
-            await slices.pause()
-        count, size = self._series(catalog.MESSAGES_IN), self._series(catalog.THROUGHPUT_IN)
-        for (_, topic), counter in [*stats.topic_puts.items()]:
-            if "@" not in topic:
-                labels = topic, "unspecified", is_system(topic)
-                count.add(counter.count, *labels)
-                size.add(counter.size_bytes, *labels)
-            await slices.pause()
-        yield count
-        yield size
-        count, size = self._series(catalog.MESSAGES_OUT), self._series(catalog.THROUGHPUT_OUT)
-        for (group, topic), counter in [*stats.pulls.items()]:
-            if group != SCHEDULE_CONSUMER:
-                reader = topic, group, is_system(topic, group)
-                count.add(counter.count, *reader)
-                size.add(counter.size_bytes, *reader)
-            await slices.pause()
-        yield count
-        yield size
+        left_out = Series(catalog.LEFT_OUT, len(catalog.METRICS))
+        for part in self._parts:
+            async for each in part.series(slices):
+                if each.left_out:
+                    left_out.add(each.left_out, each.metric.name)
+                yield each
+        yield one(catalog.NAME_SERVERS, len(self._config.name_servers))
+        yield one(catalog.REGISTERED, len(self._registration.registered_with))
+        yield left_out

@@ -1,7 +1,7 @@
 """The metrics of a broker: names, types, labels and meanings; docs/metrics.md is written from them.
 
-Upstream: BrokerMetricsConstant.java, DefaultStoreMetricsConstant.java of RocketMQ 5.5.0, and
-RMQMetricsCollector.java of rocketmq-exporter.
+Upstream: BrokerMetricsConstant.java, DefaultStoreMetricsConstant.java of RocketMQ 5.5.0, whose port
+appends the units to the names, and RMQMetricsCollector.java of rocketmq-exporter.
 """
 
 from __future__ import annotations
@@ -10,41 +10,263 @@ from typing import Final
 
 from cometmq.monitoring.series import Kind, KnownFrom, Metric
 
-_GROUP: Final = ("topic", "consumer_group", "is_system")
+_ALL: list[Metric] = []
 
-MESSAGES_IN: Final = Metric(
-    "rocketmq_messages_in_total", Kind.COUNTER, "messages stored in the topic",
-    ("topic", "message_type", "is_system"), KnownFrom.BROKER_5,
-    "`message_type` is always `unspecified`",
+
+def _declare(
+    known_from: KnownFrom, kind: Kind, name: str, meaning: str, labels: str, difference: str = ""
+) -> Metric:
+    metric = Metric(name, kind, meaning, tuple(labels.split()), known_from, difference)
+    _ALL.append(metric)
+    return metric
+
+
+# ------------------------------------------------------------------------------------- RocketMQ 5
+
+_IN: Final = "topic message_type is_system"
+_OUT: Final = "topic consumer_group is_system"
+_LAG: Final = "topic consumer_group is_retry is_system"
+_DISK: Final = "storage_type storage_medium"
+_NO_TYPES: Final = "`message_type` is always `unspecified`"
+_ALL_GROUPS: Final = "Groups without online consumers have it too"
+_5: Final = KnownFrom.BROKER_5
+
+MESSAGES_IN: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_messages_in_total", "messages stored in the topic", _IN, _NO_TYPES
+)
+THROUGHPUT_IN: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_throughput_in_total", "bytes stored in the topic", _IN, _NO_TYPES
+)
+MESSAGES_OUT: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_messages_out_total", "messages of the topic that the group read",
+    _OUT,
 )  # fmt: skip
-THROUGHPUT_IN: Final = Metric(
-    "rocketmq_throughput_in_total", Kind.COUNTER, "bytes stored in the topic",
-    ("topic", "message_type", "is_system"), KnownFrom.BROKER_5,
-    "`message_type` is always `unspecified`",
+THROUGHPUT_OUT: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_throughput_out_total", "bytes of the topic that the group read",
+    _OUT,
 )  # fmt: skip
-MESSAGES_OUT: Final = Metric(
-    "rocketmq_messages_out_total", Kind.COUNTER, "messages of the topic that the group read",
-    _GROUP, KnownFrom.BROKER_5,
+TO_DLQ: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_send_to_dlq_messages_total",
+    "messages that became dead letters of the group", _OUT,
+    "`topic` is the dead-letter queue; a message that is sent there directly counts too",
 )  # fmt: skip
-THROUGHPUT_OUT: Final = Metric(
-    "rocketmq_throughput_out_total", Kind.COUNTER, "bytes of the topic that the group read",
-    _GROUP, KnownFrom.BROKER_5,
+LAG_MESSAGES: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_lag_messages",
+    "messages of the topic that the group has not consumed yet", _LAG, _ALL_GROUPS,
+)  # fmt: skip
+LAG_LATENCY: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_lag_latency_milliseconds",
+    "age of the oldest message of the topic that the group has not consumed yet; 0 if there is "
+    "none", _LAG, _ALL_GROUPS,
+)  # fmt: skip
+LAG_LATENCY_DOCUMENTED: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_lag_latency",
+    "the same", _LAG, "This is the name in RocketMQ's documentation; its port appends the unit",
+)  # fmt: skip
+PRODUCER_CONNECTIONS: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_producer_connections", "connections of producers, by group",
+    "language version protocol_type",
+)  # fmt: skip
+CONSUMER_CONNECTIONS: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_connections", "connections of consumers of the group",
+    "consumer_group language version consume_mode protocol_type is_system",
+)  # fmt: skip
+PERMISSION: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_broker_permission", "6 reads and writes, 4 only reads", ""
+)
+TOPICS: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_topic_number", "topics, those of the system included", ""
+)
+GROUPS: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_group_number",
+    "consumer groups, those of the system included", "",
+)  # fmt: skip
+STORAGE_SIZE: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_storage_size_bytes", "used bytes of the device that has the store",
+    _DISK,
+)  # fmt: skip
+FLUSH_BEHIND: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_storage_flush_behind_bytes",
+    "bytes of the log that are written and not synced", _DISK,
+)  # fmt: skip
+DISPATCH_BEHIND: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_storage_dispatch_behind_bytes",
+    "bytes of the log that are not in the queues yet", _DISK,
+)  # fmt: skip
+RESERVE_TIME: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_storage_message_reserve_time_milliseconds",
+    "age of the oldest message in the log", _DISK,
 )  # fmt: skip
 
-READY: Final = Metric(
-    "cometmq_ready", Kind.GAUGE, "1 once the server serves, 0 while it starts or stops",
-    (), KnownFrom.OURS,
+# ------------------------------------------------------------------------------ rocketmq-exporter
+
+_BROKER: Final = "cluster brokerIP broker"
+_TOPIC: Final = "cluster broker topic"
+_READER: Final = "cluster broker topic group"
+_DIFF: Final = "group topic countOfOnlineConsumers msgModel"
+_EXPORTER: Final = KnownFrom.EXPORTER
+_HERE: Final = "Of this broker alone"
+
+BROKER_TPS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_broker_tps", "messages stored a second, last minute", _BROKER
+)
+BROKER_QPS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_broker_qps", "messages read a second, last minute", _BROKER
+)
+LOG_DIFF: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_broker_commitlog_diff",
+    "bytes of the log that a slave does not have yet", _BROKER,
+    "`brokerIP` is the address of the slave's connection",
 )  # fmt: skip
-RECOVERY_POSITION: Final = Metric(
-    "cometmq_recovery_position_bytes", Kind.GAUGE,
-    "offset of the log up to which the last start has read", (), KnownFrom.OURS,
+PRODUCER_TPS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_producer_tps",
+    "messages stored in the topic a second, last minute", _TOPIC,
 )  # fmt: skip
-RECOVERY_END: Final = Metric(
-    "cometmq_recovery_end_bytes", Kind.GAUGE,
-    "expected end of the log that the last start reads", (), KnownFrom.OURS,
+PRODUCER_SIZE: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_producer_message_size",
+    "bytes stored in the topic a second, last minute", _TOPIC,
+)  # fmt: skip
+PRODUCER_OFFSET: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_producer_offset",
+    "sum of the end offsets of the topic's queues", _TOPIC,
+    "Topics have it once all their queues were used since the start",
+)  # fmt: skip
+RETRY_OFFSET: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_topic_retry_offset", "the same for a retry topic", _TOPIC
+)
+DLQ_OFFSET: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_topic_dlq_offset",
+    "the same for the dead-letter queue of a group", "cluster broker group",
+)  # fmt: skip
+PRODUCERS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_producer_count", "connections of producers of the group",
+    "cluster broker group",
+)  # fmt: skip
+CONSUMER_TPS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_consumer_tps",
+    "messages of the topic that the group read a second, last minute", _READER,
+)  # fmt: skip
+CONSUMER_SIZE: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_consumer_message_size",
+    "bytes of the topic that the group read a second, last minute", _READER,
+)  # fmt: skip
+CONSUMER_OFFSET: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_consumer_offset",
+    "sum of the group's offsets in the topic's queues", _READER,
+)  # fmt: skip
+SEND_BACKS: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_send_back_nums",
+    "messages that consumers of the group sent back, last minute", _READER,
+)  # fmt: skip
+GET_LATENCY: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_group_get_latency_by_storetime",
+    "age, in ms, of the oldest message of the topic that the group has not consumed yet", _READER,
+)  # fmt: skip
+GROUP_DIFF: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_group_diff",
+    "messages of the topic that the group has not consumed yet", _DIFF, _HERE,
+)  # fmt: skip
+RETRY_DIFF: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_group_retrydiff", "the same for the group's retry topic",
+    _DIFF, _HERE,
+)  # fmt: skip
+DLQ_DIFF: Final = _declare(
+    _EXPORTER, Kind.GAUGE, "rocketmq_group_dlqdiff", "the same for its dead-letter queue", _DIFF,
+    _HERE,
 )  # fmt: skip
 
-METRICS: Final = (
-    MESSAGES_IN, THROUGHPUT_IN, MESSAGES_OUT, THROUGHPUT_OUT,
-    READY, RECOVERY_POSITION, RECOVERY_END,
+# ---------------------------------------------------------------------------------------- our own
+
+_OURS: Final = KnownFrom.OURS
+
+READY: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_ready", "1 once the broker serves, 0 while it starts or stops", ""
+)
+RECOVERY_POSITION: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_recovery_position_bytes",
+    "offset of the log up to which the last start has read", "",
 )  # fmt: skip
+RECOVERY_END: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_recovery_end_bytes",
+    "expected end of the log that the last start reads", "",
+)  # fmt: skip
+REGISTERED: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_registered_name_servers", "name servers that have the broker", ""
+)
+NAME_SERVERS: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_name_servers", "name servers that the broker has in its settings",
+    "",
+)  # fmt: skip
+PUT_SECONDS: Final = _declare(
+    _OURS, Kind.HISTOGRAM, "cometmq_put_seconds",
+    "time of a put from its append to its answer, with the wait for the disk and for slaves", "",
+)  # fmt: skip
+SYNC_SECONDS: Final = _declare(
+    _OURS, Kind.HISTOGRAM, "cometmq_sync_seconds", "time of a sync of the log", ""
+)
+LONG_TURNS: Final = _declare(
+    _OURS, Kind.HISTOGRAM, "cometmq_loop_long_turn_seconds",
+    "turns of the event loop over 0.2 ms. Pulls and dispatch have no times of their own: they are "
+    "done within a turn", "",
+)  # fmt: skip
+STALLS: Final = _declare(
+    _OURS,
+    Kind.COUNTER,
+    "cometmq_loop_stalls_total",
+    "turns of the event loop over 20 ms",
+    "handler",
+)
+PULLS: Final = _declare(
+    _OURS, Kind.COUNTER, "cometmq_pulls_total", "pulls that found messages, and that found none",
+    "result",
+)  # fmt: skip
+LIMIT_HITS: Final = _declare(
+    _OURS, Kind.COUNTER, "cometmq_limit_hits_total", "times that a client reached a limit", "limit"
+)
+CONNECTIONS: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_connections", "open connections of clients", ""
+)
+WRITES_REFUSED: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_writes_refused",
+    "1 while the store refuses writes, for example because the disk is full", "",
+)  # fmt: skip
+PUT_FAILURES: Final = _declare(
+    _OURS, Kind.COUNTER, "cometmq_put_failures_total", "messages that could not be stored", ""
+)
+LOG_START: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_log_start_bytes", "offset at which the log begins", ""
+)
+LOG_END: Final = _declare(_OURS, Kind.GAUGE, "cometmq_log_end_bytes", "end of the log", "")
+DISK_RATIO: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_disk_used_ratio", "used share of the device", "part"
+)
+DISK_FREE: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_disk_free_bytes", "bytes of the device that are free", "part"
+)
+SLAVES: Final = _declare(_OURS, Kind.GAUGE, "cometmq_slaves", "connected slaves", "")
+REPLICATION_BEHIND: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_replication_behind_bytes",
+    "bytes of the log that a slave does not have yet; on a slave, of its master's log", "slave",
+)  # fmt: skip
+OPEN_TRANSACTIONS: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_open_transactions", "transactions without an outcome", ""
+)
+OLDEST_TRANSACTION: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_oldest_transaction_seconds", "age of the oldest of them", ""
+)
+WAITING_TIMERS: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_timers_waiting", "messages that wait for a time of their own", ""
+)
+WAITING_LEVEL: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_delayed_messages", "messages that wait in a delay level", "level"
+)
+CONFLICTS: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_conflicting_groups",
+    "groups whose online members have different subscriptions", "",
+)  # fmt: skip
+LEFT_OUT: Final = _declare(
+    _OURS, Kind.GAUGE, "cometmq_metrics_left_out_series",
+    "series of a metric beyond metricsOtelCardinalityLimit", "metric",
+)  # fmt: skip
+
+METRICS: Final = tuple(_ALL)

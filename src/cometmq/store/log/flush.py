@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cometmq.core.histogram import Histogram
+
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
@@ -35,19 +37,23 @@ INLINE_MESSAGES = 8
 #: The sync of more bytes takes its time for them; zeros ahead of them would double that.
 ZEROS_BOUND_BYTES = 1 << 18
 _SAMPLES = 100
+#: Upper ends of the ranges by which syncs are counted.
+SYNC_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class Latency:
-    """Durations of the last 100 syncs, compared with INLINE_BOUND_NS."""
+    """Durations of the last 100 syncs, compared with INLINE_BOUND_NS, and of all in ``seconds``."""
 
-    __slots__ = ("_recent", "_slow")
+    __slots__ = ("_recent", "_slow", "seconds")
 
     def __init__(self) -> None:
         self._recent: deque[bool] = deque(maxlen=_SAMPLES)
         self._slow = 0
+        self.seconds = Histogram(SYNC_BOUNDS_S)
 
     def add(self, duration_ns: int) -> None:
         """Add the duration of one sync."""
+        self.seconds.add(duration_ns / 1e9)
         slow = duration_ns > INLINE_BOUND_NS
         if len(self._recent) == _SAMPLES:
             self._slow -= self._recent[0]

@@ -1,0 +1,146 @@
+"""State of the broker itself: store, disks, event loop, limits, replication, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cometmq.broker.lookup import find_record
+from cometmq.broker.metrics import catalog
+from cometmq.broker.replication.roles import MasterPart
+from cometmq.core.errors import StoreCorrupt
+from cometmq.monitoring.series import Series
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from cometmq.broker.context import BrokerContext
+    from cometmq.broker.replication import ReplicationService
+    from cometmq.broker.scheduled import ScheduleService
+    from cometmq.broker.transactions import TransactionService
+    from cometmq.core.clock import Slices
+    from cometmq.core.histogram import Histogram
+    from cometmq.monitoring.series import Metric
+    from cometmq.net.eventloop import Watchdog
+
+_LOCAL = ("local", "disk")
+
+
+def one(metric: Metric, value: float | Histogram, *labels: str) -> Series:
+    """Return a metric with a single series."""
+    series = Series(metric, 1)
+    series.add(value, *labels)
+    return series
+
+
+def some(metric: Metric, values: dict[str, float]) -> Series:
+    """Return a metric with one label."""
+    series = Series(metric, len(values))
+    for label, value in values.items():
+        series.add(value, label)
+    return series
+
+
+class StateMetrics:
+    """Metrics of the broker's parts."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        *,
+        watchdog: Watchdog,
+        scheduled: ScheduleService,
+        transactions: TransactionService,
+        replication: ReplicationService,
+    ) -> None:
+        self._context = context
+        self._watchdog = watchdog
+        self._scheduled = scheduled
+        self._transactions = transactions
+        self._replication = replication
+
+    async def series(self, slices: Slices) -> AsyncIterator[Series]:
+        """Return the metrics, one after another."""
+        for each in self._counts():
+            yield each
+        await slices.pause()
+        for each in self._waiting():
+            yield each
+        for each in self._copies():
+            yield each
+        await slices.pause()
+        async for each in self._storage():
+            yield each
+
+    def _counts(self) -> Iterator[Series]:
+        context, stats = self._context, self._context.stats
+        state, tables = context.store.state, context.tables
+        yield one(catalog.PERMISSION, context.config.broker_permission)
+        yield one(catalog.TOPICS, len(tables.topics))
+        yield one(catalog.GROUPS, len(tables.groups))
+        yield one(catalog.PUT_SECONDS, stats.put_times.since_start())
+        yield one(catalog.SYNC_SECONDS, context.store.flusher.latency.seconds)
+        yield one(catalog.LONG_TURNS, self._watchdog.long_turns)
+        yield some(catalog.STALLS, dict(self._watchdog.stalls))
+        pulled = stats.pulled
+        yield some(catalog.PULLS, {"found": pulled.found, "missed": pulled.missed})
+        hits = stats.limits.hits
+        yield some(catalog.LIMIT_HITS, {limit.value: count for limit, count in hits.items()})
+        yield one(catalog.CONNECTIONS, stats.limits.open_connections)
+        yield one(catalog.WRITES_REFUSED, int(state.refusal is not None))
+        yield one(catalog.PUT_FAILURES, state.put_failures)
+        yield one(catalog.CONFLICTS, tables.members.conflicting_count)
+
+    def _waiting(self) -> Iterator[Series]:
+        index = self._transactions.open.index
+        oldest_ms = index.oldest_ms()
+        age_ms = self._context.clock.wall_ms() - oldest_ms if oldest_ms else 0
+        yield one(catalog.OPEN_TRANSACTIONS, len(index))
+        yield one(catalog.OLDEST_TRANSACTION, max(age_ms, 0) / 1_000)
+        yield one(catalog.WAITING_TIMERS, max(self._scheduled.timers.pending.count, 0))
+        levels = self._scheduled.delay.progress()
+        yield some(
+            catalog.WAITING_LEVEL,
+            {str(level): max(end - at, 0) for level, (at, end) in levels.items()},
+        )
+
+    def _copies(self) -> Iterator[Series]:
+        part, config = self._replication.part, self._context.config
+        if isinstance(part, MasterPart):
+            slaves = part.master.slaves()
+            yield one(catalog.SLAVES, len(slaves))
+            behind = Series(catalog.LOG_DIFF, len(slaves))
+            for slave in slaves:
+                names = config.broker_cluster_name, slave.address, config.broker_name
+                behind.add(slave.behind_bytes, *names)
+            yield behind
+            yield some(
+                catalog.REPLICATION_BEHIND,
+                {slave.address: slave.behind_bytes for slave in slaves},
+            )
+        elif part.tables.master_end >= 0:
+            lag = max(part.tables.master_end - self._context.store.written_offset, 0)
+            yield one(catalog.REPLICATION_BEHIND, lag, "self")
+
+    async def _storage(self) -> AsyncIterator[Series]:
+        store = self._context.store
+        flushes, dispatches = store.written_offset - store.durable_offset, store.dispatched_offset
+        yield one(catalog.FLUSH_BEHIND, max(flushes, 0), *_LOCAL)
+        yield one(catalog.DISPATCH_BEHIND, max(store.written_offset - dispatches, 0), *_LOCAL)
+        yield one(catalog.LOG_START, store.log.segments.start)
+        yield one(catalog.LOG_END, store.written_offset)
+        config, files = store.config, store.files
+        # A network file system may be slow.
+        log = await asyncio.to_thread(files.disk_space, config.commit_log_directory)
+        queues = await asyncio.to_thread(files.disk_space, config.store_path_root_dir)
+        yield one(catalog.STORAGE_SIZE, queues.total_bytes - queues.free_bytes, *_LOCAL)
+        ratios: dict[str, float] = {"log": log.used_ratio, "queues": queues.used_ratio}
+        yield some(catalog.DISK_RATIO, ratios)
+        yield some(catalog.DISK_FREE, {"log": log.free_bytes, "queues": queues.free_bytes})
+        try:
+            first = await find_record(store, store.log.segments.start)
+        except StoreCorrupt:
+            return
+        if first is not None:
+            age_ms = self._context.clock.wall_ms() - first.store_ms
+            yield one(catalog.RESERVE_TIME, max(age_ms, 0), *_LOCAL)

@@ -1,0 +1,59 @@
+"""What a scrape shows is what the catalog declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cometmq.broker.metrics import catalog
+from cometmq.cli.node import node_config, running_node
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.monitoring import process
+from cometmq.monitoring.series import KnownFrom
+from cometmq.namesrv import metrics
+from cometmq.testing.cluster import SMALL_FILES
+from tests.client.shared_broker import read_all
+from tests.monitoring.scraping import fetched, scrape
+
+SETTINGS = {**SMALL_FILES, "metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+#: Metrics that an empty log does not have.
+ABSENT = {
+    "cometmq_recovery_position_bytes",
+    "cometmq_recovery_end_bytes",
+    "rocketmq_storage_message_reserve_time_milliseconds",
+}
+
+
+async def test_all_declared_metrics_are_shown_and_no_others(tmp_path: Path) -> None:
+    config = node_config(tmp_path, SETTINGS)
+    async with running_node(config, SystemClock()) as node:
+        text = (await fetched(node.monitoring, "/metrics")).text
+        kinds = dict(line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE"))
+    declared = {
+        metric.name: metric.kind.value
+        for metric in (*catalog.METRICS, *metrics.METRICS, *process.METRICS)
+    }
+    shown = {name: kind for name, kind in kinds.items() if not name.startswith("process_")}
+    assert shown.keys() | ABSENT == declared.keys() | ABSENT
+    assert shown.items() <= declared.items()
+
+
+async def test_series_have_the_declared_labels(tmp_path: Path) -> None:
+    config = node_config(tmp_path, SETTINGS)
+    async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
+        await client.send("orders", b"x")
+        await client.send("%DLQ%billing", b"x")
+        await read_all(client, "orders", 1)
+        found = await scrape(node.monitoring)
+    shared = {"cluster", "node_type", "node_id"}
+    for metric in catalog.METRICS:
+        labels = found.labels_of(metric.name)
+        if labels:
+            own = set(metric.labels)
+            assert labels == (own | shared if metric.has_shared_labels else own), metric.name
+
+
+def test_names_are_known_from_where_they_begin_like() -> None:
+    for metric in catalog.METRICS:
+        is_ours = metric.known_from is KnownFrom.OURS
+        assert metric.name.startswith("cometmq_" if is_ours else "rocketmq_"), metric.name

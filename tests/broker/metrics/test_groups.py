@@ -1,0 +1,90 @@
+"""Lag, offsets and connections of groups in the metrics of a real node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.node import Node, node_config, running_node
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.testing.cluster import SMALL_FILES
+from tests.monitoring.scraping import Scrape, scrape
+
+SETTINGS = {**SMALL_FILES, "metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(node_config(tmp_path, SETTINGS), SystemClock()) as node:
+        yield node
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[Client]:
+    async with Client(node.namesrv) as client:
+        yield client
+
+
+async def until_lag(node: Node, lag: int, **labels: str) -> Scrape:
+    """Scrape until a group has this lag."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await scrape(node.monitoring)
+            if [*found.find("rocketmq_consumer_lag_messages", **labels)] == [lag]:
+                return found
+            await asyncio.sleep(0.2)
+
+
+async def test_lag_stays_when_the_consumers_are_gone(node: Node, client: Client) -> None:
+    await client.send("orders", b"0")
+    async with client.subscribe("orders", group="billing", start="first") as messages:
+        async for message in messages:
+            async with message.processing():
+                break
+    labels = {"topic": "orders", "consumer_group": "billing"}
+    await until_lag(node, 0, **labels)
+    for number in range(7):
+        await client.send("orders", b"%d" % number)
+    found = await until_lag(node, 7, **labels)
+    exporter = {"topic": "orders", "group": "billing"}
+    assert found.value("rocketmq_group_diff", **exporter, countOfOnlineConsumers="0") == 7
+    assert found.value("rocketmq_consumer_offset", **exporter, broker="broker-a") == 1
+    assert found.value("rocketmq_producer_offset", topic="orders") == 8
+    age_ms = found.value("rocketmq_consumer_lag_latency_milliseconds", **labels)
+    assert 0 < age_ms < 20_000
+    assert found.value("rocketmq_group_get_latency_by_storetime", **exporter) == age_ms
+
+
+async def test_connections_are_counted_by_kind(node: Node, client: Client) -> None:
+    await client.send("orders", b"0")
+    async with client.subscribe("orders", group="billing", start="first") as messages:
+        async for message in messages:
+            async with message.processing():
+                break
+        found = await scrape(node.monitoring)
+        consumers = found.value("rocketmq_consumer_connections", consumer_group="billing")
+        assert consumers == 1
+        assert found.labels_of("rocketmq_consumer_connections") == {
+            *("cluster", "node_type", "node_id", "consumer_group", "language", "version"),
+            *("consume_mode", "protocol_type", "is_system"),
+        }
+
+
+async def test_series_of_a_metric_are_bounded(tmp_path: Path) -> None:
+    config = node_config(tmp_path, {**SETTINGS, "metricsOtelCardinalityLimit": "3"})
+    async with (
+        running_node(config, SystemClock()) as node,
+        Client(node.namesrv) as client,
+    ):
+        for number in range(5):
+            await client.send(f"topic-{number}", b"x")
+        found = await scrape(node.monitoring)
+        assert len([*found.find("rocketmq_messages_in_total")]) == 3
+        left_out = found.value(
+            "cometmq_metrics_left_out_series", metric="rocketmq_messages_in_total"
+        )
+        assert left_out == 2
