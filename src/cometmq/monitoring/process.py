@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -36,10 +37,8 @@ _COLLECTOR: Final = ProcessCollector(registry=None)
 
 def process_text(connections: HttpConnections) -> Iterator[bytes]:
     """Return the text of these metrics in pieces."""
-    from cometmq import __version__
-
     build, requests, refusals = (Series(metric, 100) for metric in METRICS)
-    build.add(1, __version__, CORE)
+    build.add(1, version("cometmq"), CORE)
     for status, count in [*connections.requests.items()]:
         requests.add(count, str(status))
     for limit, count in [*connections.refusals.items()]:
