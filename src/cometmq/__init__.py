@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from cometmq.client.sendrequests import SendResult as SendResult
     from cometmq.client.sendrequests import SendStatus as SendStatus
     from cometmq.client.transactions import Transaction as Transaction
+    from cometmq.core.errors import AlreadyInUse as AlreadyInUse
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
     from cometmq.core.errors import CometError as CometError
     from cometmq.core.errors import MessageIllegal as MessageIllegal
     from cometmq.core.errors import NotConnected as NotConnected
+    from cometmq.core.errors import NotFound as NotFound
+    from cometmq.core.errors import NotOpen as NotOpen
     from cometmq.core.errors import RequestTimedOut as RequestTimedOut
     from cometmq.core.errors import RouteNotFound as RouteNotFound
     from cometmq.core.errors import SettingsError as SettingsError
+    from cometmq.core.errors import WrongArgument as WrongArgument
+    from cometmq.filter.sqltext import BadFilter as BadFilter
     from cometmq.message.model import Message as Message
     from cometmq.message.model import MessageQueue as MessageQueue
     from cometmq.message.model import MessageView as MessageView
@@ -54,18 +59,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _ERRORS = (
+    "AlreadyInUse",
     "BrokerRefused",
     "ClientError",
     "CometError",
     "MessageIllegal",
     "NotConnected",
+    "NotFound",
+    "NotOpen",
     "RequestTimedOut",
     "RouteNotFound",
     "SettingsError",
+    "WrongArgument",
 )
 _STRATEGIES = ("ByConfig", "ConsistentHash", "MachineRoom", "MachineRoomNearby")
 _HOMES = {
     "Admin": "cometmq.admin.api",
+    "BadFilter": "cometmq.filter.sqltext",
     "BlockingClient": "cometmq.client.blocking:Client",
     "Client": "cometmq.client.client",
     "ClientConfig": "cometmq.client.config",

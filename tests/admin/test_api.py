@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
-from cometmq.core.errors import BrokerRefused, NotConnected, NotFound, RouteNotFound
+from cometmq.core.errors import BrokerRefused, NotFound, RouteNotFound
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
@@ -161,7 +161,9 @@ async def test_messages_are_found_by_their_ids(admin: Admin, client: Client, top
     assert await admin.message_by_id("no id at all", topic) is None
     nowhere = sent.offset_id[:-16] + f"{1 << 40:016X}"
     assert await admin.message_by_id(nowhere) is None
-    with pytest.raises(NotConnected):
+    with pytest.raises(NotFound, match="it is a sender's: give the topic"):
+        await admin.message_by_id(sent.message_id)
+    with pytest.raises(NotFound, match="give the topic"):
         await admin.message_by_id(sent.message_id[:8] + "00000001" + sent.message_id[16:])
 
 

@@ -68,7 +68,10 @@ async def test_what_members_say_of_themselves(client: Client, admin: Admin) -> N
 
 def test_a_member_that_has_nothing_to_say_is_quoted() -> None:
     remark = "json marshal error: json: unsupported value: NaN"
-    with pytest.raises(BrokerRefused, match="go@1 refused request 307 with code 0: json marshal"):
+    with pytest.raises(
+        BrokerRefused,
+        match="with code 0: json marshal",
+    ):
         read_running_info(Response(0, 1, remark, {}, b""), "go@1")
     assert read_running_info(Response(0, 1, "", {}, b"{}"), "go@1").mq_table == {}
 

@@ -18,7 +18,7 @@ from cometmq.admin.groups import (
 )
 from cometmq.admin.messages import EARLIEST, LATEST, at_offset, at_time
 from cometmq.client.client import Client
-from cometmq.core.errors import NotFound, RequestTimedOut, RouteNotFound
+from cometmq.core.errors import NotFound, RequestTimedOut, RouteNotFound, SettingsError
 from cometmq.message.model import Message, MessageQueue
 from cometmq.protocol.bodies import (
     ClientConnection,
@@ -100,7 +100,7 @@ async def test_nothing_is_said_of_groups_that_do_not_exist(
         await groups.progress(group, "no-such-topic")
     with pytest.raises(NotFound, match="cluster 'nowhere'"):
         await groups.delete(group, "nowhere")
-    with pytest.raises(ValueError, match="offsets of one topic"):
+    with pytest.raises(SettingsError, match="offsets of one topic"):
         await groups.plan_offsets(group, {})
 
 

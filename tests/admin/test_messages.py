@@ -146,7 +146,7 @@ async def test_a_tail_ends_with_a_refusal(
     await eventually(lambda: not following.done())
     await admin.create_topic(topic, queues=1, perm=2)
     async with asyncio.timeout(30):
-        with pytest.raises(Exception, match="refused request 11 with code 16"):
+        with pytest.raises(Exception, match="refused a pull with code 16"):
             await following
 
 

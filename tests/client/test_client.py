@@ -270,7 +270,7 @@ async def test_what_cannot_be_is_said(client: Client) -> None:
         Client("127.0.0.1:1", no_such_setting=5)
     with pytest.raises(SettingsError):
         Client("")
-    with pytest.raises(TypeError, match="body is missing"):
+    with pytest.raises(TypeError, match="body is missing: pass b'' for an empty one"):
         await client.send("t")  # type: ignore[call-overload]
     with pytest.raises(MessageIllegal):
         await client.send("no good", b"")
@@ -354,3 +354,14 @@ async def test_members_that_subscribe_to_different_things_are_seen(
             assert group in runtime["conflictingGroups"].split()
             assert int(runtime["subscriptionConflicts"]) >= 1
         assert await seen() is None
+
+
+async def test_a_broker_in_the_place_of_a_name_server_is_told(
+    cometmq_session_cluster: Cluster,
+) -> None:
+    broker = cometmq_session_cluster.broker
+    async with Client(broker) as client:
+        with pytest.raises(BrokerRefused, match=f"^{broker} is a broker, not a name server: give"):
+            await client.send("t", b"")
+        with pytest.raises(BrokerRefused, match=f"^{broker} is a broker, not a name server: give"):
+            await Admin(client.session).brokers()

@@ -46,10 +46,10 @@ from cometmq.message.names import FORBIDDEN_TO_SEND, Namespace
         (Message("t", b"", tag="a\x02b"), "control character"),
         (Message("t", b"", message_id="a\x02b"), "control character"),
         (Message("t", b"", message_id="a b"), "blank"),
-        (Message("t", "text"), "the body is str: pass bytes"),  # type: ignore[arg-type]
-        (Message("t", ["a"]), "the body is list: pass bytes"),  # type: ignore[arg-type]
-        (Message("t", None), "the body is NoneType"),  # type: ignore[arg-type]
-        (Message("t", memoryview(b"abcd")[::2]), "the body is memoryview"),  # type: ignore[arg-type]
+        (Message("t", "text"), "body must be bytes, not str: encode it"),  # type: ignore[arg-type]
+        (Message("t", ["a"]), "body must be bytes, not list: encode it, for"),  # type: ignore[arg-type]
+        (Message("t", None), "body is missing: pass b''"),  # type: ignore[arg-type]
+        (Message("t", memoryview(b"abcd")[::2]), "body must be bytes, not memoryview"),  # type: ignore[arg-type]
         (Message("t", b"", properties={"x": "a\ud800b"}), "half of a surrogate pair"),
         (Message("t", b"", tag="a||b"), r"the tag 'a\|\|b' contains '\|\|'.*use one word"),
         (Message("t", b"", tag=" a"), "begins or ends with a space"),

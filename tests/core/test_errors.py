@@ -3,6 +3,7 @@
 import pytest
 
 from cometmq.core import errors as e
+from cometmq.protocol.codes import RequestCode
 
 EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.SettingsError("listenPort", "'x' is not a number"), 1, "setting 'listenPort': 'x' is not"),
@@ -17,10 +18,13 @@ EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.NoStore("dir", "it is empty"), 1, "dir is not a store directory: it is empty"),
     (e.MessageIllegal("long"), 13, "long"),
     (e.NotConnected("h:1", "refused"), 1, "h:1: refused"),
-    (e.RequestTimedOut("h:1", 10, 3000), 1, "h:1: no answer to request 10 within 3000 ms"),
+    (e.RequestTimedOut("h:1", 10, 3000), 1, "h:1: no answer to a send within 3000 ms"),
     (e.RouteNotFound("t", "create it"), 17, "topic 't': create it"),
     (e.NotFound("group", "g", "check its name"), 1, "group 'g': check its name"),
-    (e.BrokerRefused("h:1", 10, 2, "busy"), 2, "h:1 refused request 10 with code 2: busy"),
+    (e.BrokerRefused("h:1", 10, 2, "busy"), 2, "h:1 refused a send with code 2: busy"),
+    (e.WrongArgument("body", "must be bytes, not str"), 13, "body must be bytes, not str"),
+    (e.NotOpen("the client is not open: use start()"), 1, "the client is not open"),
+    (e.AlreadyInUse("consumer", "g", "close it"), 1, "already has a consumer of group 'g': close"),
 ]
 
 
@@ -37,7 +41,7 @@ def test_a_remark_can_be_said_whatever_a_file_is_called() -> None:
 
 
 def test_the_tree_has_three_branches() -> None:
-    branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError)
+    branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError, e.NotOpen)
     assert all(isinstance(error, branches) for error, _, _ in EXAMPLES)
     assert issubclass(e.BadRequest, e.RemoteProtocolError)
 
@@ -48,6 +52,29 @@ def test_every_error_that_is_raised_has_an_example() -> None:
     }
     branches = {e.CometError, e.ProtocolError, e.StoreError, e.ClientError}
     assert {type(error) for error, _, _ in EXAMPLES} == declared - branches
+
+
+def test_an_operation_is_named() -> None:
+    assert str(e.RequestTimedOut("h:1", 15, 3)) == (
+        "h:1: no answer to an update of a group's offset within 3 ms"
+    )
+    assert "refused request GET_BROKER_CONFIG" in str(
+        e.BrokerRefused("h:1", RequestCode.GET_BROKER_CONFIG, 1, "")
+    )
+    assert "no answer to request 31999 within" in str(e.RequestTimedOut("h:1", 31_999, 3))
+    assert str(e.RequestTimedOut("h:1", 10, 3, text="nobody replied")) == "nobody replied"
+    assert str(e.BrokerRefused("h:1", 105, 3, "", text="a broker")) == "a broker"
+
+
+@pytest.mark.parametrize("code", e._OPERATIONS)
+def test_operations_are_requests(code: int) -> None:
+    assert RequestCode(code)
+
+
+def test_errors_of_wrong_use_are_python_s_too() -> None:
+    assert issubclass(e.WrongArgument, TypeError)
+    assert issubclass(e.NotOpen, RuntimeError)
+    assert issubclass(e.AlreadyInUse, ValueError)
 
 
 def test_fields_are_kept() -> None:
@@ -61,3 +88,6 @@ def test_fields_are_kept() -> None:
     assert e.StoreLocked("p").path == "p"
     assert e.NotConnected("a", "b").problem == "b"
     assert e.SettingsError("k", "p").key == "k"
+    assert e.WrongArgument("a", "b").argument == "a"
+    used = e.AlreadyInUse("consumer", "g", "x")
+    assert (used.kind, used.name) == ("consumer", "g")

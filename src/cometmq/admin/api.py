@@ -530,8 +530,9 @@ class Admin:
     async def message_by_id(self, message_id: str, topic: str = "") -> StoredMessage | None:
         """Return the message with an offset id or a unique key; None if it is not found.
 
-        A unique key can be looked up only with its ``topic``. Both ids look alike, so
-        ``message_id`` is first tried as an offset id.
+        A sender's id (a unique key) can be looked up only with its ``topic``. Both ids look alike,
+        so without a topic an id is a sender's if it names no broker of the cluster. Raises
+        NotFound for such an id without a topic.
         """
         try:
             place = decode_offset_id(message_id)
@@ -540,25 +541,38 @@ class Admin:
         # The process id in a unique key stands where an offset id has a port.
         if place is not None and 0 < place.port < 65_536:
             host = f"[{place.host}]" if ":" in place.host else place.host
-            header = h.ViewMessage(offset=place.physical_offset)
+            names = {each.address: each.name for each in await self.brokers()}
             try:
-                response = await self.call(
-                    f"{host}:{place.port}", RequestCode.VIEW_MESSAGE_BY_ID, header
-                )
-                names = {each.address: each.name for each in await self.brokers()}
-                name = names.get(f"{host}:{place.port}", "")
-                records = iter_decode(response.body)
-                return next((from_record(record, name) for record in records), None)
-            except (NotConnected, RequestTimedOut, BrokerRefused) as error:
+                return await self._at(f"{host}:{place.port}", place.physical_offset, names)
+            except BrokerRefused as error:
                 if not topic:
-                    if isinstance(error, BrokerRefused):
-                        return None
+                    return None
+                log.debug("not_an_offset_id id=%s error=%s", message_id, error)
+            except (NotConnected, RequestTimedOut) as error:
+                if not topic and f"{host}:{place.port}" in names:
                     raise
                 log.debug("not_an_offset_id id=%s error=%s", message_id, error)
-        if not topic:
+        if topic:
+            found = await self._query(topic, message_id, 32, 0, _MAX_TIME_MS, unique=True)
+            return found[0] if found else None
+        if place is None:
             return None
-        found = await self._query(topic, message_id, 32, 0, _MAX_TIME_MS, unique=True)
-        return found[0] if found else None
+        raise NotFound(
+            "message",
+            message_id,
+            "no broker of the cluster made this id, so it is a sender's: give the topic, in which "
+            "it is looked up",
+        )
+
+    async def _at(
+        self, address: str, physical_offset: int, names: Mapping[str, str]
+    ) -> StoredMessage | None:
+        """Return the message at a place of a broker's log."""
+        header = h.ViewMessage(offset=physical_offset)
+        response = await self.call(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        records = iter_decode(response.body)
+        name = names.get(address, "")
+        return next((from_record(record, name) for record in records), None)
 
     async def messages_by_key(
         self,

@@ -24,7 +24,7 @@ from cometmq.admin.api import END
 from cometmq.admin.messages import Messages, Position, PositionKind, Selection
 from cometmq.client.consumer.allocate import average, share
 from cometmq.client.routes import by_queue
-from cometmq.core.errors import BrokerRefused, ClientError, NotFound
+from cometmq.core.errors import BrokerRefused, ClientError, NotFound, SettingsError
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
@@ -359,12 +359,12 @@ class Groups:
     ) -> OffsetPlan:
         """Plan to set the offsets of a group in queues of one topic.
 
-        Offsets outside of a queue become its nearest end. Raises ValueError for an empty mapping or
-        queues of several topics.
+        Offsets outside of a queue become its nearest end. Raises SettingsError for an empty
+        mapping or queues of several topics.
         """
         topics = {queue.topic for queue in offsets}
         if len(topics) != 1:
-            raise ValueError(f"offsets of one topic are needed, not of {len(topics)}")
+            raise SettingsError("offsets", f"offsets of one topic are needed, not of {len(topics)}")
         if not is_new:
             await self._admin.require_group(group)
         (topic,) = topics

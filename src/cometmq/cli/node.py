@@ -78,7 +78,7 @@ class RunningBroker:
 def log_file_bytes(store: Path, settings: Mapping[str, str]) -> tuple[str, str]:
     """Return the size of log files for ``settings`` that do not set it, and what it comes from.
 
-    A store that exists keeps its size, whoever made it.
+    A store that exists keeps its size, also one that a Java broker made.
     """
     named = {normalise(key): value for key, value in settings.items()}
     log_directory = named.get(normalise("storePathCommitLog"), "") or str(store / "commitlog")

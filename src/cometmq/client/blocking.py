@@ -28,6 +28,7 @@ from cometmq.client.consumer import (
     pushconsumer,
     received,
 )
+from cometmq.core.errors import NotOpen
 from cometmq.message.model import MessageView
 from cometmq.net.eventloop import loop_factory
 
@@ -456,25 +457,25 @@ class Client:
     def puller(self) -> Puller:
         """Reader of queues at explicit offsets, without a consumer group.
 
-        Raises RuntimeError when the client is not open.
+        Raises NotOpen when the client is not open.
         """
         return Puller(self._running(), self._inner.puller)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the client's loop, such as one of the admin operations.
 
-        Raises RuntimeError when the client is not open.
+        Raises NotOpen when the client is not open.
         """
         try:
             thread = self._running()
-        except RuntimeError:
+        except NotOpen:
             work.close()
             raise
         return thread.wait(work)
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            raise RuntimeError("the client is not open: use `with Client(...)`, or start()")
+            raise NotOpen("the client is not open: use `with Client(...)`, or start()")
         return self._thread
 
     send = _waiting(asynchronous.Client.send)

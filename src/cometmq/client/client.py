@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
+from cometmq.client.arguments import (
+    Key,
+    check_moment,
+    check_topic_type,
+    checked_body,
+    delay_of,
+    key_texts,
+)
 from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
@@ -18,7 +26,7 @@ from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
 from cometmq.client.tracing import Tracer
 from cometmq.client.transactions import Checker, CheckerTable, Transaction
-from cometmq.core.errors import MessageIllegal
+from cometmq.core.errors import MessageIllegal, NotOpen
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
@@ -110,10 +118,10 @@ class Client:
     def session(self) -> Session:
         """Connections, routes and memberships that producers, consumers and admin calls share.
 
-        Raises RuntimeError outside of ``async with``.
+        Raises NotOpen (a RuntimeError) outside of ``async with``.
         """
         if self._session is None:
-            raise RuntimeError("the client is not open: use `async with Client(...)`, or start()")
+            raise NotOpen("the client is not open: use `async with Client(...)`, or start()")
         return self._session
 
     @property
@@ -151,7 +159,7 @@ class Client:
         topic: Message,
         body: None = None,
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult: ...
@@ -162,12 +170,12 @@ class Client:
         body: bytes,
         *,
         tag: str = "",
-        keys: Iterable[str] = (),
+        keys: Iterable[Key] | Key = (),
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         delay_s: float = 0,
         deliver_at: datetime | None = None,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult: ...
@@ -177,12 +185,12 @@ class Client:
         body: bytes | None = None,
         *,
         tag: str = "",
-        keys: Iterable[str] = (),
+        keys: Iterable[Key] | Key = (),
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         delay_s: float = 0,
         deliver_at: datetime | None = None,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
@@ -196,7 +204,7 @@ class Client:
         message = _message(topic, body, tag, keys, properties, delay_level)
         if delay_s or deliver_at is not None:
             message = msgspec.structs.replace(
-                message, delay_ms=round(delay_s * 1_000), deliver_at_ms=_epoch_ms(deliver_at)
+                message, delay_ms=delay_of(delay_s), deliver_at_ms=_epoch_ms(deliver_at)
             )
         return await self.producer.send(
             message, order_key=order_key, queue=queue, timeout_ms=timeout_ms
@@ -215,9 +223,9 @@ class Client:
         body: bytes | None = None,
         *,
         tag: str = "",
-        keys: Iterable[str] = (),
+        keys: Iterable[Key] | Key = (),
         properties: Mapping[str, str] | None = None,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
     ) -> None:
         """Send a message without waiting for a response.
@@ -232,7 +240,7 @@ class Client:
         self,
         messages: Iterable[Message],
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> list[SendResult]:
@@ -335,9 +343,9 @@ class Client:
         body: bytes | None = None,
         *,
         tag: str = "",
-        keys: Iterable[str] = (),
+        keys: Iterable[Key] | Key = (),
         properties: Mapping[str, str] | None = None,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         group: str = "",
         timeout_ms: int = 0,
@@ -367,8 +375,8 @@ class Client:
 
         Brokers call the checker about open transactions. It receives the message and returns True
         (committed), False (rolled back) or None (not known yet). The brokers of ``topic`` are
-        informed of this client at once, even if it sends nothing. Raises ValueError when the group
-        has a checker already.
+        informed of this client at once, even if it sends nothing. Raises AlreadyInUse (a
+        ValueError) when the group has a checker already.
         """
         session, producer = self.session, self._producer_of(group)
         if self._checkers is None:
@@ -391,9 +399,9 @@ class Client:
         body: bytes | None = None,
         *,
         tag: str = "",
-        keys: Iterable[str] = (),
+        keys: Iterable[Key] | Key = (),
         properties: Mapping[str, str] | None = None,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 3_000,
     ) -> MessageView:
@@ -461,6 +469,7 @@ def _epoch_ms(moment: datetime | None) -> int:
     """Return milliseconds since the epoch; 0 for None. Raise MessageIllegal without a time zone."""
     if moment is None:
         return 0
+    check_moment("deliver_at", moment)
     if moment.tzinfo is None:
         raise MessageIllegal(f"deliver_at {moment} has no time zone: give a time zone")
     return round(moment.timestamp() * 1_000)
@@ -470,16 +479,15 @@ def _message(
     topic: str | Message,
     body: bytes | None,
     tag: str,
-    keys: Iterable[str],
+    keys: Iterable[Key] | Key,
     properties: Mapping[str, str] | None,
     delay_level: int,
 ) -> Message:
-    if isinstance(topic, Message):
-        return topic
-    if body is None:
-        raise TypeError("send(topic, body): body is missing")
-    if isinstance(keys, str):
-        keys = (keys,)
-    return Message(
-        topic, body, tag, tuple(keys), delay_level=delay_level, properties=properties or {}
-    )
+    if type(topic) is not str:
+        if isinstance(topic, Message):
+            return topic
+        check_topic_type(topic)
+    if type(body) is not bytes:
+        body = checked_body(body)
+    texts = key_texts(keys) if keys != () else ()
+    return Message(topic, body, tag, texts, delay_level=delay_level, properties=properties or {})

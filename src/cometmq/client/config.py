@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cometmq.net.outgoing import TlsOptions
     from cometmq.protocol.acl import Credentials
 
+#: Types of settings by annotation, and what to call them.
+_TYPES = {"int": int, "str": str, "bool": bool}
+_ARTICLES = {int: "a whole number", str: "a text", bool: "True or False"}
 _SEPARATORS = re.compile(r"[;,\s]+")
 
 
@@ -25,11 +28,25 @@ def parse_name_servers(text: str | Iterable[str]) -> tuple[str, ...]:
     Commas and blanks separate addresses too; a sequence has one address per item. Raises
     SettingsError when there is none.
     """
+    if not _is_text_or_texts(text):
+        raise SettingsError(
+            "name_servers", f"{text!r} is not an address such as '127.0.0.1:9876', or several"
+        )
     parts = _SEPARATORS.split(text) if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:
         raise SettingsError("name_servers", "give at least one address, such as 127.0.0.1:9876")
     return addresses
+
+
+def _is_text_or_texts(given: object) -> bool:
+    if isinstance(given, str):
+        return True
+    # An iterator is read only once, later.
+    is_sequence = isinstance(given, Iterable) and not isinstance(given, bytes)
+    return is_sequence and not (
+        isinstance(given, list | tuple) and any(not isinstance(each, str) for each in given)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +129,16 @@ class ClientConfig:
     local_retry_pause_ms: int = 5_000
     #: Directory in which broadcasting consumers store their offsets.
     offsets_dir: Path | str = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            wanted = _TYPES.get(str(each.type))
+            value = getattr(self, each.name)
+            if wanted is None or (isinstance(value, wanted) and type(value) is not bool):
+                continue
+            if wanted is bool and type(value) is bool:
+                continue
+            raise SettingsError(each.name, f"{value!r} is not {_ARTICLES[wanted]}")
 
     @property
     def connect(self) -> ConnectOptions:

@@ -7,10 +7,17 @@ MessageBatch.java).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.arguments import (
+    check_keys,
+    check_number,
+    check_properties,
+    check_text,
+    checked_body,
+)
 from cometmq.core.errors import MessageIllegal
 from cometmq.filter import tags
 from cometmq.message import names, properties
@@ -30,16 +37,21 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise MessageIllegal for a consumer group whose retry topic brokers reject."""
+    """Raise MessageIllegal for a consumer group that clients may not join, or whose retry topic
+    brokers reject.
+    """
     _check_name("group", group, names.MAX_GROUP_CHARACTERS)
+    _check_default("group", group, names.DEFAULT_CONSUMER_GROUP)
 
 
 def check_producer_group(group: str) -> None:
     """Raise MessageIllegal for a producer group name that brokers reject."""
     _check_name("producer group", group, names.MAX_PRODUCER_GROUP_CHARACTERS)
+    _check_default("producer group", group, names.DEFAULT_PRODUCER_GROUP)
 
 
 def _check_name(kind: str, name: str, limit: int) -> None:
+    check_text(kind, name)
     if not name:
         raise MessageIllegal(f"the {kind} is empty")
     if len(name) > limit:
@@ -49,6 +61,17 @@ def _check_name(kind: str, name: str, limit: int) -> None:
         )
     if not names.has_legal_characters(name):
         raise MessageIllegal(f"{kind} {name!r} may only contain {_LEGAL}")
+
+
+def _check_default(kind: str, group: str, default: str) -> None:
+    """Refuse the group that programs which name none would share (upstream: checkConfig of
+    DefaultMQPushConsumerImpl.java, DefaultMQProducerImpl.java).
+    """
+    if group == default:
+        raise MessageIllegal(
+            f"the {kind} cannot be {default}, which programs that name no group would share: "
+            "choose another"
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -66,24 +89,21 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         _check_delay(message)
     if message.born_ms:
         _check_birth(message.born_ms)
-    for key in message.keys:
-        if key.split() != [key]:
-            raise MessageIllegal(f"key {key!r} is empty or contains a blank, which separates keys")
-    for name, value in message.properties.items():
-        _check_property(name, value)
+    if message.flag:
+        check_number("flag", message.flag)
+    if message.keys:
+        _check_keys(message.keys)
+    if message.properties:
+        _check_properties(message.properties)
     if message.message_id:
-        _check_property("message_id", message.message_id)
-        if message.message_id.split() != [message.message_id]:
-            raise MessageIllegal(f"message id {message.message_id!r} contains a blank")
+        _check_id(message.message_id)
     if message.tag:
         _check_tag(message.tag)
 
 
 def _check_body(body: bytes, max_message_bytes: int) -> None:
-    if type(body) is not bytes and not _is_byte_sequence(body):
-        raise MessageIllegal(
-            f"the body is {type(body).__name__}: pass bytes, for text body.encode()"
-        )
+    if type(body) is not bytes:
+        checked_body(body)
     if len(body) > max_message_bytes:
         raise MessageIllegal(
             f"the body has {len(body)} bytes; the limit is {max_message_bytes} "
@@ -91,13 +111,34 @@ def _check_body(body: bytes, max_message_bytes: int) -> None:
         )
 
 
-def _is_byte_sequence(body: object) -> bool:
-    if isinstance(body, memoryview):
-        return body.nbytes == len(body) and body.c_contiguous
-    return isinstance(body, bytes | bytearray)
+def _check_keys(keys: Sequence[str]) -> None:
+    if type(keys) is not tuple:
+        check_keys(keys)
+    for key in keys:
+        if type(key) is not str:
+            check_keys(keys)
+        if key.split() != [key]:
+            raise MessageIllegal(f"key {key!r} is empty or contains a blank, which separates keys")
+
+
+def _check_properties(own: Mapping[str, str]) -> None:
+    if type(own) is not dict:
+        check_properties(own)
+    for name, value in own.items():
+        if type(name) is not str or type(value) is not str:
+            check_properties({name: value})
+        _check_property(name, value)
+
+
+def _check_id(message_id: str) -> None:
+    check_text("message_id", message_id)
+    _check_property("message_id", message_id)
+    if message_id.split() != [message_id]:
+        raise MessageIllegal(f"message id {message_id!r} contains a blank")
 
 
 def _check_birth(born_ms: int) -> None:
+    check_number("born_ms", born_ms)
     if not 0 <= born_ms <= _LATEST_MS:
         raise MessageIllegal(
             f"the born time of {born_ms} ms is negative or too large; 0 means the time of the send"
@@ -105,6 +146,8 @@ def _check_birth(born_ms: int) -> None:
 
 
 def _check_delay(message: Message) -> None:
+    for name in ("delay_level", "delay_ms", "deliver_at_ms"):
+        check_number(name, getattr(message, name))
     if message.delay_level < 0:
         raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
     for what, value in (("delay", message.delay_ms), ("delivery time", message.deliver_at_ms)):
@@ -119,6 +162,8 @@ def _check_delay(message: Message) -> None:
 
 
 def _check_tag(tag: str) -> None:
+    if type(tag) is not str:
+        check_text("tag", tag)
     _check_property("tag", tag)
     problem = tags.problem_of(tag)
     if problem:

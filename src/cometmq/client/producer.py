@@ -18,6 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from cometmq.client.arguments import (
+    Key,
+    check_messages,
+    check_queue,
+    check_timeout,
+    checked_body,
+    order_text,
+    refuse,
+)
 from cometmq.client.delivery import Begun, Delivery
 from cometmq.client.limits import (
     check_message,
@@ -46,7 +55,7 @@ if TYPE_CHECKING:
 _WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
 #: Header fields that differ from send to send: the queue id, the birth time and the properties.
 _VALUES: Final = ("e", "g", "i")
-OrderKey = str | Callable[["Message"], str] | None
+OrderKey = Key | Callable[["Message"], Key] | None
 
 
 class _Way(NamedTuple):
@@ -167,7 +176,10 @@ class PlainSends:
         """Return the prepared sends of a topic; None if its route or a broker's address is
         unknown.
         """
-        lane = self._lanes.get(topic)
+        try:
+            lane = self._lanes.get(topic)
+        except TypeError:  # what cannot be a key of a dict is no text
+            refuse("topic", "str", topic)
         queues, brokers = self._session.publish_route(topic, now_ms)
         # Both objects are replaced when the route changes, so identity is a sufficient check.
         if lane is not None and lane.queues is queues and lane.brokers is brokers:
@@ -237,7 +249,7 @@ class Producer:
         self,
         message: Message,
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
@@ -245,9 +257,12 @@ class Producer:
 
         ``queue`` (a queue, or a function that picks one) or ``order_key`` chooses the queue;
         otherwise queues take turns. ``timeout_ms`` (0: the configured one) bounds all attempts
-        together. Raises MessageIllegal for a message over a limit, RouteNotFound, the error of a
-        forbidden hook, and the last attempt's NotConnected, RequestTimedOut or BrokerRefused.
+        together. Raises WrongArgument for an argument of a wrong type, MessageIllegal for a message
+        over a limit, RouteNotFound, the error of a forbidden hook, and the last attempt's
+        NotConnected, RequestTimedOut or BrokerRefused.
         """
+        if timeout_ms:
+            check_timeout(timeout_ms)
         if queue is None and order_key is None:
             posted = self._plain.post(message, timeout_ms)
             if posted is not None:
@@ -259,8 +274,10 @@ class Producer:
                 if type(outcome) is SendResult:
                     return outcome
                 return await self._go_on(message, posted, outcome)
+        key = order_text(order_key)
+        check_queue(queue)
         packed = await self._pack_one(message)
-        return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+        return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
         """Recall a message with a delay or delivery time of its own: consumers do not receive it.
@@ -288,21 +305,23 @@ class Producer:
         self,
         message: Message,
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
     ) -> None:
         """Send one message without waiting for a response; it may be lost.
 
         Raises MessageIllegal, RouteNotFound, the error of a forbidden hook, and NotConnected.
         """
+        key = order_text(order_key)
+        check_queue(queue)
         packed = await self._pack_one(message)
-        await self._delivery.send_oneway(packed, order_key, queue)
+        await self._delivery.send_oneway(packed, key, queue)
 
     async def send_batch(
         self,
         messages: Iterable[Message],
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> list[SendResult]:
@@ -312,10 +331,13 @@ class Producer:
         They share one topic and one ``wait_store``, have no delay, and together at most
         ``max_message_bytes``. Raises MessageIllegal for other messages, otherwise as :meth:`send`.
         """
-        given = list(messages)
+        given = check_messages(messages)
         if not given:
             return []
-        return await self._delivery.send(self._pack_batch(given), order_key, queue, timeout_ms)
+        key = order_text(order_key)
+        check_queue(queue)
+        check_timeout(timeout_ms)
+        return await self._delivery.send(self._pack_batch(given), key, queue, timeout_ms)
 
     async def send_many(
         self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
@@ -327,7 +349,7 @@ class Producer:
         before anything is sent, except for properties that are too long. After other errors, the
         batches sent before the failed one remain stored.
         """
-        given = list(messages)
+        given = check_messages(messages)
         for message in given:
             self._packer.check(message)
         results: list[SendResult | None] = [None] * len(given)
@@ -347,7 +369,7 @@ class Producer:
         self,
         message: Message,
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
         attempts: int = 0,
@@ -357,8 +379,11 @@ class Producer:
         The result has the half message's queue offset. ``attempts`` is the maximum; 0 means the
         configured number. Raises as :meth:`send`.
         """
+        key = order_text(order_key)
+        check_queue(queue)
+        check_timeout(timeout_ms)
         packed = (await self._pack_one(message)).prepared(self.known_as)
-        sent = await self._delivery.send(packed, order_key, queue, timeout_ms, attempts=attempts)
+        sent = await self._delivery.send(packed, key, queue, timeout_ms, attempts=attempts)
         return sent[0]
 
     async def send_with(
@@ -366,7 +391,7 @@ class Producer:
         message: Message,
         reserved: Mapping[str, str],
         *,
-        order_key: str | None = None,
+        order_key: Key | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
@@ -374,8 +399,10 @@ class Producer:
 
         Raises as :meth:`send`.
         """
+        key = order_text(order_key)
+        check_queue(queue)
         packed = (await self._pack_one(message)).with_properties(reserved)
-        return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+        return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
 
     async def send_reply(self, message: Message, reserved: Mapping[str, str]) -> SendResult:
         """Send the reply to a request; its topic is the same in every namespace.
@@ -426,6 +453,7 @@ class Producer:
     async def _pack_one(self, message: Message) -> Packed:
         now_ms = self._clock.wall_ms()
         key = message.message_id or self._session.unique_keys.next(now_ms)
+        checked_body(message.body)
         if len(message.body) > INLINE_COMPRESS_BYTES:
             return await asyncio.to_thread(self._packer.single, message, key, now_ms)
         return self._packer.single(message, key, now_ms)
@@ -439,5 +467,6 @@ class Producer:
 
 def _key_function(order_key: OrderKey) -> Callable[[Message], str | None]:
     if callable(order_key):
-        return order_key
-    return lambda _: order_key
+        return lambda message: order_text(order_key(message))
+    key = order_text(order_key)
+    return lambda _: key

@@ -26,6 +26,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
+    from cometmq.client.arguments import Key
     from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.delivery import QueueSelector
     from cometmq.client.producer import Producer
@@ -56,7 +57,7 @@ class Asker:
         self,
         message: Message,
         *,
-        order_key: str | None,
+        order_key: Key | None,
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int,
     ) -> MessageView:
@@ -86,7 +87,8 @@ class Asker:
                 return await answer
         except TimeoutError:
             code = RequestCode.SEND_MESSAGE_V2
-            raise RequestTimedOut(f"topic {message.topic}", code, timeout_ms) from None
+            text = f"no replier of topic {message.topic!r} answered within {timeout_ms} ms"
+            raise RequestTimedOut(f"topic {message.topic}", code, timeout_ms, text=text) from None
         finally:
             del self._waiting[correlation_id]
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Requests that every name server serves and no broker.
+_ONLY_NAME_SERVERS: Final = frozenset(
+    {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
+)
 #: Broker addresses by broker name and broker id.
 Brokers = dict[str, dict[int, str]]
 
@@ -251,6 +255,19 @@ def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
     return found
 
 
+def _check_server(address: str, code: int, response: Response) -> None:
+    """Raise BrokerRefused if a broker answered a request that only name servers serve."""
+    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ONLY_NAME_SERVERS:
+        raise BrokerRefused(
+            address,
+            code,
+            response.code,
+            response.remark or "",
+            text=f"{address} is a broker, not a name server: give the address of a name server, "
+            "whose port is often 9876",
+        )
+
+
 class NameServers:
     """Name servers of one client; all requests go to the same server as long as it responds."""
 
@@ -265,7 +282,8 @@ class NameServers:
     ) -> Response:
         """Send a request to the server in use, or to the next ones if it cannot be reached.
 
-        The response may have any code. Raises the last ClientError if no server can be reached.
+        The response may have any code. Raises the last ClientError if no server can be reached, or
+        if they are brokers.
         """
         servers = self._config.name_servers
         error: ClientError | None = None
@@ -273,13 +291,15 @@ class NameServers:
             used = self._used
             address = servers[used % len(servers)]
             try:
-                return await self._remoting.request(
+                response = await self._remoting.request(
                     address,
                     code,
                     header,
                     body,
                     timeout_ms=timeout_ms or self._config.request_timeout_ms,
                 )
+                _check_server(address, code, response)
+                return response
             except ClientError as failure:
                 log.warning("name_server_failed address=%s error=%s", address, failure)
                 error = failure

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.client.arguments import check_topic_type
 from cometmq.client.limits import (
     check_batch,
     check_message,
@@ -108,6 +109,7 @@ class Packer:
 
         The size of its properties is checked only when it is packed.
         """
+        check_topic_type(message.topic)
         topic = self._namespace.wrap(message.topic)
         check_target(topic)
         check_message(message, self._config.max_message_bytes)
@@ -139,11 +141,10 @@ class Packer:
 
         ``born_ms`` is the birth time of messages that set none.
         """
+        topic, *_ = [self.check(message) for message in messages]
         check_batch(messages)
         entries: list[tuple[int, bytes, bytes]] = []
-        topic = ""
         for message, key in zip(messages, unique_keys, strict=True):
-            topic = self.check(message)
             pairs = self._pairs(message, key)
             del pairs[properties.WAIT]
             text = check_property_size(properties.encode_text(pairs))

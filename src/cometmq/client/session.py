@@ -25,6 +25,7 @@ from cometmq.client.routes import (
 )
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.core.errors import (
+    AlreadyInUse,
     BrokerRefused,
     ClientError,
     NotConnected,
@@ -389,10 +390,14 @@ class Session:
     async def add_member(self, member: Member) -> None:
         """Join a consumer group and announce it to the brokers before returning.
 
-        Raises ValueError when this client already has a member of the group.
+        Raises AlreadyInUse when this client already has a member of the group.
         """
         if member.group in self.members:
-            raise ValueError(f"this client already has a consumer of group {member.group!r}")
+            raise AlreadyInUse(
+                "consumer",
+                member.group,
+                "close it first, subscribe to all topics in one call, or use another client",
+            )
         self.members[member.group] = member
         await self.heartbeat()
 

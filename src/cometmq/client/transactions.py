@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 from cometmq.client.consumer.failures import note
 from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.sendrequests import SendStatus
-from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
+from cometmq.core.errors import (
+    AlreadyInUse,
+    BrokerRefused,
+    ClientError,
+    MessageIllegal,
+    NotOpen,
+)
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id
 from cometmq.message.model import MessageView, from_record
@@ -26,6 +32,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction
 
 if TYPE_CHECKING:
+    from cometmq.client.arguments import Key
     from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import TransactionHook
     from cometmq.client.producer import Producer
@@ -60,7 +67,7 @@ class Transaction:
         producer: Producer,
         message: Message,
         *,
-        order_key: str | None,
+        order_key: Key | None,
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int,
         attempts: int = 0,
@@ -77,9 +84,9 @@ class Transaction:
 
     @property
     def result(self) -> SendResult:
-        """Location of the stored half message. Raises RuntimeError before it is stored."""
+        """Location of the stored half message. Raises NotOpen before it is stored."""
         if self._sent is None:
-            raise RuntimeError("the half message has not been sent yet: use `async with`")
+            raise NotOpen("the half message has not been sent yet: use `async with`")
         return self._sent
 
     @property
@@ -174,10 +181,10 @@ class CheckerTable:
     def add(self, group: str, checker: Checker) -> None:
         """Register the checker of a producer group (its broker name).
 
-        Raises ValueError when the group has one.
+        Raises AlreadyInUse when the group has one.
         """
         if group in self._checkers:
-            raise ValueError(f"producer group {group!r} already has a transaction checker")
+            raise AlreadyInUse("transaction checker", group, "it has one for all its transactions")
         self._checkers[group] = checker
 
     async def _checked(self, address: str, request: Request[CheckTransactionState]) -> Reply | None:

@@ -14,7 +14,10 @@
     │   ├── StoreLocked               another process owns the directory
     │   ├── NoStore                   a directory holds no store
     │   └── MessageIllegal            the message itself cannot be stored
+    │       └── WrongArgument         an argument of a call has a wrong type (also a TypeError)
+    ├── NotOpen                       an object is used before it is open (also a RuntimeError)
     └── ClientError                   a call to a remote side did not succeed
+        ├── AlreadyInUse              this client has a member of the group (also a ValueError)
         ├── NotConnected              no connection could be made, or it broke
         ├── RequestTimedOut           no answer before the deadline
         ├── RouteNotFound             no name server knows the topic
@@ -28,13 +31,52 @@ answer has its ``code`` and ``remark``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from enum import IntEnum
+from typing import Final, TypeVar
 
 E = TypeVar("E", bound="StoreError")
 
+#: What clients do most, by request code. Plain numbers, because core imports nothing above it.
+_OPERATIONS: Final = {
+    10: "a send",
+    11: "a pull",
+    12: "a query by key",
+    14: "a query of a group's offset",
+    15: "an update of a group's offset",
+    29: "a query of an offset by time",
+    30: "a query of the end of a queue",
+    31: "a query of the beginning of a queue",
+    33: "a query by message id",
+    34: "a heartbeat",
+    35: "the end of a membership",
+    36: "the return of a message for a retry",
+    37: "the end of a transaction",
+    38: "a query of the members of a group",
+    41: "a lock of queues",
+    42: "an unlock of queues",
+    46: "a check of a filter",
+    105: "a query of a topic's route",
+    310: "a send",
+    320: "a send of a batch",
+    325: "a reply",
+    370: "the recall of a message",
+}
+
+
+def operation_name(request_code: int) -> str:
+    """Return what a request does: in words for common ones, otherwise its name or number."""
+    known = _OPERATIONS.get(request_code)
+    if known is not None:
+        return known
+    name = request_code.name if isinstance(request_code, IntEnum) else request_code
+    return f"request {name}"
+
 
 class CometError(Exception):
-    """Root of the tree. ``code`` is the response code for a peer when this crosses the wire."""
+    """Root of all errors of this package.
+
+    ``code`` is the response code for a peer when this crosses the wire.
+    """
 
     code: int = 1  # ResponseCode.SYSTEM_ERROR; a plain int, because core imports nothing above it
 
@@ -180,8 +222,30 @@ class MessageIllegal(StoreError):
     code = 13  # ResponseCode.MESSAGE_ILLEGAL
 
 
+class WrongArgument(MessageIllegal, TypeError):
+    """The argument called ``argument`` has a wrong type; ``problem`` says which one it needs."""
+
+    def __init__(self, argument: str, problem: str) -> None:
+        self.argument = argument
+        self.problem = problem
+        super().__init__(f"{argument} {problem}")
+
+
+class NotOpen(CometError, RuntimeError):
+    """An object is used before it is open, or after it was closed."""
+
+
 class ClientError(CometError):
     """A call to a remote side did not succeed."""
+
+
+class AlreadyInUse(ClientError, ValueError):
+    """This client already has a ``kind`` (consumer, transaction checker) of group ``name``."""
+
+    def __init__(self, kind: str, name: str, problem: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"this client already has a {kind} of group {name!r}: {problem}")
 
 
 class NotConnected(ClientError):
@@ -194,13 +258,17 @@ class NotConnected(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    """``address`` did not answer request ``request_code`` within ``timeout_ms``."""
+    """``address`` did not answer request ``request_code`` within ``timeout_ms``.
 
-    def __init__(self, address: str, request_code: int, timeout_ms: int) -> None:
+    ``text`` replaces the sentence.
+    """
+
+    def __init__(self, address: str, request_code: int, timeout_ms: int, *, text: str = "") -> None:
         self.address = address
         self.request_code = request_code
         self.timeout_ms = timeout_ms
-        super().__init__(f"{address}: no answer to request {request_code} within {timeout_ms} ms")
+        operation = operation_name(request_code)
+        super().__init__(text or f"{address}: no answer to {operation} within {timeout_ms} ms")
 
 
 class RouteNotFound(ClientError):
@@ -230,9 +298,14 @@ _NO_PERMISSION = 16
 
 
 class BrokerRefused(ClientError):
-    """The remote side answered with an error ``code`` and the reason in ``broker_remark``."""
+    """The remote side answered with an error ``code`` and the reason in ``broker_remark``.
 
-    def __init__(self, address: str, request_code: int, code: int, broker_remark: str) -> None:
+    ``text`` replaces the sentence.
+    """
+
+    def __init__(
+        self, address: str, request_code: int, code: int, broker_remark: str, *, text: str = ""
+    ) -> None:
         self.address = address
         self.request_code = request_code
         self.code = code
@@ -240,8 +313,9 @@ class BrokerRefused(ClientError):
         hint = ""
         if self._is_about_account:
             hint = "; compare the credentials of this program with the accounts of the server"
+        operation = operation_name(request_code)
         super().__init__(
-            f"{address} refused request {request_code} with code {code}: {broker_remark}{hint}"
+            text or f"{address} refused {operation} with code {code}: {broker_remark}{hint}"
         )
 
     @property

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
+from cometmq.core.errors import CometError
+
 #: Limit of nested parentheses, signs and NOTs in the text.
 MAX_DEPTH = 64
 #: Limit of levels of the tree: ``a = a = a`` nests without parentheses.
@@ -58,7 +60,7 @@ _DIGITS = re.compile(r"[0-9]++")
 _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]")
 
 
-class BadFilter(ValueError):
+class BadFilter(CometError, ValueError):
     """A filter expression is invalid. ``position`` counts characters from 0."""
 
     def __init__(self, expression: str, position: int, problem: str) -> None:

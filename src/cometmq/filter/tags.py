@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cometmq.core.errors import CometError
 from cometmq.speedups import java_hash
 
 ALL = "*"
@@ -36,6 +37,10 @@ def tag_code(tag: str | None) -> int:
             _codes.clear()
         code = _codes[tag] = java_hash(tag)
     return code
+
+
+class BadTags(CometError, ValueError):
+    """A tag expression cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +70,18 @@ class TagFilter:
 def parse(expression: str | None) -> TagFilter:
     """Parse an expression such as ``insert || update``.
 
-    Raises ValueError when there are separators without a tag, or more than MAX_TAGS tags.
+    Raises BadTags when there are separators without a tag, or more than MAX_TAGS tags.
     """
     text = (expression or "").strip()
     if not text or text == ALL:
         return TagFilter(ALL, frozenset(), frozenset())
     tags = frozenset(part for part in map(str.strip, text.split(_SEPARATOR)) if part)
     if not tags:
-        raise ValueError(
+        raise BadTags(
             f"tag expression {text[:_CACHED_CHARS]!r} names no tag; use * for every message"
         )
     if len(tags) > MAX_TAGS:
-        raise ValueError(
+        raise BadTags(
             f"tag expression {text[:_CACHED_CHARS]!r}... names {len(tags)} tags, the limit is "
             f"{MAX_TAGS}: use * and filter in the consumer"
         )
@@ -95,14 +100,14 @@ def problem_of(tag: str) -> str:
 def parse_exactly(expression: str | None) -> TagFilter:
     """Parse like :func:`parse`, but reject expressions that most likely match nothing.
 
-    The ValueError explains the correct form. Used for expressions of CometMQ's own users.
+    The error explains the correct form. Used for expressions of CometMQ's own users.
     """
     wanted = parse(expression)
     for tag in sorted(wanted.tags):
         signs = [sign for sign in _PARTING if sign in tag]
         if signs or tag == ALL:
             problem = f"contains {signs[0]!r}" if signs else "means every message"
-            raise ValueError(
+            raise BadTags(
                 f"tag expression {expression!r}: the tag {tag!r} {problem}. Write a || b for "
                 "messages tagged a or b, and * alone for every message. To select a tag with such "
                 "characters, use SQL92: TAGS = '...'"

@@ -24,6 +24,9 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+#: Groups of Java clients that name none; no client may use them (upstream: MixAll.java).
+DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 
 #: Topic whose route brokers register if they create topics on the first message.
 AUTO_CREATE_TOPIC: Final = "TBW102"

@@ -27,7 +27,7 @@ from cometmq.core.errors import (
     RequestTimedOut,
     SettingsError,
 )
-from cometmq.net.outgoing import ClientTls, ConnectOptions
+from cometmq.net.outgoing import SILENT_HINT, ClientTls, ConnectOptions, reason_of
 from cometmq.net.tasks import ended
 from cometmq.protocol.acl import SignedHead, signed
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
@@ -90,7 +90,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isdecimal() and len(port) <= 5) or int(port) > 65_535:
-        raise NotConnected(address, "an address has the form host:port")
+        raise NotConnected(address, "an address has the form host:port, such as 127.0.0.1:9876")
     return host.strip("[]"), int(port)
 
 
@@ -335,7 +335,7 @@ class Remoting:
                 )
         except TimeoutError:
             hint = "" if self.tls is None else " with TLS: it may not serve TLS (tls.server.mode)"
-            return NotConnected(address, f"no connection within {limit_ms} ms{hint}")
+            return NotConnected(address, f"no connection within {limit_ms} ms{hint or SILENT_HINT}")
         except (OSError, UnicodeError) as error:  # the host name may be invalid
             return NotConnected(address, self.explain(error, host))
         except SettingsError as error:
@@ -350,7 +350,7 @@ class Remoting:
     def explain(self, error: Exception, host: str) -> str:
         """Return why no connection could be made."""
         if self.tls is None:
-            return f"cannot connect: {error}"
+            return f"cannot connect: {reason_of(error)}"
         return self.tls.explain(error, host)
 
     def _gone(self, link: Link) -> None:
@@ -599,7 +599,7 @@ class Link(asyncio.Protocol):
             return tls.explain(error, "")
         problem = "closed by the other side" if error is None else f"connection lost: {error}"
         if self._heard_ms >= 0:
-            return problem
+            return f"{problem}; the next request connects again"
         if tls is None:
             return f"{problem} before it answered: it may serve only TLS"
         return f"{problem} before it answered: {tls.certificate_hint}"

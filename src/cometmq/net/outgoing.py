@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import stat
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -222,7 +223,7 @@ class ClientTls:
                 f"TLS: it closed the connection during the handshake ({reason}): it may not serve "
                 "TLS (tls.server.mode), or refuse this client's certificate"
             )
-        return f"cannot connect: {error}"
+        return f"cannot connect: {reason_of(error)}"
 
     def _explain_certificate(self, code: int, message: str, host: str) -> str:
         if code == _EXPIRED:
@@ -241,6 +242,19 @@ class ClientTls:
                 "tls.client.trustCertPath (ca_path, --tls-ca) to the authority that signed it"
             )
         return f"TLS: its certificate cannot be verified: {message}"
+
+
+#: What may keep a connection from being made without an answer.
+SILENT_HINT: Final = ": check the address, and whether a firewall drops packets to it"
+
+
+def reason_of(error: Exception) -> str:
+    """Return why no connection could be made, and what to do about it."""
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens there ({error}): start the server, or correct the address"
+    if isinstance(error, socket.gaierror):
+        return f"the host name cannot be resolved ({error}): check its spelling and the DNS"
+    return f"{error}: check the address and the network"
 
 
 def _make_context(options: TlsOptions, check_host_name: bool) -> ssl.SSLContext:

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.client.arguments import check_topic_type, order_text
 from cometmq.client.limits import check_message, check_target
 from cometmq.core.errors import SettingsError
 from cometmq.outbox.row import Refusal, Source, Status, headers_of
 
 if TYPE_CHECKING:
+    from cometmq.client.arguments import Key
     from cometmq.message.model import Message
     from cometmq.outbox.row import Settled, WantedRows
 
@@ -172,17 +174,19 @@ class Outbox(ABC):
         changed.
         """
 
-    def statement(self, message: Message, *, order_key: str | None = None) -> Statement:
+    def statement(self, message: Message, *, order_key: Key | None = None) -> Statement:
         """Return the insert of a message into the outbox, for any database library.
 
         The insert returns the row's id. Run it in the transaction of the change that the message
         describes, after that change. Raises MessageIllegal for a message that brokers would refuse.
         """
+        check_topic_type(message.topic)
         check_target(message.topic)
         check_message(message, self._max_message_bytes)
-        return self._insert((message.topic, order_key, headers_of(message), message.body))
+        key = order_text(order_key)
+        return self._insert((message.topic, key, headers_of(message), message.body))
 
-    def add(self, connection: Any, message: Message, *, order_key: str | None = None) -> int:
+    def add(self, connection: Any, message: Message, *, order_key: Key | None = None) -> int:
         """Insert a message in the current transaction of ``connection`` (sqlite3, psycopg).
 
         Returns the row's id. The message is sent if the transaction commits, after all messages of

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+from cometmq.client.arguments import check_function, check_number, check_text, refuse
 from cometmq.client.consumer.allocate import NAMED, ByConfig, Strategy, average
 from cometmq.client.limits import check_group, check_topic
 from cometmq.core.errors import RouteNotFound, SettingsError
@@ -44,6 +45,7 @@ class Sql:
     matches_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_text("expression", self.expression)
         parse(self.expression)
 
     def accepts(self, tag: str) -> bool:
@@ -167,8 +169,10 @@ def make_options(
     invalid topic or group name and SettingsError for the rest.
     """
     namespace = namespace or Namespace()
+    check_text("group", group)
     group = namespace.wrap(group)
     check_group(group)
+    _check_types(topics, concurrency, start, max_reconsume_times)
     if concurrency < 1:
         raise SettingsError("concurrency", f"{concurrency} is less than 1")
     if mode not in ("clustering", "broadcasting"):
@@ -193,9 +197,26 @@ def make_options(
     )
 
 
+def _check_types(
+    topics: object, concurrency: object, start: object, max_reconsume_times: object
+) -> None:
+    """Raise WrongArgument for options of a wrong type."""
+    if topics is not None and not isinstance(topics, str | Mapping):
+        refuse(
+            "topics", "str or a mapping of topics to filters", topics, "write {'a': '*', 'b': '*'}"
+        )
+    check_number("concurrency", concurrency)
+    check_number("max_reconsume_times", max_reconsume_times)
+    if isinstance(start, bool) or not isinstance(start, str | int | datetime):
+        refuse("start", "'last', 'first', or a time as int (ms) or datetime", start)
+
+
 def _filters(wanted: Mapping[str, str | Sql], namespace: Namespace) -> dict[str, Filter]:
     filters: dict[str, Filter] = {}
     for name, expression in wanted.items():
+        check_text("a name in topics", name)
+        if not isinstance(expression, str | Sql):
+            refuse(f"the filter of {name!r}", "str or Sql", expression)
         topic = namespace.wrap(name)
         check_topic(topic)
         try:
@@ -209,6 +230,7 @@ def _strategy(allocation: Allocation, namespace: Namespace) -> Strategy:
     if isinstance(allocation, ByConfig):
         return allocation.wrapped(namespace)
     if not isinstance(allocation, str):
+        check_function("allocation", allocation)
         return allocation
     strategy = NAMED.get(allocation)
     if strategy is None:

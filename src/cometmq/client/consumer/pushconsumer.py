@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.client.arguments import check_function
 from cometmq.client.consumer.acknowledgements import ConsumerSettler, RetryInPlace, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
 from cometmq.client.consumer.fetcher import Fetcher
@@ -113,8 +114,8 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group.
 
-        Raises ValueError if this client is a member already, and BrokerRefused if a broker does not
-        support the filter.
+        Raises AlreadyInUse if this client is a member already, and BrokerRefused if a broker does
+        not support the filter.
         """
         await check_filters(self._session, self._options)
         await self._starts.joining()
@@ -437,7 +438,7 @@ class Subscription:
             await self.start()
 
     async def start(self) -> None:
-        """Join the group now. Raises ValueError when this client is a member already."""
+        """Join the group now. Raises AlreadyInUse when this client is a member already."""
         if self.closed:
             return
         if self._starting is None:
@@ -453,6 +454,7 @@ class Subscription:
         acknowledged. If it raises, the message is retried, and with ``reraise`` the exception also
         ends the run.
         """
+        check_function("handler", handler)
         name = f"handler {self.options.group}"
         workers = [
             self._session.tasks.spawn(self._work(handler, reraise), name=f"{name} {number}")
