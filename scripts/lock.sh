@@ -16,6 +16,7 @@ compile all pyproject.toml --all-extras --group dev --group docs --group example
 compile build requirements/build.in ${UPGRADE:+--upgrade}
 compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
 compile compiler requirements/compiler.in ${UPGRADE:+--upgrade}
+compile packaging requirements/packaging.in ${UPGRADE:+--upgrade}
 
 if grep -n '://' requirements/*.lock; then
     echo "lock: an address got into the files above" >&2

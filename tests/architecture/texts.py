@@ -8,7 +8,8 @@ from tests.architecture.rules import ROOT
 
 #: Where committed files are; everything else in a checkout is output or environment.
 COMMITTED = (
-    *(".ci", "benchmarks", "docs", "examples", "requirements", "scripts", "src", "tests"),
+    *(".ci", ".github", "benchmarks", "docs", "examples", "packaging", "requirements"),
+    *("scripts", "src", "tests"),
     *(".gitignore", "CHANGELOG.md", "Makefile", "NOTICE", "README.md", "mkdocs.yml"),
     "pyproject.toml",
 )
