@@ -68,7 +68,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/zensical build --strict
 
 lock: $(STAMP)
 	@scripts/lock.sh
@@ -102,4 +102,4 @@ deep: $(CORE)
 
 clean:
 	rm -f $(CORE) src/cometmq/speedups/compiled/*.so
-	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*
+	rm -rf build site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*

@@ -70,7 +70,7 @@ CHECKS: dict[str, Sequence[str]] = {
     "format": ("ruff", "format", "--check", "."),
     "types": ("mypy",),
     "imports": ("lint-imports", "--no-cache"),
-    "docs": ("mkdocs", "build", "--strict", "--quiet", "--site-dir", "build/site"),
+    "docs": ("zensical", "build", "--strict"),
 }
 
 

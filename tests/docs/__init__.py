@@ -1,0 +1,1 @@
+"""The documentation: its navigation, its links, its commands."""
