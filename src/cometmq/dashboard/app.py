@@ -18,11 +18,22 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.errors import CometError, NotFound, RouteNotFound, SettingsError
 from cometmq.dashboard.accounts import Viewers
 from cometmq.dashboard.guard import Guard
-from cometmq.dashboard.pages import cluster, login
-from cometmq.dashboard.rendering import Options, render
+from cometmq.dashboard.pages import (
+    clients,
+    cluster,
+    deadletters,
+    groups,
+    login,
+    messages,
+    settings,
+    stores,
+    topics,
+    waiting,
+)
+from cometmq.dashboard.rendering import InputRefused, Options, render
 from cometmq.net.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -70,12 +81,18 @@ def build(
     return app
 
 
-_PAGES: Final = (cluster, login)
+_PAGES: Final = (
+    *(cluster, topics, groups, messages, deadletters, clients, waiting, stores, settings, login),
+)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """Return a page that says what a server refused, or that it did not answer."""
-    return render(request, "failed.html", 502, title="This did not work", error=str(error))
+    if isinstance(error, NotFound | RouteNotFound):
+        return render(request, "failed.html", 404, title="Not found", error=str(error))
+    status = 400 if isinstance(error, InputRefused) else 502
+    title = "This cannot be done" if status == 400 else "The cluster did not do it"
+    return render(request, "failed.html", status, title=title, error=str(error))
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -21,7 +21,9 @@ _WIDTH: Final = 600
 _HEIGHT: Final = 100
 #: A gap between samples longer than this is not bridged.
 _GAP_MS: Final = 90_000
-_STEPS: Final = (1, 2, 2.5, 5, 10)
+_STEPS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+#: Round durations, in seconds.
+DURATIONS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_200, 3_600, 7_200, 14_400, 43_200, 86_400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,12 @@ def chart(
     *,
     span_ms: int = 12 * 60_000,
     form: Callable[[float | None], str] = shown.rate,
+    steps: Sequence[float] = (),
 ) -> Chart:
-    """Return a chart of the last ``span_ms``, or of less if the samples begin later."""
+    """Return a chart of the last ``span_ms``, or of less if the samples begin later.
+
+    The axis ends at one of ``steps``, if there are some and they are large enough.
+    """
     begin_ms = now_ms - span_ms
     cut = [
         Line(line.name, [each for each in line.samples if each.at_ms >= begin_ms], line.colour)
@@ -67,7 +73,8 @@ def chart(
     ]
     first_ms = min((line.samples[0].at_ms for line in cut if line.samples), default=now_ms)
     begin_ms = max(begin_ms, min(first_ms, now_ms - 60_000))
-    most = ceiling(max((each.value for line in cut for each in line.samples), default=0.0))
+    largest = max((each.value for line in cut for each in line.samples), default=0.0)
+    most = next((step for step in steps if step >= largest), 0.0) or ceiling(largest)
     shapes = [Markup('<line class="grid" x1="0" x2="600" y1="50" y2="50"></line>')]
     for line in cut:
         for run in _runs(line.samples):

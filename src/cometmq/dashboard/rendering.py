@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -11,6 +12,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from cometmq.core.errors import CometError
 from cometmq.dashboard import drawing, shown
 from cometmq.dashboard.guard import TOKEN_FIELD
 
@@ -47,6 +49,21 @@ def part_of(rows: list[Any], request: Request) -> Part:
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(1, whole(request.query_params.get("page", ""), 1)), pages)
     return Part(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
+
+
+class InputRefused(CometError):
+    """A form has a value that cannot be used; nothing was changed."""
+
+
+def moment_ms(text: str) -> int:
+    """Parse a time in UTC, or ms since the epoch. Raises InputRefused."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputRefused(f"{text!r} is not a time such as 2026-01-31T08:00") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def whole(text: str, default: int) -> int:

@@ -25,6 +25,8 @@ KEPT_MAX: Final = 4_096
 CALLS_MAX: Final = 16
 #: Time for which a result counts as current.
 FRESH_MS: Final = 1_500
+#: The same for names, settings and members, which change seldom.
+NAMES_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def duration(duration_ms: float | None) -> str:
 
 def at(ms: float | None) -> str:
     """Return a time in UTC; a dash for none."""
-    return (moment(int(ms)) if ms else "") or NONE
+    return (moment(int(ms)) if ms else "").removesuffix("+00:00") or NONE
 
 
 def percent(ratio: float | None) -> str:

@@ -13,7 +13,9 @@ from cometmq.admin.health import check_health
 from cometmq.core.errors import CometError
 from cometmq.dashboard import shown
 from cometmq.dashboard.drawing import Line, chart
+from cometmq.dashboard.pages.topics import kind_of
 from cometmq.dashboard.rendering import cluster_of, render
+from cometmq.dashboard.sharing import NAMES_MS
 from cometmq.dashboard.watched import number
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 #: Results of checks are shared for this time; a page waits for them no longer than that.
 CHECKS_MS: Final = 10_000
 _CHECKS_WAIT_S: Final = 0.8
-NAMES_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ async def show(request: Request) -> Response:
         lag=sum(each.lag for each in lags.values()),
         slowest=sorted(lags.values(), key=lambda each: -each.lag)[:5],
         groups=len(lags),
-        topics=None if names is None else sum(not _is_internal(name) for name in names),
+        topics=None if names is None else sum(kind_of(cluster, name) == "own" for name in names),
         masters=sum(card.state.is_master for card in cards),
         slaves=sum(not card.state.is_master for card in cards),
         report=report,
@@ -108,12 +109,6 @@ async def _health(cluster: WatchedCluster) -> HealthReport | None:
                 "health", lambda: check_health(cluster.admin), fresh_ms=CHECKS_MS
             )
     return None
-
-
-def _is_internal(name: str) -> bool:
-    from cometmq.message.names import is_system_topic
-
-    return name.startswith("%") or is_system_topic(name)
 
 
 ROUTES = [Route("/", show)]

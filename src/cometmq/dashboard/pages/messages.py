@@ -1,0 +1,190 @@
+"""Messages: found by key, id, time or place, looked at whole, traced, and sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cometmq.admin.messages import (
+    EARLIEST,
+    LATEST,
+    PULL_MESSAGES_MAX,
+    Selection,
+    at_time,
+)
+from cometmq.core.errors import CometError, NotFound
+from cometmq.dashboard import shown
+from cometmq.dashboard.pages.topics import configs, kind_of
+from cometmq.dashboard.rendering import (
+    PAGE_ROWS,
+    InputRefused,
+    cluster_of,
+    field,
+    moment_ms,
+    render,
+    whole,
+)
+from cometmq.message.model import MessageQueue
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from cometmq.admin.traces import MessageLife
+    from cometmq.dashboard.watched import WatchedCluster
+    from cometmq.message.model import StoredMessage
+
+#: A page ends after all messages of one millisecond, but here at the latest.
+_ROWS_MAX: Final = 500
+_QUEUES_MAX: Final = 64
+#: Time for one search.
+_SEARCH_S: Final = 8
+_TRACE_S: Final = 3
+
+
+async def search(request: Request) -> Response:
+    """Show the form, and what was found."""
+    cluster = cluster_of(request)
+    topic, by, value = field(request, "topic"), field(request, "by"), field(request, "value")
+    filter_text = field(request, "filter")
+    found: list[StoredMessage] | None = None
+    problem = ""
+    if topic or (by == "id" and value):
+        try:
+            async with asyncio.timeout(_SEARCH_S):
+                found = await _found(cluster, topic, by, value, filter_text)
+        except NotFound:
+            found = []
+        except TimeoutError:
+            problem = f"The search took longer than {_SEARCH_S} s: choose a later time, or a key."
+        except (CometError, ValueError) as error:
+            problem = str(error)
+    topics = [name for name in await configs(cluster) if kind_of(cluster, name) == "own"]
+    later = ""
+    if found and by == "time" and len(found) >= PAGE_ROWS:
+        later = str(found[-1].store_ms + 1)
+    return render(
+        request, "messages.html", title="Messages", topics=sorted(topics)[:1_000], topic=topic,
+        by=by or "latest", value=value, filter_text=filter_text, found=found, problem=problem,
+        later=later, text=_short,
+    )  # fmt: skip
+
+
+async def _found(
+    cluster: WatchedCluster, topic: str, by: str, value: str, filter_text: str
+) -> list[StoredMessage]:
+    messages = cluster.messages
+    if by == "id":
+        if not value:
+            raise InputRefused("enter a message id")
+        return [await messages.by_id(value, topic)]
+    if by == "key":
+        if not value:
+            raise InputRefused("enter a key")
+        found = await cluster.admin.messages_by_key(topic, value)
+        return sorted(found, key=lambda message: -message.store_ms)
+    selection = Selection(filter=filter_text or "*")
+    if by == "time":
+        start = at_time(moment_ms(value)) if value else EARLIEST
+        rows: list[StoredMessage] = []
+        async for message in messages.browse(topic, start, LATEST, selection):
+            if len(rows) >= PAGE_ROWS and message.store_ms != rows[-1].store_ms:
+                break
+            rows.append(message)
+            if len(rows) >= _ROWS_MAX:
+                break
+        return rows
+    return await _latest(cluster, topic, selection)
+
+
+async def _latest(cluster: WatchedCluster, topic: str, selection: Selection) -> list[StoredMessage]:
+    """Return the newest messages of a topic, newest first."""
+    messages = cluster.messages
+    queues = (await messages.queues(topic))[:_QUEUES_MAX]
+    ends = await messages.offsets(queues, LATEST)
+    count = min(PULL_MESSAGES_MAX, max(4, PAGE_ROWS // len(queues)))
+    pulls = (
+        messages.pull(queue, max(0, ends[queue] - count), count, selection, 0)
+        for queue in queues
+        if ends[queue]
+    )
+    found = [message for _, part in await asyncio.gather(*pulls) for message in part]
+    return sorted(found, key=lambda message: -message.store_ms)[:PAGE_ROWS]
+
+
+def _short(message: StoredMessage) -> str:
+    text = shown.body_text(message.body[:400])
+    return message.body[:60].hex(" ") if text is None else " ".join(text[:160].split())
+
+
+async def of_place(request: Request) -> StoredMessage:
+    """Return the message that a request names by its place or its id. Raises NotFound."""
+    cluster = cluster_of(request)
+    topic, broker = field(request, "topic"), field(request, "broker")
+    offset, queue_id = field(request, "offset"), whole(field(request, "queue"), 0)
+    if broker and offset:
+        queue = MessageQueue(topic, broker, queue_id)
+        return await cluster.messages.by_place(queue, whole(offset, 0))
+    return await cluster.messages.by_id(field(request, "id"), topic)
+
+
+async def show(request: Request) -> Response:
+    """Show one message whole, with what happened to it."""
+    cluster = cluster_of(request)
+    message = await of_place(request)
+    life: MessageLife | None = None
+    with suppress(CometError, TimeoutError):
+        async with asyncio.timeout(_TRACE_S):
+            life = await cluster.traces.life(message.message_id, message.topic)
+    as_json, as_text = shown.body_json(message.body), shown.body_text(message.body)
+    forms = {"json": as_json, "text": as_text, "hex": shown.body_hex(message.body)}
+    form = field(request, "form")
+    if forms.get(form) is None:
+        form = next(name for name, text in forms.items() if text is not None)
+    is_cut = len(message.body) > (shown.HEX_BYTES_MAX if form == "hex" else shown.TEXT_BYTES_MAX)
+    return render(
+        request, "message.html", title=message.message_id, message=message, life=life, forms=forms,
+        form=form, is_cut=is_cut, place=place_of(message),
+    )  # fmt: skip
+
+
+def place_of(message: StoredMessage) -> dict[str, object]:
+    """Return the query that names a message."""
+    if not message.broker_name:
+        return {"topic": message.topic, "id": message.offset_id}
+    return {
+        "topic": message.topic, "broker": message.broker_name,
+        "queue": message.queue_id, "offset": message.queue_offset,
+    }  # fmt: skip
+
+
+async def download(request: Request) -> Response:
+    """Return the body of a message as a file."""
+    message = await of_place(request)
+    headers = {"content-disposition": f'attachment; filename="{message.offset_id}.bin"'}
+    return Response(message.body, media_type="application/octet-stream", headers=headers)
+
+
+async def resend(request: Request) -> Response:
+    """Ask whether to store a copy of a message, or store it."""
+    cluster = cluster_of(request)
+    message = await of_place(request)
+    target = field(request, "target") or message.topic
+    stored = None
+    if request.method == "POST":
+        stored = await cluster.messages.copy(message, target)
+    return render(
+        request, "message_resend.html", title="Send again", message=message, target=target,
+        stored=stored, place=place_of(message),
+    )  # fmt: skip
+
+
+ROUTES = [
+    Route("/messages", search),
+    Route("/messages/view", show),
+    Route("/messages/body", download),
+    Route("/messages/resend", resend, methods=["GET", "POST"]),
+]

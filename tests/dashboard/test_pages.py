@@ -1,0 +1,234 @@
+"""Each view of a real broker with messages and groups, and each change."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import pytest
+
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.dashboard.pages import groups
+from cometmq.dashboard.rendering import PAGE_ROWS
+from cometmq.message.model import Message
+from cometmq.message.names import DLQ_PREFIX
+from cometmq.testing.cluster import Cluster
+from tests.dashboard.page import Page, running_page
+
+BODY = b'{"order": 1, "note": "<script>alert(1)</script>"}'
+
+
+@asynccontextmanager
+async def stocked(
+    cluster: Cluster, *, allow_changes: bool = True
+) -> AsyncIterator[tuple[Page, Admin]]:
+    """A page, and a cluster with a topic, 20 messages, and a group that consumed five of them."""
+    async with Client(cluster.namesrv) as client:
+        admin = Admin(client.session)
+        await admin.create_topic("orders", queues=2)
+        for number in range(20):
+            sent = Message("orders", BODY, tag="paid", keys=(f"order-{number}",))
+            await client.send(sent)
+        async with client.subscribe("orders", group="billing", start="first") as subscription:
+            taken = 0
+            async for message in subscription:
+                async with message.processing():
+                    taken += 1
+                if taken == 5:
+                    break
+        async with running_page(cluster.namesrv, allow_changes=allow_changes) as page:
+            yield page, admin
+
+
+def place_in(text: str) -> str:
+    """The query of the first message that a page links to."""
+    found = re.search(r'/messages/view\?([^"]+)', text)
+    assert found is not None, text
+    return found[1].replace("&amp;", "&")
+
+
+async def test_every_view_is_there(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster, allow_changes=False) as (page, _):
+        for path, words in {
+            "/topics": ("orders", "20"),
+            "/topics?q=nothing": ("No topic matches",),
+            "/topics?kind=retry": ("%RETRY%billing",),
+            "/topics?kind=system": ("TBW102",),
+            "/topics/orders": ("billing", "read and write", "h"),
+            "/groups": ("billing", "Waiting"),
+            "/groups/billing": ("orders", "Consumed to"),
+            "/groups/billing/members": ("No member is connected",),
+            "/groups/billing/settings": ("Retries before",),
+            "/groups/billing/reset?topic=orders&to=first": ("Preview", "--allow-changes"),
+            "/dead": ("No group has dead letters",),
+            "/producers": ("producer",),
+            "/waiting": ("No transaction is open",),
+            "/store": ("Commit log", "putTps"),
+            "/store?q=putTps": ("1 fact",),
+            "/settings": ("mappedFileSizeCommitLog",),
+            "/settings?q=flushDiskType": ("ASYNC_FLUSH",),
+        }.items():
+            answer = await page.get(path)
+            assert answer.status == 200, path
+            for word in words:
+                assert word in answer.text, path
+        for path in ("/topics/missing", "/groups/missing", "/messages/view?topic=orders&id=AB"):
+            assert (await page.get(path)).status == 404, path
+        assert (await page.get("/nothing")).status == 404
+
+
+async def test_messages_are_found_and_shown_escaped(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, _):
+        for query in (
+            "by=latest",
+            "by=key&value=order-3",
+            "by=time",
+            "by=time&value=2020-01-01T00:00",
+        ):
+            answer = await page.get(f"/messages?topic=orders&{query}")
+            assert "order-3" in answer.text, query
+            assert "<script>alert" not in answer.text
+        none = await page.get("/messages?topic=orders&by=key&value=order-99")
+        assert "No message was found" in none.text
+        bad = await page.get("/messages?topic=orders&by=time&value=yesterday")
+        assert "is not a time" in bad.text
+        place = place_in((await page.get("/messages?topic=orders&by=key&value=order-3")).text)
+        whole = (await page.get(f"/messages/view?{place}")).text
+        assert "order-3" in whole
+        assert "stored" in whole
+        assert "billing" in whole
+        assert "&lt;script&gt;" in whole
+        assert "7b 22 6f 72" in (await page.get(f"/messages/view?{place}&form=hex")).text
+        body = await page.get(f"/messages/body?{place}")
+        assert body.text.encode() == BODY
+        assert body.headers["content-disposition"].startswith("attachment")
+
+
+async def test_a_topic_is_made_changed_and_deleted(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, admin):
+        token = (await page.get("/new-topic")).token
+        given = {"change_token": token, "read_queues": "4", "write_queues": "4", "perm": "6"}
+        made = await page.post("/new-topic", given | {"name": "new"})
+        assert made.status == 303
+        assert "The topic was created" in (await page.get(made.headers["location"])).text
+        assert len(await admin.topic_stats("new")) == 4
+        assert (await page.post("/new-topic", given | {"name": "new"})).status == 400
+        assert (await page.post("/new-topic", given | {"name": "a b"})).status == 400
+        few = given | {"read_queues": "0"}
+        assert (await page.post("/topics/new/edit", few)).status == 400
+        more = given | {"read_queues": "6", "write_queues": "6"}
+        assert (await page.post("/topics/new/edit", more)).status == 303
+        assert len(await admin.topic_stats("new")) == 6
+        delete = {"change_token": token, "confirmed": "other"}
+        assert (await page.post("/topics/new/delete", delete)).status == 400
+        assert "new" in await admin.list_topics()
+        assert "0 messages" in (await page.get("/topics/new/delete")).text
+        assert (await page.post("/topics/new/delete", delete | {"confirmed": "new"})).status == 303
+        assert "new" not in await admin.list_topics()
+
+
+async def test_a_read_only_page_changes_nothing(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster, allow_changes=False) as (page, admin):
+        assert "New topic" not in (await page.get("/topics")).text
+        assert "--allow-changes" in (await page.get("/new-topic")).text
+        viewer_token = "0" * 64
+        refused = await page.post("/topics/orders/delete", {"change_token": viewer_token})
+        assert refused.status == 403
+        assert "orders" in await admin.list_topics()
+
+
+async def test_a_reset_is_shown_before_it_is_carried_out(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, admin):
+        before = await admin.group_offsets("billing", "orders")
+        preview = await page.get("/groups/billing/reset?topic=orders&to=last")
+        assert "nothing has changed yet" in preview.text
+        assert await admin.group_offsets("billing", "orders") == before
+        form = {"change_token": preview.token, "topic": "orders", "to": "last", "confirmed": "x"}
+        assert (await page.post("/groups/billing/reset", form)).status == 400
+        assert await admin.group_offsets("billing", "orders") == before
+        done = await page.post("/groups/billing/reset", form | {"confirmed": "billing"})
+        assert "The offsets were reset in 2 queues" in done.text
+        ends = await admin.topic_stats("orders")
+        found = await admin.group_offsets("billing", "orders")
+        assert {queue: at for queue, at in found.items()} == {
+            queue: each.max_offset for queue, each in ends.items()
+        }
+        form = {"change_token": preview.token, "confirmed": "billing"}
+        assert (await page.post("/groups/billing/delete", form)).status == 303
+        assert not await admin.knows_group("billing")
+
+
+async def test_a_message_is_sent_again(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, admin):
+        place = place_in((await page.get("/messages?topic=orders&by=key&value=order-3")).text)
+        asked = await page.get(f"/messages/resend?{place}")
+        done = await page.post(
+            f"/messages/resend?{place}", {"change_token": asked.token, "target": "orders"}
+        )
+        assert "A copy was stored" in done.text
+        assert len(await admin.messages_by_key("orders", "order-3")) == 2
+
+
+async def test_dead_letters_are_sent_again_once(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, admin):
+        await admin.create_topic(DLQ_PREFIX + "billing", queues=1)
+        properties = {"DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "0A"}
+        first = (await admin.messages_by_key("orders", "order-7"))[0]
+        from cometmq.admin.messages import Messages
+
+        copied = dict(first.properties) | properties
+        await Messages(admin).store(first, copied, DLQ_PREFIX + "billing")
+        assert "billing" in (await page.get("/dead")).text
+        shown = await page.get("/dead/billing")
+        letter = re.search(r'name="letter" value="([^"]+)"', shown.text)
+        assert letter is not None, shown.text
+        form = {"change_token": shown.token, "letter": [letter[1]], "destination": "origin"}
+        assert ": sent to orders" in (await page.post("/dead/billing", form)).text
+        assert len(await admin.messages_by_key("orders", "order-7")) == 2
+        assert ": repeated" in (await page.post("/dead/billing", form)).text
+        assert (await page.post("/dead/billing", form | {"letter": []})).status == 400
+        (line,) = (await page.get("/dead/billing/export")).text.splitlines()
+        assert json.loads(line)["body"] == BODY.decode()
+
+
+async def test_long_lists_have_pages_and_a_search(cometmq_cluster: Cluster) -> None:
+    async with Client(cometmq_cluster.namesrv) as client:
+        admin = Admin(client.session)
+        names = [f"many-{number:03}" for number in range(PAGE_ROWS + 5)]
+        await asyncio.gather(*(admin.create_topic(name, queues=1) for name in names))
+        async with running_page(cometmq_cluster.namesrv) as page:
+            first = (await page.get("/topics?q=MANY")).text
+            assert f"{PAGE_ROWS + 5} topics" in first
+            assert "many-000" in first
+            assert "many-054" not in first
+            assert "page=2" in first
+            assert "many-054" in (await page.get("/topics?q=many&page=2")).text
+            assert "many-054" in (await page.get("/topics?q=many&page=99999999999")).text
+            one = (await page.get("/topics?q=many-017", x_fragment="1")).text
+            assert "many-017" in one
+            assert "many-018" not in one
+
+
+@pytest.mark.parametrize("name", ["%RETRY%billing", "a|b", "x/y", "<b>", "..", "a b", "ü"])
+async def test_odd_names_reach_no_other_page(cometmq_session_cluster: Cluster, name: str) -> None:
+    async with running_page(cometmq_session_cluster.namesrv) as page:
+        answer = await page.get(f"/topics/{quote(name, safe='')}")
+        assert answer.status == 404
+        assert "<b>" not in answer.text.replace("<b>CometMQ", "")
+
+
+async def test_who_holds_which_queue(
+    cometmq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_STATES_WAIT_S", 20)
+    async with stocked(cometmq_cluster) as (page, _), Client(cometmq_cluster.namesrv) as client:
+        subscription = client.subscribe("orders", group="held", start="first")
+        message = await anext(aiter(subscription))
+        async with message.processing():
+            shown = await page.get("/groups/held/members")
+            assert client.client_id in shown.text
+            assert client.client_id in (await page.get("/groups/held")).text
+            assert "1" in (await page.get("/groups?q=held")).text
