@@ -1,6 +1,7 @@
 """``cometmq start``, ``cometmq namesrv``, ``cometmq broker``: servers in this process.
 
     cometmq start [--store DIR] [--namesrv-port N] [--broker-port N] [--bind HOST] [--set K=V ...]
+                  [--dashboard]
     cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
     cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
 
@@ -12,8 +13,8 @@ name server (a broker without name servers does not wait for registration):
     ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
 
 ``namesrv`` and ``broker`` print only their own address. A server with an HTTP port adds
-``metrics=127.0.0.1:5557``. The precedence of settings is, from low to
-high: environment, file, ``--set``, option.
+``metrics=127.0.0.1:5557``; ``--dashboard`` adds the URL of the page. The precedence of settings is,
+from low to high: environment, file, ``--set``, option.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,6 +55,7 @@ from cometmq.net.server import reserve
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
+DASHBOARD_PORT: Final = 9880
 REGISTERED_POLL_MS: Final = 50
 EXAMPLES: Final = {
     "start": ("cometmq start --store data", "cometmq start --namesrv-port 0 --broker-port 0"),
@@ -158,6 +161,18 @@ def build_parser() -> argparse.ArgumentParser:
         default=BROKER_PORT,
         metavar="N",
         help="Port of the broker; 0: a free one.",
+    )
+    start.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="Also serve the web page of the node, in a child process; it only shows.",
+    )
+    start.add_argument(
+        "--dashboard-port",
+        type=_port,
+        default=DASHBOARD_PORT,
+        metavar="N",
+        help="Port of the web page; 0: a free one.",
     )
     start.set_defaults(prepare=_prepare_start)
 
@@ -276,12 +291,26 @@ def _prepare_start(options: argparse.Namespace, given: Given) -> Prepared:
         bind=options.bind or "",
     )
 
+    if options.dashboard:
+        from cometmq.cli.page import require_packages
+
+        require_packages()
+
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_node(config, SystemClock(), lifetime.end) as node:
+        async with (
+            running_node(config, SystemClock(), lifetime.end) as node,
+            AsyncExitStack() as pages,
+        ):
             await _until_registered(lifetime, node.is_registered, [node.namesrv])
             if not lifetime.is_ending:
                 shown = _monitoring(node.monitoring)
-                lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}{shown}")
+                line = f"ready namesrv={node.namesrv} broker={node.broker}{shown}"
+                if options.dashboard:
+                    from cometmq.cli.page import running_page
+
+                    page = running_page(node.namesrv, options.dashboard_port, config.broker)
+                    line += f" dashboard={await pages.enter_async_context(page)}"
+                lifetime.announce(line)
             await lifetime.wait()
 
     def parts() -> list[Configured]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated
 
 from cometmq.cli import serve
 from cometmq.cli.command import Noun
 from cometmq.cli.connect import Connected
+from cometmq.cli.page import MISSING, PORT
 from cometmq.cli.parser import Option
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 
 noun = Noun("dashboard", "The web page of a cluster.")
-
-PORT: Final = 9880
-MISSING: Final = "the page needs more packages: pip install 'cometmq[dashboard]'"
 
 
 @noun.command("", "dashboard -n 10.0.0.1:9876", "dashboard --port 0 --allow-changes")

@@ -25,7 +25,7 @@ from cometmq.dashboard.rendering import (
 )
 from cometmq.dashboard.sharing import NAMES_MS
 from cometmq.dashboard.watched import GroupLag
-from cometmq.message.names import SYSTEM_GROUP_PREFIX
+from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,7 +155,8 @@ async def reset(request: Request) -> Response:
     """Show the form of a reset, its preview, or carry it out."""
     cluster, group = cluster_of(request), request.path_params["group"]
     topic, to = field(request, "topic"), field(request, "to") or "time"
-    topics = list((cluster.lags.get(group) or GroupLag(group)).topics)
+    known = (await _progress(cluster, group)).queues
+    topics = sorted({each.topic for each in known if not each.topic.startswith(RETRY_PREFIX)})
     if topic and topic not in topics:
         topics.append(topic)
     plan: OffsetPlan | None = None

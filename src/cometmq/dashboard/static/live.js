@@ -33,7 +33,9 @@ async function replace(address) {
   if (!answer.ok || text === live.dataset.text) return;
   const focused = document.activeElement && live.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const left = [...live.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  const open = [...live.querySelectorAll("details[open][data-keep]")].map((each) => each.dataset.keep);
   live.innerHTML = text;
+  for (const each of live.querySelectorAll("details[data-keep]")) each.open ||= open.includes(each.dataset.keep);
   live.dataset.text = text;
   live.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = left[at] || 0; });
   if (focused) live.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
