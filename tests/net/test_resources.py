@@ -480,6 +480,66 @@ async def test_answers_of_one_round_stay_under_the_bound(monkeypatch: pytest.Mon
         await until(lambda: sum(peer.closed for peer in peers) > 0)
 
 
+@dataclass(eq=False)
+class Sized:
+    """A connection that holds so much."""
+
+    buffered_bytes: int
+    held_bytes: int = 0
+    evicted: bool = False
+
+    def evict(self, size_bytes: int) -> None:
+        assert size_bytes == self.buffered_bytes + self.held_bytes
+        self.evicted = True
+
+
+async def test_ten_thousand_connections_are_measured_in_many_turns() -> None:
+    """Others have their turns meanwhile; what moves meanwhile counts in the next measurement."""
+    budget = MemoryBudget(64 * MIB)
+    small = [Sized(2_000) for _ in range(10_000)]
+    large = [Sized(number * MIB // 2, MIB) for number in range(1, 11)]
+    budget.servers[1] = lambda: [*small, *large]
+    budget.servers[2] = lambda: [Sized(500)]
+    loop = asyncio.get_running_loop()
+    budget.moved(5 * MIB, loop)
+    turns = 0
+    while budget.is_due:
+        await asyncio.sleep(0)
+        turns += 1
+        budget.moved(1_000, loop)
+    assert turns >= 10_000 // 512
+    assert budget.moved_bytes == 1_000 * turns
+    assert budget.buffered_bytes[2] == 500
+    assert not any(each.evicted for each in small)
+    held = sum(each.buffered_bytes + each.held_bytes for each in small + large)
+    assert held > budget.shed_bytes
+    gone = [each.evicted for each in large]
+    assert gone == sorted(gone)
+    left = sum(each.buffered_bytes + each.held_bytes for each in small + large if not each.evicted)
+    assert left <= budget.shed_bytes < left + 7 * MIB
+
+
+async def test_a_measurement_does_not_wait_while_the_bound_may_be_exceeded() -> None:
+    budget = MemoryBudget(64 * MIB)
+    peers = [Sized(8_000) for _ in range(10_000)]
+    budget.servers[1] = lambda: peers
+    budget.moved(70 * MIB, asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    assert not budget.is_due
+    assert sum(not each.evicted for each in peers) * 8_000 <= budget.shed_bytes
+
+
+async def test_a_server_that_closes_while_it_is_measured_leaves_nothing() -> None:
+    budget = MemoryBudget(64 * MIB)
+    budget.servers[1] = lambda: [Sized(1_000)] * 2_000
+    budget.moved(5 * MIB, asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    assert budget.is_due
+    del budget.servers[1]
+    await until(lambda: not budget.is_due)
+    assert budget.buffered_bytes == {}
+
+
 async def test_a_measurement_is_due_once(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = MemoryBudget(1_600)
     sheds: list[int] = []

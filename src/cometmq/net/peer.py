@@ -270,6 +270,11 @@ class Peer(asyncio.Protocol):
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._connection.buffered_bytes + unsent
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the requests that handlers hold."""
+        return self.memory.held_bytes
+
     # ------------------------------------------------------------------ asyncio.Protocol callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -492,6 +497,8 @@ class Peer(asyncio.Protocol):
 
     def evict(self, size_bytes: int) -> None:
         """Close the connection at once, because it holds more memory than others."""
+        if self.closed:
+            return
         self._hit(Limit.MEMORY, f"connection closed: it uses {size_bytes} bytes of memory")
         self.abort()
 

@@ -13,6 +13,7 @@ limit.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -24,8 +25,7 @@ from cometmq.core.memory import limit_bytes
 from cometmq.protocol.frame import Charge
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 #: Limits of the memory of all connections, which is a quarter of the process's memory.
 MAX_BOUND_BYTES: Final = 1 << 30
@@ -36,6 +36,10 @@ PEER_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 4_096
 #: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
+#: Connections that are measured in one turn of the loop.
+MEASURED_AT_ONCE: Final = 512
+#: Connections that are closed in one turn of the loop because they hold most.
+EVICTED_AT_ONCE: Final = 64
 #: Freed memory that stays with the process for later allocations.
 KEPT_BYTES: Final = 4 << 20
 #: Parameters of glibc's mallopt.
@@ -60,6 +64,16 @@ _BACKLOG_MIN: Final = 16
 
 class Closable(Protocol):
     """A connection that can be closed because it holds too much memory."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were received and not served, or not sent yet."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its requests that handlers hold."""
+        ...
 
     def evict(self, size_bytes: int) -> None:
         """Close the connection, which holds ``size_bytes``, at once; what it has not sent is
@@ -97,10 +111,10 @@ class MemoryBudget:
         #: measurement; and the number of bytes after which the next one is due at any time.
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
-        #: True while a measurement is due in the next turn of the loop.
+        #: True from the turn before a measurement until its end.
         self.is_due = False
-        #: For each server a function that returns the bytes held by each of its connections.
-        self.servers: list[Callable[[], Sequence[tuple[int, Closable]]]] = []
+        #: For each server, by its identity, a function that returns its connections.
+        self.servers: dict[int, Callable[[], Iterable[Closable]]] = {}
         #: Number of slow requests that are running.
         self.tasks = 0
         #: True while large requests must be refused.
@@ -135,7 +149,11 @@ class MemoryBudget:
 
     def shed_if_full(self) -> None:
         """Call :meth:`shed` if that may be necessary, judging by the sizes known."""
-        if self.held_bytes + sum(self.buffered_bytes.values()) > self.shed_bytes:
+        if (
+            self.held_bytes + sum(self.buffered_bytes.values()) > self.shed_bytes
+            and not self.is_due
+        ):
+            self.is_due = True
             self.shed()
 
     def shed(self) -> None:
@@ -143,18 +161,45 @@ class MemoryBudget:
 
         Requests of closed connections that are still being served do not count, because closing
         further connections would not free them.
+
+        Ten thousand connections take 15 ms to measure, so all but the first are measured in later
+        turns of the loop, unless the bound may be exceeded by then. ``is_due`` is true meanwhile.
         """
-        self.moved_bytes = 0
+        peers = [(key, list(tell())) for key, tell in self.servers.items()]
+        count = sum([len(some) for _, some in peers])
+        # Connections that hold less need not be closed: together they hold half the limit at most.
+        least_bytes = self.shed_bytes // (2 * max(count, 1))
+        steps = self._shed_in_steps(peers, least_bytes, self.moved_bytes)
+        _run_on(steps, asyncio.get_running_loop())
+
+    def _shed_in_steps(
+        self, peers: list[tuple[int, list[Closable]]], least_bytes: int, moved_bytes: int
+    ) -> Iterator[None]:
+        total, large = 0, []
+        for key, some in peers:
+            buffered_bytes = 0
+            for number, peer in enumerate(some, 1):
+                if not number % MEASURED_AT_ONCE and not self.is_over:
+                    yield
+                size_bytes = peer.buffered_bytes
+                buffered_bytes += size_bytes
+                size_bytes += peer.held_bytes
+                total += size_bytes
+                if size_bytes > least_bytes:
+                    large.append((size_bytes, peer))
+            if key in self.servers:  # it may have been closed meanwhile
+                self.buffered_bytes[key] = buffered_bytes
+        self.moved_bytes -= moved_bytes
+        self.weigh()
+        if total > self.shed_bytes:
+            large.sort(key=_size)
+        while total > self.shed_bytes and large:
+            size_bytes, peer = large.pop()
+            total -= size_bytes
+            peer.evict(size_bytes)
+            if not len(large) % EVICTED_AT_ONCE and not self.is_over:
+                yield
         self.is_due = False
-        sizes = [pair for tell in self.servers for pair in tell()]
-        total = sum([size for size, _ in sizes])
-        if total <= self.shed_bytes:
-            return
-        sizes.sort(key=_size)
-        while total > self.shed_bytes:
-            size, peer = sizes.pop()
-            total -= size
-            peer.evict(size)
 
     @property
     def peer_bytes(self) -> int:
@@ -174,6 +219,13 @@ class MemoryBudget:
     def max_urgent_tasks(self) -> int:
         """The same maximum for an urgent request: a quarter more."""
         return self.max_tasks + self.max_tasks // 4
+
+
+def _run_on(steps: Iterator[None], loop: asyncio.AbstractEventLoop) -> None:
+    """Run an iterator to its end, one step a turn of the loop, the first one now."""
+    for _ in steps:
+        loop.call_soon(_run_on, steps, loop)
+        return
 
 
 def _size(pair: tuple[int, Closable]) -> int:

@@ -120,7 +120,7 @@ class Server:
         """Accept connections on a reserved socket, which the server owns from then on."""
         if not self._scanning:
             self._scanning = True
-            self._budget.servers.append(self._sizes)
+            self._budget.servers[id(self)] = lambda: self.peers
             self._tasks.keep(self._close_idle, name="close idle connections", clock=self._clock)
             self._tasks.keep(self._measure, name="measure connections", clock=self._clock)
         PROCESS.join(self)
@@ -164,7 +164,9 @@ class Server:
     async def close(self) -> None:
         """Stop listening, then close every connection after sending the bytes queued for it."""
         if self._scanning:
-            self._budget.servers.remove(self._sizes)
+            del self._budget.servers[id(self)]
+            if not self._budget.servers:  # a measurement may end with its loop
+                self._budget.is_due = False
             self._budget.buffered_bytes.pop(id(self), None)
             self._budget.weigh()
             self._scanning = False
@@ -265,13 +267,6 @@ class Server:
                 self._budget.buffered_bytes[id(self)] = buffered_bytes
                 self._budget.weigh()
                 self._budget.shed_if_full()
-
-    def _sizes(self) -> list[tuple[int, Peer]]:
-        """Return the bytes held by each connection, and update the budget's buffered bytes."""
-        buffered = [(peer.buffered_bytes, peer) for peer in self.peers]
-        self._budget.buffered_bytes[id(self)] = sum([size for size, _ in buffered])
-        self._budget.weigh()
-        return [(size + peer.memory.held_bytes, peer) for size, peer in buffered]
 
     async def _close_idle(self) -> None:
         while True:
