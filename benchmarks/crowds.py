@@ -1,13 +1,14 @@
 """Latency of one client beside crowds of clients that misbehave, and without them.
 
-    python -m benchmarks.crowds [--kind slow|idle|unread ...] [--rounds 5] [--seconds 5]
+    python -m benchmarks.crowds [--kind slow|idle|unread|flood ...] [--rounds 5] [--seconds 5]
 
 ``slow`` are 1 000 connections that send a request a byte a second, ``idle`` 10 000 that send
-nothing, ``unread`` 1 000 that ask for 32 messages of 1 KiB each second and never read an answer. A
-connection that the broker closes is opened again. The crowd is a process of its own, so that its
-descriptors are not the broker's. The client sends 1 KiB messages, one at a time. Rounds with and
-without the crowd take turns on one broker; the table has the medians, the ratio of the p99, the
-broker's memory (RssAnon) and how often its limits were reached (docs/limits.md).
+nothing, ``unread`` 1 000 that ask for 32 messages of 1 KiB each second and never read an answer,
+``flood`` the same with 25 requests a second, far beyond what the broker can answer. A connection
+that the broker closes is opened again. The crowd is a process of its own, so that its descriptors
+are not the broker's. The client sends 1 KiB messages, one at a time. Rounds with and without the
+crowd take turns on one broker; the table has the medians, the ratio of the p99, the broker's memory
+(RssAnon) and how often its limits were reached (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import to_ext
 from cometmq.protocol.frame import encode_head
 
-COUNTS: Final[Mapping[str, int]] = {"slow": 1_000, "idle": 10_000, "unread": 1_000}
+COUNTS: Final[Mapping[str, int]] = {
+    "slow": 1_000, "idle": 10_000, "unread": 1_000, "flood": 1_000,
+}  # fmt: skip
+#: Requests a second of a connection that does not read.
+ASKS: Final[Mapping[str, int]] = {"unread": 1, "flood": 25}
 TOPIC: Final = "crowd"
 FILLED: Final = "filled"
 #: Number of ticks in a second; each connection has its turn in one of them.
@@ -67,7 +72,9 @@ class Crowd:
     def __init__(self, kind: str, count: int, port: int) -> None:
         self._kind = kind
         self._port = port
-        self._pull = pull()
+        #: What a connection sends in its turn, and what is left of it for the next one.
+        self._asks = pull() * ASKS.get(kind, 0)
+        self._left = [b""] * count
         self._sockets: list[socket.socket | None] = [None] * count
         self._sent = [0] * count
         self.opened = 0
@@ -93,15 +100,16 @@ class Crowd:
                     at = self._sent[number]
                     one.send(_BEAT[at % len(_BEAT) : at % len(_BEAT) + 1])
                     self._sent[number] = at + 1
-                elif self._kind == "unread":
-                    one.send(self._pull)
+                elif self._asks:
+                    asks = self._left[number] or self._asks
+                    self._left[number] = asks[one.send(asks) :]
             except BlockingIOError:
                 pass  # the broker does not read it for now
             except OSError:
                 self._close(number)
 
     def _is_closed(self, one: socket.socket) -> bool:
-        if self._kind == "unread":
+        if self._asks:
             return False  # a send fails
         try:
             return one.recv(4096) == b""
@@ -111,12 +119,13 @@ class Crowd:
     def _open(self, number: int) -> None:
         self._close(number)
         one = socket.socket()
-        if self._kind == "unread":
+        if self._asks:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         one.connect(("127.0.0.1", self._port))
         one.setblocking(False)
         self._sockets[number] = one
         self._sent[number] = 0
+        self._left[number] = b""
         self.opened += 1
 
     def _close(self, number: int) -> None:

@@ -53,6 +53,7 @@ class RecordingPeer:
     host_bytes: bytes = b"\x7f\0\0\x01\0\0\x9c\x40"
     is_local: bool = True
     congested: bool = False
+    is_behind: bool = False
     closed: bool = False
     sent: list[tuple[int, Header | None]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)

@@ -26,6 +26,7 @@ from cometmq.net import peer as peers
 from cometmq.net import server as server_module
 from cometmq.net.limits import (
     SLOWEST_BYTES_PER_MS,
+    UNSENT_BYTES,
     FrameTimer,
     Limit,
     LimitSettings,
@@ -41,7 +42,7 @@ from cometmq.net.tls import ServerTls
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Reply, Request, encode_head
 from cometmq.protocol.registry import Side
-from tests.net.serving import RawClient, Served, tls_settings, until
+from tests.net.serving import RawClient, Served, serving, tls_settings, until
 
 BEAT = RequestCode.HEART_BEAT
 MAX = RequestCode.GET_MAX_OFFSET
@@ -525,3 +526,16 @@ async def test_a_tls_client_that_never_reads_is_cut_off(
 async def test_a_tls_client_cannot_renegotiate(tmp_path: Path) -> None:
     tls = ServerTls(tls_settings(tmp_path, trustme.CA()))
     assert tls.context.options & ssl.OP_NO_RENEGOTIATION
+
+
+async def test_the_system_takes_little_that_is_not_sent() -> None:
+    """Or a thousand clients that do not read would fill gigabytes of the system's buffers."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is None:
+        pytest.skip("this system has no such option")
+    async with serving({}) as served:
+        await served.connect()
+        (peer,) = served.server.peers
+        assert peer._transport is not None
+        accepted = peer._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, option) == UNSENT_BYTES

@@ -15,10 +15,11 @@ from cometmq.core.errors import NotConnected, RequestTimedOut
 from cometmq.net import eventloop
 from cometmq.net import peer as peers
 from cometmq.net.eventloop import STALL_NS, Watchdog
+from cometmq.net.limits import Limit
 from cometmq.net.peer import Peer, WriteCoalescer, describe_host
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Reply, Request, encode_head
-from tests.net.serving import RawClient, Served, serving
+from tests.net.serving import RawClient, Served, serving, until_still
 
 BEAT = RequestCode.HEART_BEAT
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
@@ -234,11 +235,72 @@ async def test_a_client_that_reads_nothing_becomes_congested_and_recovers(
         await until(lambda: not peer.congested)
 
 
+async def test_who_asks_and_does_not_read_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it costs others nothing; once it reads it gets all answers."""
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 60_000)
+    count = 0
+
+    def large(peer: Peer, request: Request[Any]) -> Reply | None:
+        nonlocal count
+        count += 1
+        return Reply(body=bytes(64 * 1024))
+
+    async with serving({BEAT: large}) as served:
+        client, other = await served.connect(), await served.connect()
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        (peer, _) = served.server.peers
+        for opaque in range(2_000):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: peer.is_behind)
+        await until_still(lambda: count)
+        unsent_bytes = peer.buffered_bytes - peer._connection.buffered_bytes
+        assert unsent_bytes <= peers.WRITE_HIGH_BYTES + 64 * 1024 * peers.FRAMES_PER_TURN
+        assert count < 500
+        other.send(BEAT, opaque=7)
+        assert (await other.frame())[0].opaque == 7
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for opaque in range(2_000):
+            assert (await client.frame())[0].opaque == opaque
+        assert not peer.is_behind
+        assert not peer.congested
+
+
+async def test_who_reads_nothing_is_served_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few requests in each period, in order, so that heartbeats are heard."""
+    monkeypatch.setattr(peers, "WRITE_HIGH_BYTES", 64 * 1024)
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 10)
+    monkeypatch.setattr(peers, "STALL_MAX_MS", 40)
+    times: list[float] = []
+
+    def answer(peer: Peer, request: Request[Any]) -> Reply | None:
+        times.append(asyncio.get_running_loop().time())
+        return Reply(body=bytes(15 << 20)) if not request.opaque else Reply()
+
+    async with serving({BEAT: answer}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(BEAT, opaque=0)
+        await until(lambda: peer.congested)
+        for opaque in range(1, 50):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: len(times) == 50)
+        # 8 in each period; the last periods are the longest.
+        assert times[-1] - times[2] > 0.030 * (49 // peers.FRAMES_STALLED - 2)
+        assert served.server._limits.hits[Limit.CONGESTED] == 1
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for opaque in range(50):
+            assert (await client.frame())[0].opaque == opaque
+
+
 async def test_a_congested_client_is_read_on_after_a_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peers, "WRITE_HIGH_BYTES", 64 * 1024)
     monkeypatch.setattr(peers, "STALL_LIMIT_MS", 20)
+    monkeypatch.setattr(peers, "STALL_MAX_MS", 20)
     monkeypatch.setattr(peers, "READ_BOUND_BYTES", 1024)
     served_opaques: set[int] = set()
 

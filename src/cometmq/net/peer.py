@@ -6,10 +6,11 @@ protocol object; reading pauses when it exceeds READ_BOUND_BYTES.
 
 Writes. Responses are collected and sent in one write after the turn of the loop that made them,
 together with those of other connections (:class:`WriteCoalescer`). When the peer does not read and
-WRITE_HIGH_BYTES are unsent, reading from it pauses too, for at most STALL_LIMIT_MS: clients send
-heartbeats on the same connection, and without them whole groups would expire. After that it is read
-again as ``congested``: sends are refused, urgent requests are served. At WRITE_BOUND_BYTES it is
-closed.
+WRITE_HIGH_BYTES are unsent, it is neither read nor served, so that one who asks and never reads
+costs others nothing. But clients send heartbeats on the same connection, and without them whole
+groups would expire. So from STALL_LIMIT_MS on a few requests are served in each period, pulls
+without messages. If nothing leaves in a period, the next one is longer, and the peer is
+``congested``: sends are refused, urgent requests are served. At WRITE_BOUND_BYTES it is closed.
 
 Waiting requests. Large ones are charged to the connection (resources.py), which is not read while
 it exceeds its share.
@@ -57,12 +58,19 @@ FRAMES_PER_TURN: Final = 32
 TURN_NS: Final = SHORT_NS
 #: Unserved bytes of one connection beyond which reading from it pauses.
 READ_BOUND_BYTES: Final = 256 * 1024
-#: Unsent bytes at which reading from a connection pauses, and at which the connection is closed.
-WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+#: Unsent bytes at which a connection is no longer served, at which it is congested in any case, and
+#: at which it is closed.
+WRITE_HIGH_BYTES: Final = 256 * 1024
+CONGESTED_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
 #: Unsent bytes for which a connection may be closed when another answer is over the memory of all.
 UNREAD_MIN_BYTES: Final = 256 * 1024
+#: The first period of a connection that is behind, and the longest.
 STALL_LIMIT_MS: Final = 1_000
+STALL_MAX_MS: Final = 8_000
+#: Requests served in a period of a connection that reads something, and of one that reads nothing.
+FRAMES_BEHIND: Final = 64
+FRAMES_STALLED: Final = 8
 
 Waiter = asyncio.Future["Response"]
 
@@ -215,6 +223,13 @@ class Peer(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall_ms = 0
+        self._stalled_bytes = 0
+        #: Bytes queued since the last flush.
+        self._queued_bytes = 0
+        #: Requests that may be served in this period although the peer is behind.
+        self._frames_left = 0
+        #: True while nothing is read of the answers that pile up: sends are refused.
         self.congested = False
         self.closed = False
         self._was_closing = False
@@ -245,6 +260,11 @@ class Peer(asyncio.Protocol):
     def is_closing(self) -> bool:
         """True from :meth:`close` on."""
         return self._transport is not None and self._transport.is_closing()
+
+    @property
+    def is_behind(self) -> bool:
+        """True while answers pile up that the peer does not read: further pulls get no messages."""
+        return not self._writable
 
     @property
     def is_receiving(self) -> bool:
@@ -305,8 +325,11 @@ class Peer(asyncio.Protocol):
         budget.moved_bytes += len(data)
         if budget.moved_bytes > budget.look_bytes:
             budget.moved(0, self._loop)
-        if self._turn_due:
+        if self._turn_due or not (self._writable or self._frames_left):
             self._connection.receive_data(data)
+        elif not self._writable:
+            self._connection.receive_data(data)
+            self._turn()
         elif (
             not self._connection.receive_whole(data, self.router.bulk_handlers, self)
             and not self._turn_due
@@ -344,28 +367,62 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable = False
         self._pause_reading()
-        self._stall_timer = self._loop.call_later(STALL_LIMIT_MS / 1000, self._read_congested)
+        self._stall_ms = STALL_LIMIT_MS
+        self._watch_unsent()
 
     def resume_writing(self) -> None:
         self._writable = True
         self.congested = False
+        self._frames_left = 0
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-        self._resume_reading()
+        self._go_on()
+
+    def _watch_unsent(self) -> None:
+        assert self._transport is not None
+        self._stalled_bytes = self._transport.get_write_buffer_size()
+        self._stall_timer = self._loop.call_later(self._stall_ms / 1000, self._serve_behind)
+
+    def _serve_behind(self) -> None:
+        """Begin a period in which a few requests are served although answers are not read."""
+        self._stall_timer = None
+        if self.closed or self._transport is None or self._transport.is_closing():
+            return
+        unsent_bytes = self._transport.get_write_buffer_size()
+        reads = unsent_bytes < self._stalled_bytes
+        self._stall_ms = STALL_LIMIT_MS if reads else min(2 * self._stall_ms, STALL_MAX_MS)
+        self._frames_left = FRAMES_BEHIND if reads else FRAMES_STALLED
+        was_congested, self.congested = self.congested, not reads or unsent_bytes > CONGESTED_BYTES
+        if self.congested and not was_congested:
+            self._hit(Limit.CONGESTED, "it does not read its answers, sends are refused")
+        self._watch_unsent()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve what was received, or read."""
+        if self._holds:
+            return
+        if self._backlog or self._connection.has_more:
+            self._continue()
+        else:
+            self._resume_reading()
 
     # ------------------------------------------------------------------------------------- turns
 
     def _turn(self) -> None:
         self._turn_due = False
-        if self.closed:
+        if self.closed or not (self._writable or self._frames_left):
             return
         now_ns = self._now_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
-        backlog, connection, bulk = self._backlog, self._connection, self.router.bulk_handlers
+        backlog, connection = self._backlog, self._connection
+        # What is behind is served one by one.
+        bulk = self.router.bulk_handlers if self._writable else {}
+        left = most = FRAMES_PER_TURN if self._writable else min(FRAMES_PER_TURN, self._frames_left)
         event: Event[Waiter] | None = None
-        left, more, others = FRAMES_PER_TURN, True, 0
+        more, others = True, 0
         while more and left > 0:
             if not backlog:
                 others = connection.offer(bulk, self)
@@ -376,15 +433,24 @@ class Peer(asyncio.Protocol):
                 event = self._serve(stop_ns)
             more = others != ALL and connection.has_more
             # Check the time after the work, so that every turn serves at least one request.
-            if self._holds or now_ns() > stop_ns:
+            if self._holds or now_ns() > stop_ns or self._queued_bytes > WRITE_HIGH_BYTES:
                 break
-        if backlog or more:
-            self._continue()
-        elif not self._reading and (self._writable or self.congested):
-            self._resume_reading()
+        self._end_turn(most - left, more=more or bool(backlog))
         took_ns = now_ns() - started_ns
         if took_ns > TURN_NS:
             self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
+
+    def _end_turn(self, count: int, *, more: bool) -> None:
+        """Decide what follows a turn that served ``count`` requests; ``more`` were received."""
+        self._frames_left = max(self._frames_left - count, 0)
+        if self._queued_bytes > WRITE_HIGH_BYTES:
+            self.flush()
+        if not (self._writable or self._frames_left):
+            self._pause_reading()
+        elif more:
+            self._continue()
+        elif not self._reading:
+            self._resume_reading()
 
     def _serve(self, stop_ns: int) -> Event[Waiter]:
         """Serve events until ``stop_ns``, at least one; return the last."""
@@ -393,6 +459,8 @@ class Peer(asyncio.Protocol):
             event = backlog.popleft()
             handle(self, event)
             if not backlog or self._holds or now_ns() > stop_ns:
+                return event
+            if self._queued_bytes > WRITE_HIGH_BYTES:
                 return event
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> bool:
@@ -511,6 +579,7 @@ class Peer(asyncio.Protocol):
     def write(self, data: bytes | memoryview) -> None:
         """Queue bytes, to be sent after this turn of the loop."""
         self._out.append(data)
+        self._queued_bytes += len(data)
         if not self._flush_due:
             self._flush_due = True
             self._departures.add(self.flush)
@@ -518,6 +587,7 @@ class Peer(asyncio.Protocol):
     def flush(self, more: Iterable[bytes] = ()) -> None:
         """Pass queued bytes, and ``more``, to the transport in one write. Never raises."""
         self._flush_due = False
+        self._queued_bytes = 0
         out = self._out
         out += more
         transport = self._transport
@@ -552,19 +622,13 @@ class Peer(asyncio.Protocol):
         """Answer a request whose handler returned None earlier."""
         self.router.finish(self, request, reply)
 
-    def _read_congested(self) -> None:
-        self._stall_timer = None
-        self.congested = True
-        self._hit(Limit.CONGESTED, "it does not read its answers, sends are refused")
-        self._resume_reading()
-
     def _pause_reading(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
     def _read_again(self) -> None:
-        if self._writable or self.congested:
+        if self._writable or self._frames_left:
             self._resume_reading()
 
     def read_no_more(self) -> None:

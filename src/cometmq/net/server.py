@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.core.clock import Slices
 from cometmq.net.eventloop import Watchdog
-from cometmq.net.limits import Limit, notice_dead_clients
+from cometmq.net.limits import Limit, bound_unsent, notice_dead_clients
 from cometmq.net.peer import Peer, WriteCoalescer, describe_host, host_of
 from cometmq.net.resources import PROCESS, backlog, max_connections, process_budget
 
@@ -125,6 +125,7 @@ class Server:
             self._tasks.keep(self._measure, name="measure connections", clock=self._clock)
         PROCESS.join(self)
         waiting = backlog()
+        bound_unsent(listener)
         notice_dead_clients(listener, self._limits.settings.server_channel_max_idle_time_seconds)
         try:
             listener.listen(waiting)

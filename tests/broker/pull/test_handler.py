@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from cometmq.core.errors import BadRequest
 from cometmq.message.record import iter_decode
+from cometmq.net import peer as peers
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import BINARY, Request
+from cometmq.protocol.frame import BINARY, Request, encode_head
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.checksums import BlockChecksums
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
@@ -172,6 +174,45 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(
         await fill(client, 2)
         head, _ = await client.pull(2, **(HELD | changes))
     assert (head.code, head.ext["nextBeginOffset"]) == (19, "2")
+
+
+async def test_who_does_not_read_its_answers_gets_no_further_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to pull again, and gets them once it has read."""
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 20)
+    monkeypatch.setattr(peers, "STALL_MAX_MS", 20)
+    async with running_broker(tmp_path) as running:
+        sender, puller = await running.connect(), await running.connect()
+        for _ in range(32):
+            assert (await sender.send(bytes(7_000))).code == 0
+        small = puller.writer.get_extra_info("socket")
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        puller.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        peer = list(running.broker.server.peers)[-1]
+        puller.post(PULL, **pull_fields(32, **HELD))
+        await until_held(running.broker)
+        asked = b"".join(
+            encode_head(code=PULL, opaque=number, flag=0, ext=pull_fields(0))
+            for number in range(2, 202)
+        )
+        end = peer._received_bytes + len(asked)
+        puller.writer.write(asked)
+        async with asyncio.timeout(20):
+            while peer._received_bytes < end or peer.is_receiving or peer._backlog:
+                await asyncio.sleep(0.001)
+            await sender.send(b"wake")
+            await until_held(running.broker, 0)
+        puller.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        heads = {head.opaque: head for head, _ in [await puller.frame() for _ in range(201)]}
+        held = heads.pop(1)
+        assert (held.code, held.ext["nextBeginOffset"]) == (20, "32")
+        found = sum(head.code == 0 for head in heads.values())
+        assert 0 < found < 50
+        others = [head for head in heads.values() if head.code]
+        assert {(head.code, head.ext["nextBeginOffset"]) for head in others} == {(20, "0")}
+        head, records = await puller.pull(0)
+        assert (head.code, len(records)) == (0, 32)
 
 
 async def test_a_pull_may_commit_an_offset(tmp_path: Path) -> None:

@@ -357,10 +357,9 @@ class PullHandler:
         """Answer plain pulls whose queues grew; return those that must be served one by one."""
         if self._hooks.added or pulls[0].peer.router.hooks:
             return pulls
-        odd: list[HeldPull] = []
-        if pulls[0].rules is not None:
-            odd = [pull for pull in pulls if not _is_allowed(pull)]
-            pulls = [pull for pull in pulls if _is_allowed(pull)] if odd else pulls
+        odd = [pull for pull in pulls if not _may_get_messages(pull)]
+        if odd:
+            pulls = [pull for pull in pulls if _may_get_messages(pull)]
         try:
             frames = self._answers.serve(pulls, self._suggests())
         except Exception:  # served one by one, each of them is answered
@@ -419,6 +418,9 @@ class PullHandler:
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
         pull.rules = _rules_of(peer)
+        if peer.is_behind:
+            self._send_away(pull)
+            return
         # Filters have used up this turn: evaluate this one in a later turn.
         if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
             if wanted.sql.weight > LIGHT_WEIGHT:
@@ -433,7 +435,7 @@ class PullHandler:
             pull.is_task = False
             pull.peer.running_tasks -= 1
         try:
-            if _is_allowed(pull):
+            if _may_get_messages(pull):
                 self._read(pull, final)
             else:
                 self._send_away(pull)
@@ -441,13 +443,17 @@ class PullHandler:
             self._fail(pull, error)
 
     def _send_away(self, pull: HeldPull) -> None:
-        """Answer a pull that was held under other rules of access control as if nothing had come.
+        """Answer a pull as if nothing had come; its client pulls again.
 
-        Its client pulls again, which is checked by the rules in force. The signature of a held pull
-        cannot be checked again: the fields of plain ones are not kept.
+        If it was held under other rules of access control, the next pull is checked by the rules in
+        force. The signature of a held one cannot be checked again: the fields of plain ones are not
+        kept.
         """
         self._stats.on_pull_missed()
-        result = empty(ReadStatus.OFFSET_OVERFLOW_ONE, pull.offset, 0, pull.offset)
+        status = (
+            ReadStatus.NO_MATCHED_MESSAGE if pull.peer.is_behind else ReadStatus.OFFSET_OVERFLOW_ONE
+        )
+        result = empty(status, pull.offset, 0, pull.offset)
         self._answer(pull, result, ())
 
     def _serve_far(self, pull: HeldPull, final: bool) -> None:
@@ -622,9 +628,12 @@ def _rules_of(peer: Peer) -> object:
     return None if access is None else access.rules
 
 
-def _is_allowed(pull: HeldPull) -> bool:
-    """Decide whether the rules by which a pull was allowed are still in force."""
-    return pull.rules is None or pull.rules is _rules_of(pull.peer)
+def _may_get_messages(pull: HeldPull) -> bool:
+    """Decide whether the rules by which a pull was allowed are still in force, and its peer reads
+    its answers.
+    """
+    peer = pull.peer
+    return not peer.is_behind and (pull.rules is None or pull.rules is _rules_of(peer))
 
 
 def _pieces(status: ReadStatus) -> tuple[bytes, ...]:
