@@ -19,6 +19,7 @@ from cometmq.acl.files import AclFiles
 from cometmq.acl.rules import AclRules
 from cometmq.core.clock import SystemClock
 from cometmq.message.record import Record, iter_decode
+from cometmq.net.peer import Peer
 from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, JSON, Head, encode_head
@@ -286,10 +287,53 @@ async def test_signed_requests_are_taken_together(
         assert len(vars(access)["_caches"]) == 1
 
 
-def peer_at(host: str) -> Any:
+@pytest.mark.compiled
+async def test_what_is_refused_again_and_again_is_not_decided_together_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each signature of the worst client would be computed twice; it may be good every other time.
+    Once its requests are right, they are decided together again.
+    """
+    together: list[object] = []
+    cache = AccessControl.cache
+
+    def counted(self: AccessControl, peer: Any) -> Any:
+        together.append(peer)
+        return cache(self, peer)
+
+    monkeypatch.setattr(AccessControl, "cache", counted)
+    async with guarded(tmp_path) as (_, client):
+        wrong = Credentials("alice-key", "another-secret")
+        for frames in (
+            [send(by=wrong, opaque=number) for number in range(256)],
+            [send(by=wrong if number % 2 else ALICE, opaque=number) for number in range(256)],
+            [pull(0, by=wrong if number % 2 else ALICE, opaque=number) for number in range(256)],
+        ):
+            together.clear()
+            found = await answers(client, frames)
+            assert sum(code == REFUSED for code, _ in found.values()) in (128, 256)
+            assert len(together) <= 256 // 16
+        for _ in range(4):  # each in a read of its own
+            assert (await ask(client, *[send()] * 32)).code == 0
+        together.clear()
+        assert (await ask(client, *[send()] * 32)).code == 0
+        assert together
+
+
+class _Caller:
     """What access control looks at of a connection from an address."""
-    packed = ip_address(host).packed
-    return SimpleNamespace(host=host, host_bytes=packed + bytes(4), decisions=(None, None))
+
+    note_decision = Peer.note_decision
+    refused = 0
+
+    def __init__(self, host: str) -> None:
+        self.host = self.address = host
+        self.host_bytes = ip_address(host).packed + bytes(4)
+        self.decisions: tuple[object, object] = (None, None)
+
+
+def peer_at(host: str) -> Any:
+    return _Caller(host)
 
 
 def test_addresses_that_the_same_accounts_trust_share_their_decisions(

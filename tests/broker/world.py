@@ -54,6 +54,7 @@ class RecordingPeer:
     is_local: bool = True
     congested: bool = False
     is_behind: bool = False
+    is_checked_alone: bool = False
     closed: bool = False
     sent: list[tuple[int, Header | None]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)

@@ -81,7 +81,9 @@ class AccessControl:
                 account.check(code, needs, needs_admin=changes)
         except AclDenied as error:
             log.info("request denied code=%d peer=%s reason=%s", code, peer.address, error)
+            peer.note_decision(allowed=False)
             raise
+        peer.note_decision(allowed=True)
         return None if account is None else account.access_key
 
     def cache(self, peer: Peer) -> AccessCache | None:

@@ -72,6 +72,10 @@ STALL_MAX_MS: Final = 8_000
 FRAMES_BEHIND: Final = 64
 FRAMES_STALLED: Final = 8
 
+#: Number of requests that are checked one by one after the second refusal and each later one: as
+#: many as are decided together.
+REFUSED_MAX: Final = 16
+
 Waiter = asyncio.Future["Response"]
 
 
@@ -242,6 +246,8 @@ class Peer(asyncio.Protocol):
         #: Rules of access control, and its decisions by them about this connection, which it keeps
         #: here.
         self.decisions: tuple[object, AccessCache | None] = (None, None)
+        #: Requests that must be allowed before they are decided together again, and REFUSED_MAX.
+        self.refused = 0
         self.last_read_ms = clock.monotonic_ms()
         self._received_bytes = 0
         self._frame_timer = FrameTimer()
@@ -265,6 +271,21 @@ class Peer(asyncio.Protocol):
     def is_behind(self) -> bool:
         """True while answers pile up that the peer does not read: further pulls get no messages."""
         return not self._writable
+
+    @property
+    def is_checked_alone(self) -> bool:
+        """True while access control decides about requests one by one, because it has refused some.
+
+        What is refused is checked one by one anyway, so each check together would be in vain.
+        """
+        return self.refused > REFUSED_MAX
+
+    def note_decision(self, *, allowed: bool) -> None:
+        """Note that access control has decided about a request one by one."""
+        if not allowed:
+            self.refused = min(self.refused + REFUSED_MAX, 2 * REFUSED_MAX)
+        elif self.refused > REFUSED_MAX:
+            self.refused -= 1
 
     @property
     def is_receiving(self) -> bool:

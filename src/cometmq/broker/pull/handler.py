@@ -324,7 +324,7 @@ class PullHandler:
         Returns the position in ``data`` of the first frame not taken, and the number of frames
         from there on that must be served one by one.
         """
-        if peer.router.hooks or self._hooks.added:
+        if peer.router.hooks or self._hooks.added or peer.is_checked_alone:
             return at, MANY
         begun_ns = self._clock.monotonic_ns()
         may_match = not self.longpoll.rests and self._config.enable_property_filter

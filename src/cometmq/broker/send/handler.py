@@ -286,6 +286,7 @@ class SendHandler:
         if (
             store.state.refusal is not None
             or peer.congested
+            or peer.is_checked_alone
             or peer.router.hooks
             or self._hooks_added
             or len(host) != 8
