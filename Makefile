@@ -1,6 +1,6 @@
 # One door for users and for continuous integration. Everything lands in .venv.
 #   make demo    a job on real data, checked        make setup   only the environment
-#   make test    every check and every test         make lint    ruff, mypy, import contracts
+#   make test    every check and every test         make lint    ruff, mypy, imports, spelling
 #   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
 #   make core    only the compiled core             make docs    the documentation, strictly
 #   make bench   beside other brokers (BENCH=...)   make deep    the long searches
@@ -66,6 +66,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
 
 docs: $(STAMP)
 	$(BIN)/zensical build --strict

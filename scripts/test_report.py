@@ -70,6 +70,7 @@ CHECKS: dict[str, Sequence[str]] = {
     "format": ("ruff", "format", "--check", "."),
     "types": ("mypy",),
     "imports": ("lint-imports", "--no-cache"),
+    "spelling": ("codespell",),
     "docs": ("zensical", "build", "--strict"),
 }
 

@@ -10,8 +10,8 @@ from tests.architecture.rules import ROOT
 COMMITTED = (
     *(".ci", ".github", "benchmarks", "docs", "examples", "packaging", "requirements"),
     *("scripts", "src", "tests"),
-    *(".gitignore", "CHANGELOG.md", "Makefile", "NOTICE", "README.md", "mkdocs.yml"),
-    "pyproject.toml",
+    *(".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "NOTICE", "README.md"),
+    *("SECURITY.md", "mkdocs.yml", "pyproject.toml"),
 )
 OUTPUT_FOLDERS = frozenset({"__pycache__", "target", "build", "node_modules"})
 TEXT_SUFFIXES = frozenset(
