@@ -64,6 +64,17 @@ def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSess
     return _session(name, master, {**SETTINGS, **own, **settings})
 
 
+def activate(session: SparkSession) -> None:
+    """Make a session the active one of this thread. Call it before the first write of a thread that
+    is not the main one.
+
+    Spark looks for the format of a write in the thread's active session, and fails with
+    DATA_SOURCE_NOT_FOUND if the thread has none. Reads use the session that they belong to.
+    """
+    # The public call that makes its session active.
+    session.createDataFrame([], "unused int")
+
+
 def _session(name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.client.blocking import Client
+from cometmq.spark.session import activate
 from cometmq.spark.write.writer import topic_sink
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.spark.topics import fill_all, make_topic
@@ -64,6 +66,23 @@ def test_what_was_written_is_read_again(spark: SparkSession, cluster: Cluster) -
     assert one.queue_id == two.queue_id
     assert len({row.msg_id for row in rows.values()}) == 3
     assert all(row.msg_id.startswith("7F") and len(row.msg_id) == 32 for row in rows.values())
+
+
+def test_other_threads_write_after_they_made_the_session_active(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    name = topic(cluster, "WriteThreads")
+    frame = spark.createDataFrame([(name, b"one")], "topic string, body binary")
+
+    def write_active() -> None:
+        activate(spark)
+        write(frame, cluster)
+
+    with ThreadPoolExecutor(1) as other:
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            other.submit(write, frame, cluster).result()
+        other.submit(write_active).result()
+    assert read(spark, cluster, name).count() == 1
 
 
 def test_many_rows_arrive_once_and_keys_keep_their_order(
