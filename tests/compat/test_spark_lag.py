@@ -12,7 +12,7 @@ from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.positions import AtGroup, Edge, NamedPosition, resolve
-from cometmq.spark.read.reader import Json, TopicStreamReader
+from cometmq.spark.read.stream import Json, TopicStreamReader
 from tests.client.shared_broker import fresh_name
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, tables

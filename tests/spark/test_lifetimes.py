@@ -20,7 +20,8 @@ from cometmq.spark.options import BadOption
 from cometmq.spark.read.checkpoint import StreamOffset, from_json
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions, parse
-from cometmq.spark.read.reader import Json, TopicReader, TopicStreamReader, ranges_of
+from cometmq.spark.read.reader import TopicReader, ranges_of
+from cometmq.spark.read.stream import Json, TopicStreamReader
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until
 from tests.spark.topics import access, delete_topic, fill, fill_all, make_topic, options

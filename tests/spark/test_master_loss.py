@@ -12,7 +12,8 @@ from cometmq.protocol.headers import TopicQueue
 from cometmq.spark.brokers import offsets, wire
 from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.options import parse
-from cometmq.spark.read.reader import TopicReader, TopicStreamReader
+from cometmq.spark.read.reader import TopicReader
+from cometmq.spark.read.stream import TopicStreamReader
 from tests.compat.anchor import VERSION, fetch_jars, wait_until
 from tests.spark.pairs import Pair, java_pair, our_pair
 from tests.spark.topics import access, fill_all, make_topic

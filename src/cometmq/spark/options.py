@@ -31,6 +31,19 @@ class BadOption(CometError, ValueError):
         super().__init__(f"option {option!r}: {problem}")
 
 
+class SparkTooOld(CometError):
+    """Raised if pyspark ``found`` lacks the interfaces for ``what``, which came with ``needed``."""
+
+    def __init__(self, what: str, found: str, needed: str) -> None:
+        self.what = what
+        self.found = found
+        self.needed = needed
+        super().__init__(
+            f"{what} need pyspark {needed} or later, and this is {found}: install "
+            f"pyspark>={needed} on the driver and the executors"
+        )
+
+
 SPARKS: Final = ("checkpointLocation", "queryName", "path", "paths")
 """Options that Spark passes along for its own use. The first two appear when a stream is written,
 the others come from ``load``, ``save`` and ``start``."""

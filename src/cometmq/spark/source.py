@@ -10,14 +10,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.read.reader import TopicStreamReader
+    from cometmq.spark.read.stream import TopicStreamReader
     from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
+
+
+def _need_spark(needed: str, what: str) -> None:
+    """Raise SparkTooOld if pyspark is older than ``needed``: a major and a minor version."""
+    from cometmq.spark.options import SparkTooOld
+
+    found = pyspark.__version__
+    if _minor(found) < _minor(needed):
+        raise SparkTooOld(what, found, needed)
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
 
 
 class TopicSource(DataSource):
@@ -54,15 +69,17 @@ class TopicSource(DataSource):
         return StoreReader(parse(self.options), selected(schema))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
-        """Return the reader of a stream. Raises BadOption, BadSchema."""
+        """Return the reader of a stream. Raises BadOption, BadSchema, SparkTooOld."""
+        _need_spark("4.2", "streams from topics")
         from cometmq.spark.read.options import for_stream, parse
-        from cometmq.spark.read.reader import TopicStreamReader
+        from cometmq.spark.read.stream import TopicStreamReader
         from cometmq.spark.schema import selected
 
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """Return the writer of a batch. Raises BadOption, BadSchema."""
+        """Return the writer of a batch. Raises BadOption, BadSchema, SparkTooOld."""
+        _need_spark("4.1", "writes to topics")
         from cometmq.spark.write.options import appending
         from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicWriter
@@ -72,7 +89,8 @@ class TopicSource(DataSource):
         return TopicWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
-        """Return the writer of a stream. Raises BadOption, BadSchema."""
+        """Return the writer of a stream. Raises BadOption, BadSchema, SparkTooOld."""
+        _need_spark("4.1", "writes to topics")
         from cometmq.spark.write.options import appending
         from cometmq.spark.write.rows import check_columns
         from cometmq.spark.write.writer import TopicStreamWriter

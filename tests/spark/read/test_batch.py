@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import offsets
-from cometmq.spark.read import filters
+from cometmq.spark.read import pushdown
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.reader import TopicReader, ranges_of
 from cometmq.testing.cluster import Cluster
@@ -248,7 +248,7 @@ def test_pushed_filters_spare_messages(
 def test_times_spare_messages(
     cometmq_session_cluster: Cluster, tagged: list[MessageQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filters, "CLOCK_SLACK_MS", 0)
+    monkeypatch.setattr(pushdown, "CLOCK_SLACK_MS", 0)
     reached = access(cometmq_session_cluster.namesrv)
     times = [offsets.samples({tagged[1]: at}, reached)[tagged[1]].store_ms for at in range(40)]
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=times[20])

@@ -10,7 +10,7 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import offsets
-from cometmq.spark.read.reader import LagReport
+from cometmq.spark.read.stream import LagReport
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import access, fill_all, make_topic

@@ -11,7 +11,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.options import Caps, caps_under, default_read_limit, is_enough, parse_caps
+from cometmq.spark.read.options import Caps, is_enough, parse_caps
+from cometmq.spark.read.stream import caps_under, default_read_limit
 
 ALL = {
     "maxOffsetsPerTrigger": "7",

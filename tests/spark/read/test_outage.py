@@ -25,7 +25,8 @@ from cometmq.spark.read import discovery
 from cometmq.spark.read.discovery import BrokerMissing, find_queues, wait_for_brokers
 from cometmq.spark.read.fetcher import pauses_ms
 from cometmq.spark.read.options import MissingBroker, Outage, ReadOptions, parse
-from cometmq.spark.read.reader import TopicReader, TopicStreamReader
+from cometmq.spark.read.reader import TopicReader
+from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import SMALL_FILES
 from tests.compat.anchor import free_port, wait_until
 from tests.spark.pairs import Server

@@ -24,15 +24,8 @@ from pyspark.sql.datasource import (
 )
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.filters import (
-    CLOCK_SLACK_MS,
-    Bounds,
-    Push,
-    Pushed,
-    RowFilter,
-    parse,
-    split_filters,
-)
+from cometmq.spark.read.filters import RowFilter, parse
+from cometmq.spark.read.pushdown import CLOCK_SLACK_MS, Bounds, Push, Pushed, split_filters
 
 QUEUES = [MessageQueue(topic, name, at) for topic in "TU" for name in "ab" for at in range(3)]
 START = dict.fromkeys(QUEUES, 10)

@@ -17,7 +17,7 @@ from cometmq.spark.brokers import offsets
 from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import from_json
 from cometmq.spark.read.losses import DataLoss
-from cometmq.spark.read.reader import TopicStreamReader
+from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import access, delete_topic, fill_all, make_topic, options
 

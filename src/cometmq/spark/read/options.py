@@ -1,25 +1,16 @@
 """The options of the source, parsed and checked once. An error names the option.
 
-The modules for topics, positions, filters and access each parse their own options. Those that limit
-a micro-batch are combined here with Spark's read limits. The options about brokers that are away
-say which ones a read needs, and how long it waits for them.
+The modules for topics, positions, filters and access each parse their own options. The options
+about brokers that are away say which ones a read needs, and how long it waits for them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
-
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-)
 
 from cometmq.spark.brokers import access
 from cometmq.spark.options import (
@@ -187,38 +178,6 @@ def parse_caps(given: Given) -> Caps:
     if caps.rows_min is not None and caps.rows_max is not None and caps.rows_min > caps.rows_max:
         raise BadOption("minOffsetsPerTrigger", "is more than maxOffsetsPerTrigger")
     return caps
-
-
-def default_read_limit(caps: Caps) -> ReadLimit:
-    """Return the limit that Spark passes with each request.
-
-    Spark has no limit with several parts, so one of them stands for all: see :func:`caps_under`.
-    """
-    if caps.rows_max is not None:
-        return ReadMaxRows(caps.rows_max)
-    if caps.bytes_max is not None:
-        return ReadMaxBytes(caps.bytes_max)
-    if caps.rows_min is not None:
-        return ReadMinRows(caps.rows_min)
-    return ReadAllAvailable()
-
-
-def caps_under(limit: ReadLimit, caps: Caps) -> Caps:
-    """Return the limits that apply when Spark asks with ``limit``.
-
-    They are those of the options, with the number of ``limit`` in place of theirs. ReadAllAvailable
-    removes all limits.
-    """
-    match limit:
-        case ReadAllAvailable():
-            return Caps()
-        case ReadMaxRows():
-            return replace(caps, rows_max=limit.max_rows)
-        case ReadMaxBytes():
-            return replace(caps, bytes_max=limit.max_bytes)
-        case ReadMinRows():
-            return replace(caps, rows_min=limit.min_rows)
-    return caps  # ReadMaxFiles does not apply: there are no files
 
 
 def is_enough(caps: Caps, rows: int, since_last_ms: int | None) -> bool:

@@ -1,12 +1,8 @@
-"""The readers that Spark calls: ``spark.read`` reads every message between two positions, planned
-once; ``spark.readStream`` reads micro-batches from one offset of every queue to the next.
+"""The reader that Spark calls for ``spark.read``: every message between two positions, planned
+once. Also makes partitions of the plans of batches and streams.
 
 Spark creates the reader of a batch in a planning process, asks it for partitions there, and sends
 it pickled to the tasks. So it holds only plain values.
-
-The driver's side of a stream lives in one Python process for as long as the query. Tasks receive
-the reader pickled and use only its options. Only the checkpoint records what was read (see
-checkpoint.py); offsets committed for a consumer group are for monitoring.
 """
 
 from __future__ import annotations
@@ -16,39 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import BrokerRefused, ClientError
 from cometmq.spark.brokers import cluster, offsets
-from cometmq.spark.brokers.offsets import EndOffsets
-from cometmq.spark.read import discovery
-from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
 from cometmq.spark.read.discovery import (
-    AWAY,
     BATCH_OUTAGE_MS,
-    Discovery,
     find_queues,
     wait_for_brokers,
     without_brokers,
 )
 from cometmq.spark.read.fetcher import batches
-from cometmq.spark.read.filters import Push, Pushed, split_filters
 from cometmq.spark.read.losses import report_loss
-from cometmq.spark.read.options import caps_under, default_read_limit, is_enough
 from cometmq.spark.read.planning import (
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
-    advance,
     backward,
-    cap,
     ranges,
     tasks,
 )
 from cometmq.spark.read.positions import (
     AtGroup,
-    AtOffsets,
     Edge,
     NamedPosition,
     at_moments,
@@ -64,8 +48,9 @@ if TYPE_CHECKING:
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
-    from cometmq.spark.read.options import Caps, ReadOptions
+    from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
+    from cometmq.spark.read.pushdown import Pushed
 
 
 log = logging.getLogger(__name__)
@@ -76,12 +61,6 @@ SAMPLED_ROWS: Final = 32
 
 UNSAMPLED_ROWS: Final = 64
 """A plan with at most this many messages needs no sample: they fit in one task."""
-
-SAMPLE_KEPT_MS: Final = 60_000
-"""Time for which a stream uses the size of a sample."""
-
-EARLIEST_MS: Final = 10_000
-"""Interval in which a stream with limits asks for the oldest offsets of its queues."""
 
 Json = dict[str, object]
 _FROM_EARLIEST: Final = NamedPosition("startingOffsets", Edge.EARLIEST)
@@ -127,11 +106,16 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
-        self._pushed = Pushed(options.row_filter)
-        if options.pushes_filters:
+        self._pushed: Pushed | None = None
+        if options.pushes_filters and hasattr(DataSourceReader, "pushFilters"):
+            # pyspark 4.0 has no filters to push down.
+            from cometmq.spark.read.pushdown import Push
+
             self.pushFilters = Push(self._push)  # type: ignore[method-assign]
 
     def _push(self, filters: Iterable[Filter]) -> list[Filter]:
+        from cometmq.spark.read.pushdown import split_filters
+
         self._pushed, rest = split_filters(filters, self._options.row_filter)
         self._options = replace(self._options, row_filter=self._pushed.row_filter)
         return rest
@@ -161,7 +145,8 @@ class TopicReader(DataSourceReader):
         def at_time(moment_ms: int, asked: Sequence[MessageQueue]) -> Mapping[MessageQueue, int]:
             return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
 
-        todo = ranges(*self._pushed.cut(start, end, at_time))
+        pushed = self._pushed
+        todo = ranges(*((start, end) if pushed is None else pushed.cut(start, end, at_time)))
         mean = mean_bytes(todo, options.access) if rows_of(todo) > UNSAMPLED_ROWS else None
         return partitions_of(todo, options, rows_min=TASK_ROWS_MAX, mean_bytes=mean)
 
@@ -171,229 +156,6 @@ class TopicReader(DataSourceReader):
         parts = ranges_of(partition)
         cluster.prefetch((part.queue.topic for part in parts), self._options.access)
         return batches(parts, self._options, self._names)
-
-
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics from ``starting`` (default latest) on."""
-
-    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
-        self._options = options
-        self._names = names
-        self._initial: Json | None = None
-        self._frozen: EndOffsets | None = None
-        self._newest: Json | None = None
-        self._batch_ms: int | None = None
-        self._mean_bytes: float | None = None
-        self._sampled_ms: int | None = None
-        self._oldest: dict[MessageQueue, int] = {}
-        self._oldest_ms: int | None = None
-        self._reported: dict[MessageQueue, int] = {}
-        self._is_whole = True
-        self._without: frozenset[str] = frozenset()
-        self._discovery = Discovery(options)
-        self._lag: LagReport | None = None
-        if options.consumer_group is not None and options.reports_lag:
-            self._lag = LagReport(options.consumer_group, options.access)
-
-    # ------------------------------------------------------------------------- on the driver
-
-    def initialOffset(self) -> Json:
-        """Return the offset where a new query starts. Spark asks more than once and must get the
-        same one."""
-        if self._initial is None:
-            start = wait_for_brokers(self._first, self._options.outage, discovery.OUTAGE_MS)
-            self._initial = StreamOffset(start, is_first=True).to_json()
-        return self._initial
-
-    def _first(self) -> Offsets:
-        access = self._options.access
-        found = find_queues(self._options)
-        starting = without_brokers(self._options.starting or _FROM_LATEST, found.without)
-        start = resolve(starting, found.queues, access)
-        if isinstance(starting.position, AtOffsets):
-            check_order(start, offsets.latest(found.queues, access), starting.option)
-        return start
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limits of the options."""
-        return default_read_limit(self._options.caps)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
-        start.
-
-        Raises the errors of :func:`find_queues` and :func:`offsets.ends`.
-        """
-        self._frozen = self._freeze(())
-        self._is_whole = False
-
-    def _freeze(self, known: Iterable[MessageQueue]) -> EndOffsets:
-        options = self._options
-
-        def ends() -> EndOffsets:
-            found = find_queues(options, known, must_exist=options.fail_on_data_loss)
-            self._without = found.without
-            return offsets.ends(found.queues, options.access)
-
-        return wait_for_brokers(ends, options.outage, discovery.OUTAGE_MS)
-
-    def _whole(self, frozen: EndOffsets, known: Offsets) -> EndOffsets:
-        """Return the fixed ends, completed by the queues that only the checkpoint names.
-
-        This happens at the first batch, because Spark does not pass the checkpoint earlier.
-        """
-        rest = [queue for queue in known if queue not in frozen.by_queue]
-        if self._is_whole or not rest:
-            self._is_whole = True
-            return frozen
-        found = self._freeze(rest)
-        self._is_whole = True
-        late = {queue: found.by_queue[queue] for queue in rest if queue in found.by_queue}
-        return EndOffsets({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
-
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Return the end of the next batch, which equals ``start`` if there is nothing to read.
-
-        Raises DataLoss if a queue ends before ``start``.
-        """
-        known = from_json(start)
-        if not self._reported:
-            self._reported.update(known.reached or {})
-        if self._lag is not None and not known.is_first:
-            # Spark asks for the end of a batch once the batch before it is finished.
-            self._lag.report(known.queues)
-        if self._frozen is None:
-            ends = self._discovery.ends(known.queues)
-        else:
-            ends = self._frozen = self._whole(self._frozen, known.queues)
-        self._newest = StreamOffset(self._reaching(known.queues, ends)).to_json()
-
-        def bounds() -> tuple[Offsets, Offsets | None]:
-            begin, furthest = self._bounds(known.queues, ends)
-            return begin, self._capped(begin, furthest, caps_under(limit, self._options.caps))
-
-        if self._frozen is not None:
-            # Returning the start would end the query with available messages unread.
-            begin, end = wait_for_brokers(bounds, self._options.outage, discovery.OUTAGE_MS)
-        else:
-            try:
-                begin, end = bounds()
-            except AWAY:
-                return start  # a broker has just gone away: discovery handles that
-        if end is None or end == known.queues:
-            return start
-        self._batch_ms = _clock.monotonic_ms()
-        self._discovery.has_news()
-        origin = {q: at for q, at in begin.items() if known.is_first or q not in known.queues}
-        reached = {q: at for q, at in self._reported.items() if at > end.get(q, at)}
-        return StreamOffset(end, origin=origin or None, reached=reached or None).to_json()
-
-    def reportLatestOffset(self) -> Json | None:
-        """Return the ends of the queues, for Spark's progress report."""
-        return self._newest
-
-    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """Return the tasks of a batch, also of one that is run again after a restart."""
-        stop = from_json(end)
-        begin = {**from_json(start).queues, **(stop.origin or {})}
-        todo = ranges(begin, stop.queues)
-        if rows_of(todo) > UNSAMPLED_ROWS:
-            self._sample(todo)
-        return partitions_of(todo, self._options, mean_bytes=self._mean_bytes)
-
-    def _sample(self, todo: Sequence[Range]) -> None:
-        """Find the size of a record again if the last sample is old. Keep it if a broker is away:
-        the tasks wait for that broker."""
-        now_ms = _clock.monotonic_ms()
-        if self._sampled_ms is not None and now_ms - self._sampled_ms < SAMPLE_KEPT_MS:
-            return
-        try:
-            self._mean_bytes = mean_bytes(todo, self._options.access) or self._mean_bytes
-        except AWAY as error:
-            log.warning("sample_failed error=%r", str(error))
-        self._sampled_ms = now_ms
-
-    def commit(self, end: Json) -> None:
-        """Do nothing: Spark calls this one batch late, and not for the last batch."""
-
-    def stop(self) -> None:
-        """Do nothing: Spark does not always call this."""
-
-    # -------------------------------------------------------------------------- in the tasks
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
-        keep_loaded()
-        parts = ranges_of(partition)
-        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
-        return batches(parts, self._options, self._names)
-
-    # ------------------------------------------------------------------------- what to read next
-
-    def _reaching(self, known: Offsets, ends: EndOffsets) -> Offsets:
-        """Return the ends of the queues as far as known. If a broker is away, use the last end it
-        reported, so that messages waiting there do not look read."""
-        self._reported |= ends.by_queue
-        unasked = (queue for queue in known if queue not in ends.by_queue)
-        away = (queue for queue in unasked if self._is_away(queue))
-        return {**ends.by_queue, **{q: max(known[q], self._reported.get(q, 0)) for q in away}}
-
-    def _is_away(self, queue: MessageQueue) -> bool:
-        if self._frozen is None:
-            return self._discovery.is_away(queue)
-        return queue.broker_name in self._without
-
-    def _bounds(
-        self, known: Offsets, ends: EndOffsets
-    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Return the start and the end of a batch without limits."""
-        end_now = dict(ends.by_queue)
-        for queue in ends.copies & known.keys():
-            # A slave may lag, which is no loss: its master has the rest.
-            end_now[queue] = max(end_now[queue], known[queue])
-        new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
-        oldest = offsets.earliest(new, self._options.access)
-        for queue in backward(known, end_now):
-            report_loss(queue, end_now[queue], known[queue], self._options)
-        begin = {**known, **{q: offset for q, offset in oldest.items() if offset < end_now[q]}}
-        return begin, advance(begin, {q: end for q, end in end_now.items() if q in begin})
-
-    def _capped(self, begin: Offsets, end: Offsets, caps: Caps) -> Offsets | None:
-        """Return ``end`` reduced to the limits of a batch, or None if there are too few messages
-        yet."""
-        todo = ranges(begin, end)
-        rows = rows_of(todo)
-        if rows == 0:
-            return end
-        # A loss is passed at once, without waiting for more messages, so that it is reported only
-        # once.
-        may_wait = self._frozen is None and not backward(begin, end)
-        if may_wait and not is_enough(caps, rows, self._since_batch_ms()):
-            return None
-        rows_max = caps.rows_max
-        if caps.bytes_max is not None:
-            within = rows_within(caps.bytes_max, todo, self._options.access)
-            rows_max = min(n for n in (rows_max, within, rows) if n is not None)
-        if rows_max is None or rows <= rows_max:
-            return end
-        # Messages that have expired count nothing: a batch passes all of them at once.
-        oldest = self._earliest(todo)
-        there = {queue: max(at, oldest.get(queue, at)) for queue, at in begin.items()}
-        return cap(
-            {queue: min(at, end.get(queue, at)) for queue, at in there.items()}, end, rows_max
-        )
-
-    def _earliest(self, todo: Iterable[Range]) -> Offsets:
-        """Return the oldest offsets of queues, some seconds old: they only grow."""
-        now_ms = _clock.monotonic_ms()
-        if self._oldest_ms is None or now_ms - self._oldest_ms >= EARLIEST_MS:
-            asked = [part.queue for part in todo]
-            self._oldest = offsets.earliest(asked, self._options.access)
-            self._oldest_ms = now_ms
-        return self._oldest
-
-    def _since_batch_ms(self) -> int | None:
-        return None if self._batch_ms is None else _clock.monotonic_ms() - self._batch_ms
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
@@ -426,44 +188,3 @@ def mean_bytes(todo: Sequence[Range], access: Access) -> float | None:
     if not weighed:
         return None
     return sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
-
-
-class LagReport:
-    """Keeps the committed offsets of a group at the end of the last finished batch."""
-
-    def __init__(self, group: str, access: Access) -> None:
-        self._group = group
-        self._access = access
-        self._reported: dict[MessageQueue, int] = {}
-
-    def report(self, reached: Offsets) -> None:
-        """Commit the offsets that changed since the last report."""
-        changed = {q: at for q, at in reached.items() if self._reported.get(q) != at}
-        if not changed:
-            return
-        # One request per broker: a broker that is away must not prevent commits on the others.
-        for name in sorted({queue.broker_name for queue in changed}):
-            self._report({q: at for q, at in changed.items() if q.broker_name == name})
-
-    def _report(self, changed: dict[MessageQueue, int]) -> None:
-        try:
-            self._make(changed)
-            offsets.commit(self._group, changed, self._access)
-        except ClientError as error:
-            log.warning("lag_not_reported group=%s error=%r", self._group, str(error))
-            return
-        self._reported |= changed
-
-    def _make(self, changed: Offsets) -> None:
-        """Create the group on brokers where this query has not reported yet.
-
-        A broker may refuse that and still accept offsets of the group.
-        """
-        known = {queue.broker_name for queue in self._reported}
-        strange = [queue for queue in changed if queue.broker_name not in known]
-        if not strange:
-            return
-        try:
-            offsets.ensure_group(self._group, strange, self._access)
-        except BrokerRefused as error:
-            log.warning("group_not_created group=%s error=%r", self._group, str(error))
