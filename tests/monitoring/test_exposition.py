@@ -21,7 +21,7 @@ def test_pieces_together_are_one_metric() -> None:
     assert text.count("# TYPE") == text.count("# HELP") == 1
     found = Scrape(text)
     assert found.kinds == {"things": "counter"}
-    assert found.value("things_total", name="n200", node="a") == 200
+    assert found.value("things_total", name=f"n{2 * PIECE_SERIES}", node="a") == 2 * PIECE_SERIES
     assert len([*found.find("things_total")]) == 2 * PIECE_SERIES + 1
 
 

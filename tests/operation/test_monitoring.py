@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ import yaml
 import cometmq
 from cometmq.admin.node import lasting_port
 from cometmq.testing.cluster import ProcessCluster
+from tests.monitoring.scraping import Scrape, fetch
 from tests.operation.prometheus import (
     Prometheus,
     PrometheusMissing,
@@ -155,6 +159,43 @@ def check_rules(prometheus: Prometheus) -> None:
         assert {*names} <= known, rule
     firing = {rule["name"] for rule in rules if rule["state"] == "firing"}
     assert firing <= {"CometMQDiskFills"}, "only the disk of this machine may be full"
+
+
+def test_readiness_shows_how_far_recovery_is(tmp_path: Path) -> None:
+    port = lasting_port()
+    settings = {"metricsExporterType": "PROM", "metricsPromExporterPort": str(port)}
+    cluster = ProcessCluster(tmp_path, **settings)
+    with cluster:
+        asyncio.run(fill(cluster.namesrv, 100 << 20))
+        cluster.kill()
+        # Without its notes, the store reads the whole log.
+        (cluster.store / "cometmq-positions.json").unlink(missing_ok=True)
+        (cluster.store / "checkpoint").unlink(missing_ok=True)
+        seen: dict[str, int] = {}
+        starting = threading.Thread(target=cluster.start)
+        starting.start()
+        while starting.is_alive():
+            with contextlib.suppress(OSError):
+                ready = fetch(f"127.0.0.1:{port}", "/readyz")
+                seen[ready.text] = ready.status
+                assert fetch(f"127.0.0.1:{port}", "/healthz").status == 200
+            time.sleep(0.005)
+        starting.join()
+        during = [text for text in seen if " % of the log is read" in text]
+        print(*during, sep="")
+        assert len(during) > 1
+        assert {seen[text] for text in during} == {503}
+        assert fetch(f"127.0.0.1:{port}", "/readyz").status == 200
+        shown = Scrape(fetch(f"127.0.0.1:{port}", "/metrics").text)
+        assert shown.value("cometmq_recovery_position_bytes") > 100 << 20
+
+
+async def fill(namesrv: str, size_bytes: int) -> None:
+    """Send messages of this size together."""
+    body = os.urandom(64 << 10)  # which cannot be compressed
+    async with cometmq.Client(namesrv) as client:
+        for _ in range(size_bytes // len(body) // 16):
+            await asyncio.gather(*(client.send("filled", body) for _ in range(16)))
 
 
 @pytest.mark.parametrize(

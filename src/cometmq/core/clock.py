@@ -105,18 +105,22 @@ class VirtualClock:
 
 
 class Slices:
-    """Divides long work: call :meth:`pause` between pieces to keep each turn of the loop short."""
+    """Divides long work: call :meth:`pause` between pieces to keep each turn of the loop short.
 
-    __slots__ = ("_clock", "_started_ns")
+    Without ``rest_ms`` other work gets one turn at a time. With it, it gets at least that long.
+    """
 
-    def __init__(self, clock: Clock) -> None:
+    __slots__ = ("_clock", "_rest_ms", "_started_ns")
+
+    def __init__(self, clock: Clock, rest_ms: int = 0) -> None:
         self._clock = clock
+        self._rest_ms = rest_ms
         self._started_ns = clock.monotonic_ns()
 
     async def pause(self) -> None:
-        """Yield to the event loop if this turn has lasted long enough."""
+        """Yield to the event loop if this turn has lasted long enough, for ``rest_ms``."""
         if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
-            await self._clock.sleep_ms(0)
+            await self._clock.sleep_ms(self._rest_ms)
             self._started_ns = self._clock.monotonic_ns()
 
 

@@ -1,6 +1,6 @@
 """Metrics as text for Prometheus, made piece by piece with prometheus_client.
 
-A piece has at most 100 series, so that a scrape never holds the event loop for long.
+A piece has at most 25 series, so that a scrape never holds the event loop for long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from cometmq.monitoring.series import Metric, Series
 
-#: Series that are turned into text at once; it takes about half a millisecond.
-PIECE_SERIES: Final = 100
+#: Series that are turned into text at once; it takes a quarter of a millisecond.
+PIECE_SERIES: Final = 25
 #: Version of the text format.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

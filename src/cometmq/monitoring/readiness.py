@@ -52,9 +52,13 @@ class StartProgress:
         self.stage = stage
 
     def reading(self, position: int, end: int) -> None:
-        """Note up to which offset of the log recovery has read, and the expected end."""
+        """Note up to which offset of the log recovery has read, and the expected end.
+
+        An offset before the last one begins another pass over the log.
+        """
         known = self.recovered
-        self.recovered = Recovered(position, position if known is None else known.begin, end)
+        begin = position if known is None or position < known.position else known.begin
+        self.recovered = Recovered(position, begin, end)
 
     def done(self) -> None:
         """Note that the start is complete."""

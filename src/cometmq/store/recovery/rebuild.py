@@ -253,6 +253,7 @@ class LogReplay:
             take=lambda walked, base, row: self._take(each, scan, begin, (walked, base, row)),
             delays_ms=store.delays_ms,
         )  # fmt: skip
+        self._progress(begin, max(self._start.likely_end, begin))
         for record in self._repair.read(scan):
             try:
                 row = each.make_row(record)
