@@ -133,6 +133,19 @@ def test_compose_files_fit_their_schema(path: Path, tmp_path: Path) -> None:
         locked("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(wrong))
 
 
+def test_compose_files_mount_what_is_there() -> None:
+    for path in COMPOSE:
+        text = path.read_text(encoding="utf-8")
+        mounted = re.findall(r"^ +- (\.\./[^:]+):", text, re.MULTILINE)
+        assert [name for name in mounted if not (path.parent / name).is_file()] == []
+        whole = yaml.safe_load(text)
+        configs = whole.get("configs", {})
+        for config in configs.values():
+            assert isinstance(yaml.safe_load(config["content"]), dict)
+        for service in whole["services"].values():
+            assert {each["source"] for each in service.get("configs", ())} <= configs.keys()
+
+
 def test_the_workflow_fits_its_schema() -> None:
     path = ROOT / ".github" / "workflows" / "packages.yml"
     locked("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path))
