@@ -92,3 +92,60 @@ def test_a_failed_command_prints_one_line(cluster: Cluster, shell: Shell, tmp_pa
         )  # fmt: skip
         assert ended.returncode == 1
         assert len(ended.stderr.splitlines()) == 1, ended.stderr
+
+
+def test_accounts_are_made_changed_and_deleted(
+    shell: Shell, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run("topic", "create", "orders", "--queues", "1")
+    secret = tmp_path / "secret"
+    secret.write_text("secret-of-shop\n")
+    (line,) = shell.run("acl", "set", "shop-key", "--secret-file", str(secret), "--topic",
+                        "orders=PUB", "--default-topic", "DENY")  # fmt: skip
+    assert line.startswith("set server=broker-a address=127.0.0.1:")
+    rows = {row["access_key"]: row for row in shell.rows("acl", "accounts")}
+    assert set(rows) == {"operator", "reader-key", "shop-key"}
+    made = rows["shop-key"]
+    assert (made["admin"], made["default_topic"], made["topics"]) == (
+        False, "DENY", ["orders=PUB"],
+    )  # fmt: skip
+    shell.run("send", "orders", "1", by="shop-key")
+    (told,) = shell.run("message", "browse", "orders", by="shop-key", code=1)
+    assert "No default permission" in told
+    (told,) = shell.run("acl", "accounts", by="shop-key", code=1)
+    assert "Need admin permission" in told
+
+    shell.run("acl", "set", "shop-key", "--topic", "orders=SUB")
+    (told,) = shell.run("send", "orders", "2", by="shop-key", code=1)
+    assert "No default permission for topic:orders" in told
+    shell.run("acl", "set", "shop-key", "--admin")
+    shell.run("acl", "accounts", by="shop-key")
+    (told,) = shell.run("acl", "set", "short", "--secret-file", str(secret), code=1)
+    assert "accessKey=short" in told
+
+    (told,) = shell.run("acl", "delete", "shop-key", code=2)
+    assert told.endswith("add --yes to do it")
+    shell.run("acl", "delete", "shop-key", "--yes")
+    (told,) = shell.run("send", "orders", "4", by="shop-key", code=1)
+    assert "No acl config for shop-key" in told
+    (told,) = shell.run("acl", "delete", "shop-key", "--yes", code=1)
+    assert "there is no account 'shop-key'" in told
+
+
+def test_a_white_list_is_replaced(
+    shell: Shell, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run("topic", "create", "orders", "--queues", "1")
+    assert shell.rows("acl", "white-list", "show") == [{"broker": "broker-a", "addresses": []}]
+    send = ["send", "orders", "1", "-n", cluster.namesrv]
+    assert main(send) == 1
+    assert "No accessKey is configured" in capsys.readouterr().err
+    before = shell.rows("acl", "versions")
+    (told,) = shell.run("acl", "white-list", "set", "127.0.0.x", "--yes", code=1)
+    assert "127.0.0.x" in told
+    shell.run("acl", "white-list", "set", "10.0.0.*", "127.0.0.1", "--yes")
+    (row,) = shell.rows("acl", "white-list", "show")
+    assert row["addresses"] == ["10.0.0.*", "127.0.0.1"]
+    assert main(send) == 0
+    capsys.readouterr()
+    assert shell.rows("acl", "versions") != before

@@ -30,7 +30,7 @@ _TLS_OPTIONS: Final = ("useTls", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsC
 
 OPTIONS: Final = (
     *("nameservers", "requestTimeoutMs", "readFrom"),
-    *("accessKey", "secretKey"),
+    *("accessKey", "secretKey", "securityToken"),
     *_TLS_OPTIONS,
 )
 ALIASES: Final = {"namesrv": "nameservers", "namesrvaddr": "nameservers"}
@@ -72,9 +72,15 @@ def _account(given: Given) -> Credentials | None:
         if name in given and other not in given:
             raise BadOption(other, f"must be given together with {name}")
     if "accessKey" not in given:
+        if "securityToken" in given:
+            raise BadOption("accessKey", "must be given together with securityToken")
         return None
     # A parsed value is not quoted in errors here, since it may be the secret key.
-    return Credentials(given["accessKey"].strip(), required(given, "secretKey", some_text))
+    return Credentials(
+        given["accessKey"].strip(),
+        required(given, "secretKey", some_text),
+        get(given, "securityToken", some_text, ""),
+    )
 
 
 def addresses(text: str) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) ->
         reader = reader.option("startingOffsets", "earliest")
     else:
         reader = reader.option("startingTimestamp", str(options.since_ms))
-    rows = reader.options(**options.read_options).load()
+    rows = reader.options(**options.source_options()).load()
     checkpoint = options.checkpoint or f"{options.target.rstrip('/')}/_checkpoint"
     return rows.writeStream.foreachBatch(archiver).option("checkpointLocation", checkpoint)
 

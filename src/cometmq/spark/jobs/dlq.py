@@ -8,14 +8,13 @@ All consumer groups of a topic receive letters that are sent again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pyspark.sql import functions as f
 
 from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
-from cometmq.client.blocking import Client
 from cometmq.core.errors import RouteNotFound
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.message.properties import (
@@ -27,6 +26,7 @@ from cometmq.message.properties import (
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, readable
 from cometmq.spark.jobs.inputs import Places, read_live
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
+from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.jobs.search import readable as body_text
 from cometmq.spark.options import BadOption, moment_ms
 
@@ -45,7 +45,7 @@ _SENT: Final = ("body", "tags", "keys", "properties", "flag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DlqOptions:
+class DlqOptions(Reach):
     """The group, the letters to choose, and whether to send them again."""
 
     nameservers: str
@@ -243,7 +243,7 @@ def _counts(options: DlqOptions) -> tuple[int, int]:
     """Return the number of dead letters on the brokers, and of retries not delivered to the group
     yet."""
     topic = dead_letters(options.group)
-    with Client(options.nameservers) as client:
+    with options.connect(options.nameservers) as client:
         admin = Admin(client.inner.session)
         waiting = client.wait(admin.consumer_progress(options.group, retries(options.group)))
         lag = sum(at.broker_offset - at.consumer_offset for at in waiting.values())
@@ -269,20 +269,25 @@ def _counts(options: DlqOptions) -> tuple[int, int]:
 
 def _existing(options: DlqOptions, topics: Sequence[str]) -> list[str]:
     """Return those of the topics that still exist."""
-    with Client(options.nameservers) as client:
+    with options.connect(options.nameservers) as client:
         known = set(client.wait(Admin(client.inner.session).list_topics()))
     return [topic for topic in topics if topic in known]
 
 
 def _read(spark: SparkSession, options: DlqOptions) -> DataFrame:
-    places = Places(
-        nameservers=options.nameservers,
+    places = replace(
+        _places(options),
         topics=(dead_letters(options.group),),
         since_ms=options.since_ms,
         until_ms=options.until_ms,
     )
     rows = with_origin(read_live(spark, places, COLUMNS))
     return chosen(rows, options.key, options.message_id, options.where)
+
+
+def _places(options: DlqOptions) -> Places:
+    """Return the cluster as an input, which is reached as the options say."""
+    return Places(nameservers=options.nameservers, read_options=options.source_options())
 
 
 def _summary(found: DataFrame) -> list[Row]:
@@ -323,7 +328,7 @@ def _there(
     """Return the re-drive ids of the chosen letters that their topics hold."""
     if not topics:
         return set()
-    places = Places(nameservers=options.nameservers, topics=tuple(topics), since_ms=first_ms)
+    places = replace(_places(options), topics=tuple(topics), since_ms=first_ms)
     held = read_live(spark, places, ("topic", "msg_id")).distinct()
     wanted = found.select(f.col("origin").alias("topic"), f.col("redrive_id").alias("msg_id"))
     rows = held.join(wanted, ["topic", "msg_id"], "left_semi").collect()
@@ -340,7 +345,8 @@ def _send(found: DataFrame, options: DlqOptions, there: set[str]) -> int:
     if count:
         kept = (*_SENT, f.col("origin").alias("topic"), f.col("redrive_id").alias("message_id"))
         writer = rows.select(*kept).write.format("rocketmq").mode("append")
-        writer.option("nameservers", options.nameservers).save()
+        writer = writer.option("nameservers", options.nameservers)
+        writer.options(**options.access_options()).save()
     return count
 
 

@@ -7,7 +7,7 @@ range is by store time, and exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from cometmq.spark.jobs.job import JobOption
+from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.options import BadOption, moment_ms
 from cometmq.spark.schema import BY_NAME
 
@@ -38,7 +39,7 @@ A record does not contain its broker's name, so a store directory need not know 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Reach):
     """The options that name the inputs. At least one must be given."""
 
     nameservers: Annotated[str, JobOption("Name servers of a live cluster, separated by ';'.")] = ""
@@ -55,9 +56,6 @@ class Places:
     until_ms: Annotated[
         int | None, JobOption("End time, exclusive.", name="until", read=moment_ms)
     ] = None
-    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
-        field(default_factory=dict)
-    )
 
     def named(self) -> tuple[str, ...]:
         """Return the inputs that are given. Raises BadOption if there is none."""
@@ -118,7 +116,7 @@ def read_live(
     reader = spark.read.format("rocketmq").schema(_ddl(columns))
     reader = reader.option("nameservers", places.nameservers)
     reader = reader.options(**chosen(places)).options(**_times(places)).options(**options)
-    return reader.options(**places.read_options).load()
+    return reader.options(**places.source_options()).load()
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:

@@ -7,7 +7,7 @@ possible, and so is an order: that of each source queue, or that of each order k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
@@ -19,6 +19,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
+from cometmq.spark.jobs.reach import account_options, without_account
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class ReplayOptions(Places):
     to_namesrv: Annotated[
         str, JobOption("Name servers of the target cluster, if it is another one.")
     ] = ""
+    to_credentials: Annotated[
+        str, JobOption("File with the account there; the one of the source is not used there.")
+    ] = ""
     where: Annotated[
         str, JobOption("Only messages for which this SQL is true, such as tags = 'paid'.")
     ] = ""
@@ -49,6 +53,13 @@ class ReplayOptions(Places):
     ] = "none"
     rate: Annotated[int, JobOption("Approximate limit of messages per second; 0: no limit.")] = 0
     dry_run: Annotated[bool, JobOption("Only count.")] = False
+
+    def target_options(self) -> dict[str, str]:
+        """Return the options of the sink: account and TLS of the target. Raises BadOption."""
+        found = self.access_options()
+        if self.to_credentials or self.to_namesrv:
+            found = without_account(found) | account_options(self.to_credentials)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,8 @@ def run(spark: SparkSession, options: ReplayOptions, progress: Progress = silent
     if options.rate:
         ready = paced(ready, options.rate)
     with progress_reported(spark, "replay", progress):
-        send(ready.observe(seen, f.count("*").alias("sent")), target, options.to)
+        counted = ready.observe(seen, f.count("*").alias("sent"))
+        send(counted, options.to, {"nameservers": target, **options.target_options()})
     sent = int(seen.get["sent"])
     return ReplayReport((), sent, sent, options.to)
 
@@ -121,9 +133,9 @@ def ordered(rows: DataFrame, order: str) -> DataFrame:
     )
 
 
-def send(rows: DataFrame, nameservers: str, topic: str) -> None:
+def send(rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
     """Append rows to a topic. Their ids are derived from their original places."""
-    writer = rows.write.format("rocketmq").mode("append").option("nameservers", nameservers)
+    writer = rows.write.format("rocketmq").mode("append").options(**options)
     writer.option("topic", topic).save()
 
 

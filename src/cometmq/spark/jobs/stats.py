@@ -17,7 +17,6 @@ from pyspark.sql import functions as f
 
 from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
-from cometmq.client.blocking import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.spark.jobs.inputs import Places, messages
@@ -27,6 +26,7 @@ from cometmq.spark.jobs.statsreport import GroupLag, HotKey, Measured, Skew, Sta
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+    from cometmq.client.blocking import Client
     from cometmq.protocol.bodies import ConsumeOffset
 
 SHARES: Final = (50, 95, 99)
@@ -65,7 +65,8 @@ def run(spark: SparkSession, options: StatsOptions, progress: Progress = silent)
             hot = _hot_keys(spark, options)
     lags: tuple[GroupLag, ...] = ()
     if "live" in places:
-        lags = group_lags(options.nameservers, options.topics, options.groups)
+        with options.connect(options.nameservers) as client:
+            lags = group_lags(client, options.topics, options.groups)
     queues = _measured(rows, "queue")
     report = StatsReport(
         topics=_measured(rows, "topic"),
@@ -184,7 +185,7 @@ def _hot_keys(spark: SparkSession, options: StatsOptions) -> tuple[HotKey, ...]:
 
 
 def group_lags(
-    nameservers: str, topics: Sequence[str], groups: Sequence[str] = ()
+    client: Client, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> tuple[GroupLag, ...]:
     """Return the lag of groups in topics, the largest first. If no group is named, return all
     groups of the topics.
@@ -192,15 +193,14 @@ def group_lags(
     Raises NotConnected and RequestTimedOut.
     """
     found = []
-    with Client(nameservers) as client:
-        admin = Admin(client.inner.session)
-        for topic in topics:
-            of_topic = client.wait(admin.groups_of(topic))
-            for group in of_topic if not groups else [g for g in groups if g in of_topic]:
-                progress = client.wait(admin.consumer_progress(group, topic))
-                if progress:
-                    lags = {f"{q.broker_name}/{q.queue_id}": at for q, at in progress.items()}
-                    found.append(_lag(group, topic, lags, _behind_ms(client, admin, group, topic)))
+    admin = Admin(client.inner.session)
+    for topic in topics:
+        of_topic = client.wait(admin.groups_of(topic))
+        for group in of_topic if not groups else [g for g in groups if g in of_topic]:
+            progress = client.wait(admin.consumer_progress(group, topic))
+            if progress:
+                lags = {f"{q.broker_name}/{q.queue_id}": at for q, at in progress.items()}
+                found.append(_lag(group, topic, lags, _behind_ms(client, admin, group, topic)))
     return tuple(sorted(found, key=lambda lag: (-lag.lag, lag.group, lag.topic)))
 
 

@@ -32,6 +32,7 @@ from cometmq.spark.jobs.changes import (
     with_group_value,
 )
 from cometmq.spark.jobs.job import JobOption, Progress, drained, progress_reported, silent
+from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
@@ -47,12 +48,12 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
-class SyncOptions:
+class SyncOptions(Reach):
     """The topic to follow and the directory of the copy.
 
     ``nameservers`` is the source's option. ``group_by`` is the field of a row that the report
     counts by. ``schemas`` are the columns of tables as DDL; rows are checked against them, and
-    typed copies have them. ``read_options`` are further options of the source.
+    typed copies have them.
     """
 
     nameservers: Annotated[str, JobOption("Name servers, separated by ';'.")]
@@ -77,9 +78,6 @@ class SyncOptions:
     delta: Annotated[
         str, JobOption("Folder for Delta tables of their rows, written with each micro-batch.")
     ] = ""
-    read_options: Annotated[dict[str, str], JobOption("KEY=VALUE, an option of the source.")] = (
-        field(default_factory=dict)
-    )
 
     @property
     def table(self) -> SnapshotTable:
@@ -300,7 +298,7 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         .option("topic", options.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", options.max_offsets_per_trigger)
-        .options(**options.read_options)
+        .options(**options.source_options())
         .load()
     )
     if (options.postgres or options.delta) and not options.schemas:

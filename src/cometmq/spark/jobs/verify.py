@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.inputs import Places, messages
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
+from cometmq.spark.jobs.reach import without_account
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class VerifyOptions(Places):
 
     other_nameservers: Annotated[str, JobOption("Name servers of the other side.")] = ""
     other_stores: Annotated[tuple[str, ...], JobOption("Store directories of the other side.")] = ()
+    other_credentials: Annotated[
+        str, JobOption("File with the account on the other side; the first one is not used there.")
+    ] = ""
     other_brokers: Annotated[tuple[str, ...], JobOption("Broker names of those stores.")] = ()
     limit: Annotated[int, JobOption("Number of differences to list.")] = 100
 
@@ -54,6 +58,8 @@ class VerifyOptions(Places):
         return replace(
             self,
             nameservers=self.other_nameservers,
+            credentials=self.other_credentials,
+            read_options=without_account(self.read_options),
             stores=self.other_stores,
             brokers=self.other_brokers,
             archive="",
