@@ -34,6 +34,7 @@ from cometmq.admin.health import check_health
 from cometmq.admin.servers import Servers
 from cometmq.admin.views import total_lag
 from cometmq.core.errors import CometError
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.bodies import ClusterInfo
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
@@ -202,7 +203,10 @@ async def _topics(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
         ]
         return {"route": route, "queues": queues}
 
-    return await _each(await admin.list_topics(), one, "topic", gaps)
+    # Topics of retries and dead letters come last: they say least if there are too many.
+    names = await admin.list_topics()
+    ordered = sorted(names, key=lambda name: name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    return await _each(ordered, one, "topic", gaps)
 
 
 async def _groups(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands that need a consumer, a producer or a broker's files: the real command on a real broker."""
+"""Commands that need a consumer, a producer or a broker's files, run on a real broker."""
 
 from __future__ import annotations
 
