@@ -301,11 +301,16 @@ def test_what_says_nothing_is_as_if_it_were_not_there(
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{", b"{}", b'{"clientID":null}', b'{"clientID":"c","consumerDataSet":[{}]}'],
+    [b"", b"[]", b"{", b'{"clientID":5}', b'{"clientID":"c","consumerDataSet":[{}]}'],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(BadRequest, match="JSON body"):
         parse_client_body(data, Heartbeat)
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"clientID":null}', b'{"clientID":""}'])
+def test_a_client_without_an_id(data: bytes) -> None:
+    assert parse_client_body(data, Heartbeat) == Heartbeat("")
 
 
 JSON_VALUES = st.recursive(

@@ -297,7 +297,7 @@ class ViewMessage(Header):
 class UnregisterClient(Header):
     """Request header of 35 (UNREGISTER_CLIENT)."""
 
-    client_id: str = field(name="clientID")
+    client_id: str = field(name="clientID", default="")
     producer_group: str | None = None
     consumer_group: str | None = None
 
