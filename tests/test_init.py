@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -33,3 +35,18 @@ def test_a_server_does_not_pay_for_the_client() -> None:
     code = "import sys, cometmq; print(any(n.startswith('cometmq.') for n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", cometmq.__version__)
+
+
+def test_help_explains_the_package_and_a_send() -> None:
+    page = pydoc.plain(pydoc.render_doc(cometmq))
+    assert "async with cometmq.Client(" in page
+    assert all(name in page for name in ("BlockingClient", "CometError", "cometmq start"))
+    told = pydoc.plain(pydoc.render_doc(cometmq.Client.send))
+    parameters = inspect.signature(cometmq.Client.send).parameters
+    assert [
+        name for name in parameters if name != "self" and f"\n        {name} " not in told
+    ] == []

@@ -1,7 +1,20 @@
 """CometMQ: Apache RocketMQ rebuilt in Python: broker, name server, clients, tools, Spark.
 
-`docs/architecture.md` says what each folder is for and which may import which. What users of the
-client need is named here and loaded at its first use, so that a server does not pay for it.
+    async with cometmq.Client("127.0.0.1:9876") as client:
+        await client.send("orders", b"...", tag="paid", keys=["A17"])
+        async for message in client.subscribe("orders", group="billing"):
+            async with message.processing():  # an exception sends it to be retried
+                print(message.body)
+
+    Client, BlockingClient    send and consume, with an event loop and without
+    ClientConfig              all their settings
+    Message, MessageView      a message to send, and a received one
+    Admin                     topics, groups, stored messages, servers
+    SqliteOutbox, Relay       messages that are part of a transaction of a database
+    CometError                the root of all errors
+
+``cometmq start`` runs a name server and a broker; the pytest fixture ``cometmq_cluster`` runs them
+for a test. The names below are loaded when they are first used.
 """
 
 from __future__ import annotations

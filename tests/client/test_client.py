@@ -365,3 +365,27 @@ async def test_a_broker_in_the_place_of_a_name_server_is_told(
             await client.send("t", b"")
         with pytest.raises(BrokerRefused, match=f"^{broker} is a broker, not a name server: give"):
             await Admin(client.session).brokers()
+
+
+async def test_clients_and_consumers_show_what_they_are(cometmq_session_cluster: Cluster) -> None:
+    servers = cometmq_session_cluster.namesrv
+    client = Client(servers)
+    assert repr(client) == f"<Client of {servers}, not open>"
+    async with client:
+        topic = await fresh_topic(client, queues=2)
+        subscription = client.subscribe({topic: "a || b"}, group=f"g-{topic}")
+        told = f"<Subscription of group g-{topic} to {topic} (a || b), "
+        assert repr(subscription) == f"{told}not joined yet, 0 queues>"
+        async with subscription:
+            # Those of the topic, and the group's retry topic.
+            await eventually(lambda: repr(subscription) == f"{told}joined, 3 queues>")
+            opened = f"<Client {client.client_id} of {servers}, open, 1 consumers>"
+            assert repr(client) == opened
+        assert repr(subscription) == f"{told}closed, 0 queues>"
+        consumer = client.pull_consumer(group="p")
+        assert repr(consumer) == "<PullConsumer of group p to assigned queues, 0 queues>"
+        assert repr(client.producer) == "<Producer of group COMETMQ_PRODUCER>"
+    assert repr(client) == f"<Client of {servers}, not open>"
+    assert repr(cometmq.BlockingClient(servers)) == (
+        f"<BlockingClient over <Client of {servers}, not open>>"
+    )

@@ -426,6 +426,9 @@ class Client:
         self._inner = asynchronous.Client(name_servers, config=config, **settings)
         self._thread: LoopThread | None = None
 
+    def __repr__(self) -> str:
+        return f"<BlockingClient over {self._inner!r}>"
+
     def __enter__(self) -> Client:
         self.start()
         return self

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 class Client:
     """RocketMQ client: ``async with Client("127.0.0.1:9876") as client: ...``.
 
+    Send with :meth:`send`, consume with :meth:`subscribe`. One client serves a whole program: all
+    its senders and consumers share one connection to each broker.
+
     ``name_servers`` is one address, several addresses separated by ``;``, or a sequence of
     addresses. ``settings`` are fields of ClientConfig; ``config`` replaces both. Raises
     SettingsError for an unknown setting.
@@ -73,6 +76,13 @@ class Client:
         self._checkers: CheckerTable | None = None
         self._inquiries: Inquiries | None = None
         self._tracer: Tracer | None = None
+
+    def __repr__(self) -> str:
+        servers = ";".join(self.config.name_servers)
+        if self._session is None:
+            return f"<Client of {servers}, not open>"
+        members = len(self._session.members)
+        return f"<Client {self.client_id} of {servers}, open, {members} consumers>"
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -194,12 +204,25 @@ class Client:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
-        """Send a message, or a body to a topic, and wait until a broker has stored it.
+        """Send a message and wait until a broker has stored it; return its place and its id.
 
-        ``keys`` index the message for later queries; consumers filter by ``tag``. The message is
-        delivered after ``delay_s``, at ``deliver_at``, or after the broker's ``delay_level``.
-        Messages with the same ``order_key`` stay in order. ``queue`` is a queue of the topic, or a
-        function that picks one. Raises as Producer.send.
+        ``await client.send("orders", b"...", tag="paid", keys=["A17"], order_key="A17")``
+
+            topic         its name; or a Message, with nothing else but the last three
+            body          bytes: encode text and objects first
+            tag           one word by which consumers filter
+            keys          texts or integers by which the message can be found later
+            properties    further texts by name; consumers can filter by them with Sql
+            delay_s       seconds after which it is delivered
+            deliver_at    when it is delivered: a datetime with a time zone
+            delay_level   a level of the broker instead: 1 is 1 s, 2 is 5 s, ... 18 is 2 h
+            order_key     messages with the same one (text or integer) stay in order
+            queue         a queue of the topic, or a function of the queues and the message
+            timeout_ms    for all attempts together; 0: the setting send_timeout_ms
+
+        Raises WrongArgument for a wrong type, MessageIllegal for a message over a limit,
+        RouteNotFound if no name server knows the topic, and the last attempt's NotConnected,
+        RequestTimedOut or BrokerRefused. A message whose send timed out may be stored.
         """
         message = _message(topic, body, tag, keys, properties, delay_level)
         if delay_s or deliver_at is not None:
@@ -271,7 +294,9 @@ class Client:
         max_reconsume_times: int = -1,
         allocation: Allocation = "average",
     ) -> Subscription:
-        """Consume as a member of ``group``.
+        """Consume as a member of ``group``; return what to iterate over, or to run a handler with.
+
+        ``async for message in client.subscribe("orders", group="billing"): ...``
 
         ``topics`` is one topic, whose tags match ``filter`` (``insert || update``, or Sql), or a
         mapping of topics to filters. ``ordered`` delivers the messages of each queue one by one.

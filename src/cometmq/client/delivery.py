@@ -313,7 +313,8 @@ class Delivery:
                 if stored is None and _is_final(failure):
                     raise
                 error = failure
-                log.warning("send_failed topic=%s attempt=%d error=%s", packed.topic, number, error)
+                log.debug("send_failed topic=%s attempt=%d error=%s", packed.topic, number, error)
+                self._session.outages.failed(error, packed.topic)
                 await self._refresh(packed.topic, deadline_ms)
                 continue
             if stored[0].status is SendStatus.OK or not self._config.retry_not_stored_ok:
@@ -389,7 +390,11 @@ class Delivery:
         response = await remoting.request(
             address, packed.code, header, packed.body, timeout_ms=timeout_ms
         )
-        return read_results(address, packed, self._session.namespace.unwrap_queue(queue), response)
+        stored = read_results(
+            address, packed, self._session.namespace.unwrap_queue(queue), response
+        )
+        self._session.outages.answered(address, packed.topic)
+        return stored
 
     def _score(self, queue: MessageQueue, begun_ms: int, error: BaseException | None) -> None:
         if self._faults is None or self._prober is None:

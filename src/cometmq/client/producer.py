@@ -235,6 +235,9 @@ class Producer:
         #: Hooks called at the end of each transaction; hooks may be added at any time.
         self.transaction_hooks: list[TransactionHook] = []
 
+    def __repr__(self) -> str:
+        return f"<Producer of group {self.group}>"
+
     @property
     def hooks(self) -> list[SendHook]:
         """Hooks called around every attempt; hooks may be added at any time."""

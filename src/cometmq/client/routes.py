@@ -25,6 +25,7 @@ from cometmq.protocol.fastjson import parse_json
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
+    from cometmq.client.outages import Outages
     from cometmq.net.client import Remoting
     from cometmq.protocol.frame import Response
 
@@ -271,7 +272,8 @@ def _check_server(address: str, code: int, response: Response) -> None:
 class NameServers:
     """Name servers of one client; all requests go to the same server as long as it responds."""
 
-    def __init__(self, config: ClientConfig, remoting: Remoting) -> None:
+    def __init__(self, config: ClientConfig, remoting: Remoting, outages: Outages) -> None:
+        self._outages = outages
         self._config = config
         self._remoting = remoting
         self._used = 0
@@ -298,10 +300,12 @@ class NameServers:
                     body,
                     timeout_ms=timeout_ms or self._config.request_timeout_ms,
                 )
+                self._outages.answered(address)
                 _check_server(address, code, response)
                 return response
             except ClientError as failure:
-                log.warning("name_server_failed address=%s error=%s", address, failure)
+                log.debug("name_server_failed address=%s error=%s", address, failure)
+                self._outages.failed(failure)
                 error = failure
                 if self._used == used:  # another request may have switched already
                     self._used += 1
@@ -341,7 +345,9 @@ class NameServers:
             if response.code != ResponseCode.SUCCESS:
                 remark = response.remark or ""
                 code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-                return BrokerRefused("name server", code, response.code, remark)
+                servers = self._config.name_servers
+                address = servers[self._used % len(servers)]
+                return BrokerRefused(address, code, response.code, remark)
             return parse_json(response.body, TopicRoute)
         except CometError as error:
             return error

@@ -15,6 +15,7 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cometmq.client.outages import Outages
 from cometmq.client.routes import (
     KnownTopic,
     NameServers,
@@ -33,7 +34,7 @@ from cometmq.core.errors import (
     RouteNotFound,
 )
 from cometmq.message.ids import UniqueKeys
-from cometmq.message.names import AUTO_CREATE_TOPIC, Namespace
+from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, Namespace
 from cometmq.net.client import Remoting, split_address
 from cometmq.net.tasks import Tasks, together
 from cometmq.protocol import headers as h
@@ -201,7 +202,8 @@ class Session:
             options=config.connect,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
         )
-        self.name_servers = NameServers(config, self.remoting)
+        self.outages = Outages(self.clock)
+        self.name_servers = NameServers(config, self.remoting, self.outages)
         self.replicas = Replicas(self)
         self.members: dict[str, Member] = {}
         self._routes = RouteTable(config.route_expiry_ms)
@@ -316,7 +318,10 @@ class Session:
         if isinstance(result, TopicRoute):
             self._put(topic, result)
             return
-        log.warning("route_refresh_failed topic=%s error=%s", topic, result)
+        log.debug("route_refresh_failed topic=%s error=%s", topic, result)
+        # The first heartbeat of a group creates its retry topic.
+        if not (isinstance(result, RouteNotFound) and topic.startswith(RETRY_PREFIX)):
+            self.outages.failed(result, topic)
         if isinstance(result, RouteNotFound):
             await self._find_brokers(topic)
 
@@ -344,6 +349,7 @@ class Session:
         raise result
 
     def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
+        self.outages.has_route(topic)
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
         if changed:
             # Send a heartbeat to brokers that the route names for the first time.
@@ -437,11 +443,13 @@ class Session:
             )
             self._greeted.add(address)
             self.refused_heartbeats.pop(address, None)
+            self.outages.answered(address)
         except ClientError as error:
             self._greeted.discard(address)
             if isinstance(error, BrokerRefused):
                 self.refused_heartbeats[address] = error
-            log.warning("heartbeat_failed address=%s error=%s", address, error)
+            log.debug("heartbeat_failed address=%s error=%s", address, error)
+            self.outages.failed(error)
 
     async def _send_heartbeats(self) -> None:
         while True:

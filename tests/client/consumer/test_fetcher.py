@@ -165,4 +165,4 @@ async def test_nothing_starts_after_the_stop(
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Answer(1, remark="no"))
     with caplog.at_level(logging.WARNING):
         assert not await fetcher.start(QUEUE)
-    assert "queue_not_started" in caplog.text
+    assert "unavailable topic=t" in caplog.text

@@ -105,7 +105,8 @@ class Fetcher:
         try:
             offset = await self._starts.of(queue)
         except CometError as error:
-            log.warning("queue_not_started queue=%s error=%s", queue, error)
+            log.debug("queue_not_started queue=%s error=%s", queue, error)
+            self._session.outages.failed(error, queue.topic)
             self.refusals.queue_failed(queue, error)
             return False
         if not self._stopped:
@@ -229,7 +230,8 @@ class Fetcher:
         So a broker that was only restarted is read again soon, and one that is down gets few
         requests.
         """
-        log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
+        log.debug("pull_failed queue=%s error=%s", inflight.queue, error)
+        self._session.outages.failed(error, inflight.queue.topic)
         self.refusals.queue_failed(inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
             self._session.heartbeat_soon()

@@ -179,7 +179,8 @@ class RemoteOffsets:
             await self._tell(queue)
         except ClientError as error:
             offset = self._current.get(queue)
-            log.warning("offset_not_stored queue=%s offset=%s error=%s", queue, offset, error)
+            log.debug("offset_not_stored queue=%s offset=%s error=%s", queue, offset, error)
+            self._session.outages.failed(error, queue.topic)
 
     async def _tell(self, queue: MessageQueue) -> None:
         """Send the current offset of a queue once the previous update is answered.
@@ -340,7 +341,8 @@ class StartPositions:
             except RouteNotFound:
                 self._at_join[topic] = frozenset()
             except CometError as error:
-                log.warning("queues_unavailable_at_join topic=%s error=%s", topic, error)
+                log.debug("queues_unavailable_at_join topic=%s error=%s", topic, error)
+                self._session.outages.failed(error, topic)
 
     async def of(self, queue: MessageQueue) -> int:
         """Return the offset to start at. Raises ClientError when the broker cannot be asked."""

@@ -96,6 +96,13 @@ class SubscribeOptions:
     allocation: Strategy = average
     polls: bool = False
 
+    def __str__(self) -> str:
+        topics = ", ".join(
+            topic if wanted.expression == tags.ALL else f"{topic} ({wanted.expression})"
+            for topic, wanted in self.filters.items()
+        )
+        return f"group {self.group} to {topics or 'assigned queues'}"
+
     @property
     def retry_topic(self) -> str:
         """Retry topic of the group."""

@@ -121,6 +121,10 @@ class PullConsumer:
         self._started = False
         self._started_ms = session.clock.wall_ms()
 
+    def __repr__(self) -> str:
+        state = "closed, " if self.closed else ""
+        return f"<PullConsumer of {self.options}, {state}{len(self._fetcher.queues())} queues>"
+
     async def __aenter__(self) -> PullConsumer:
         await self.start()
         return self

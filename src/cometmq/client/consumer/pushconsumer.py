@@ -384,6 +384,11 @@ class Subscription:
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "joined" if self._has_joined else "not joined yet"
+        queues = len(self._consumer.assigned())
+        return f"<Subscription of {self.options}, {state}, {queues} queues>"
+
     async def __aenter__(self) -> Subscription:
         await self.start()
         return self

@@ -124,10 +124,12 @@ class Rebalancer:
         except CometError as error:
             # The first heartbeat of the group creates its retry topic.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
-            level = logging.DEBUG if expected else logging.WARNING
-            log.log(level, "rebalance_skipped topic=%s error=%s", topic, error)
+            log.debug("rebalance_skipped topic=%s error=%s", topic, error)
+            if not expected:
+                self._session.outages.failed(error, topic)
             self._assignee.refusals.topic_failed(topic, error)
             return False
+        self._session.outages.topic_works(topic)
         self._assignee.refusals.expect(topic, mine)
         change = plan(self._assignee.assigned(topic), mine)
         if not change.drop and not change.add:
@@ -254,7 +256,8 @@ class QueueLocks:
             try:
                 await self._call(RequestCode.UNLOCK_BATCH_MQ, [queue])
             except ClientError as error:
-                log.warning("unlock_failed queue=%s error=%s", queue, error)
+                log.debug("unlock_failed queue=%s error=%s", queue, error)
+                self._session.outages.failed(error, queue.topic)
 
     async def _lock(self, broker_name: str, wanted: list[MessageQueue]) -> bool:
         async with self._calls[broker_name]:
@@ -265,7 +268,8 @@ class QueueLocks:
                 body = await self._call(RequestCode.LOCK_BATCH_MQ, queues)
                 granted = set(map(queue_of, parse_json(body, QueueLockResponse).lock_ok_mq_set))
             except ClientError as error:
-                log.warning("lock_failed broker=%s error=%s", broker_name, error)
+                log.debug("lock_failed broker=%s error=%s", broker_name, error)
+                self._session.outages.failed(error, queues[0].topic)
                 return False
             self._note(queues, granted)
             return True
