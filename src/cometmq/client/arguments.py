@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from cometmq.core.errors import WrongArgument
 from cometmq.message.model import Message, MessageQueue
-
-if TYPE_CHECKING:
-    from cometmq.client.delivery import QueueSelector
 
 #: A key, or the order key of a message: an integer stands for its decimal text.
 Key = str | int
@@ -112,7 +109,7 @@ def order_text(order_key: object) -> str | None:
     return None if order_key is None else key_text("order_key", order_key)
 
 
-def check_queue(queue: MessageQueue | QueueSelector | None) -> None:
+def check_queue(queue: object) -> None:
     """Raise WrongArgument for anything but a queue, a function that picks one, or None."""
     if queue is not None and not isinstance(queue, MessageQueue) and not callable(queue):
         refuse("queue", "a MessageQueue or a function that picks one", queue)
