@@ -7,10 +7,12 @@ from typing import cast
 
 import pytest
 
+from cometmq.client.client import Client
+from cometmq.core.errors import MessageIllegal
 from tests.client.shared_broker import fresh_name
 from tests.compat.anchor import route_code, wait_until
 from tests.compat.conftest import Target
-from tests.compat.driver import Driver, Json, column
+from tests.compat.driver import Driver, Json, StepFailed, column
 from tests.compat.lines import proves
 
 Row = dict[str, Json]
@@ -178,3 +180,23 @@ def test_offsets_by_time(driver: Driver, target: Target) -> None:
     late = cast("dict[str, int]", driver.ask("offsets", timestamp=after, **asked))
     # RocketMQ 4 gives the message nearest in time, CometMQ (as RocketMQ 5) the first not older.
     assert late["byTime"] == len(rows) - (target.name == "java")
+
+
+async def test_both_clients_treat_odd_arguments_alike(driver: Driver, target: Target) -> None:
+    for group, step in (("DEFAULT_CONSUMER", "consume"), ("DEFAULT_PRODUCER", "send")):
+        words = {"topic": "TBW102", "group": group, "id": group, "filter": "*", "mode": "sync"}
+        with pytest.raises(StepFailed, match=f"can not equal {group}"):
+            driver.ask(step, namesrv=target.namesrv, count=1, prefix="x", **words)
+    async with Client(target.namesrv) as client:
+        with pytest.raises(MessageIllegal, match="cannot be DEFAULT_CONSUMER"):
+            client.subscribe("TBW102", group="DEFAULT_CONSUMER")
+        with pytest.raises(MessageIllegal, match="cannot be DEFAULT_PRODUCER"):
+            client.transaction("TBW102", b"", group="DEFAULT_PRODUCER")
+        # Neither refuses the topic that others are made after, nor a level above the highest.
+        (row,) = driver.send(target.namesrv, "TBW102", prefix="java-", count=1)
+        sent = await client.send("TBW102", b"ours")
+        assert (row["status"], sent.status.name) == ("SEND_OK", "OK")
+        topic = fresh_name("producer-level")
+        (row,) = driver.send(target.namesrv, topic, prefix="java-", count=1, delay=99)
+        sent = await client.send(topic, b"ours", delay_level=99)
+        assert (row["status"], sent.status.name) == ("SEND_OK", "OK")
