@@ -112,7 +112,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(
-    directory: Path, target: str, rules: Path, interval_s: int = 1
+    directory: Path, target: str, rules: Path, interval_s: int = 2
 ) -> Iterator[Prometheus]:
     """Run Prometheus with files of rules; it scrapes a port as job `cometmq`."""
     config = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.metrics import groups
 from cometmq.cli.node import Node, node_config, running_node
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
@@ -88,3 +89,27 @@ async def test_series_of_a_metric_are_bounded(tmp_path: Path) -> None:
             "cometmq_metrics_left_out_series", metric="rocketmq_messages_in_total"
         )
         assert left_out == 2
+
+
+async def test_times_of_all_groups_are_read_with_few_reads_a_scrape(
+    node: Node, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "READS_MAX", 1)
+    topics = [f"late-{number}" for number in range(3)]
+    for topic in topics:
+        await client.send(topic, b"first")
+        async with client.subscribe(topic, group="slow", start="first") as messages:
+            async for message in messages:
+                async with message.processing():
+                    break
+        await until_lag(node, 0, topic=topic)
+        await client.send(topic, b"second")
+    name = "rocketmq_consumer_lag_latency_milliseconds"
+    async with asyncio.timeout(30):
+        while True:
+            found = await scrape(node.monitoring)
+            ages = [[*found.find(name, topic=topic)] for topic in topics]
+            if all(age and age[0] > 0 for age in ages):
+                break
+            await asyncio.sleep(0.5)
+    assert found.value("rocketmq_consumer_lag_messages", consumer_group="slow") == 3

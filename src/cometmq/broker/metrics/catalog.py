@@ -28,7 +28,10 @@ _OUT: Final = "topic consumer_group is_system"
 _LAG: Final = "topic consumer_group is_retry is_system"
 _DISK: Final = "storage_type storage_medium"
 _NO_TYPES: Final = "`message_type` is always `unspecified`"
-_ALL_GROUPS: Final = "Groups without online consumers have it too"
+_ALL_GROUPS: Final = (
+    "Groups without online consumers have it too. A queue in which the group has no offset counts "
+    "from its first message, as in `consumerProgress`"
+)
 _5: Final = KnownFrom.BROKER_5
 
 MESSAGES_IN: Final = _declare(

@@ -97,10 +97,14 @@ class GroupMetrics:
         )
         place = self._config.broker_cluster_name, self._config.broker_name
         self._times.begin()
-        for topic, group, offsets in self._tables.offsets.positions():
+        positions = [*self._tables.offsets.positions()]
+        begin, self._first = min(self._first, len(positions)), 0
+        for number, (topic, group, offsets) in enumerate(positions[begin:] + positions[:begin]):
             if is_system_topic(topic) or topic not in self._tables.topics:
                 continue
             behind, oldest_ms = await self._behind(topic, group, offsets)
+            if self._times.reads_left <= 0 and not self._first:
+                self._first = (begin + number) % len(positions)
             labels = topic, group, is_retry(topic), is_system(topic, group)
             lag.add(behind, *labels)
             if oldest_ms is not None:
@@ -125,9 +129,9 @@ class GroupMetrics:
         without lag, None if it is not known yet."""
         behind, oldest_ms, is_known = 0, 0, True
         now_ms = self._clock.wall_ms()
-        for queue_id, offset in [*offsets.items()]:
+        for queue_id in sorted(self._store.queues.known.get(topic, ())):
             low, high = bounds(self._store, topic, queue_id)
-            offset = max(offset, low)
+            offset = max(offsets.get(queue_id, 0), low)
             if offset >= high:
                 continue
             behind += high - offset
