@@ -30,6 +30,14 @@ def test_a_metric_without_series_keeps_its_type() -> None:
     assert text == "# HELP things_total things\n# TYPE things_total counter\n"
 
 
+def test_a_gauge_keeps_a_name_that_ends_like_a_counter() -> None:
+    gauge = Metric("sizes_total", Kind.GAUGE, "sizes", (), KnownFrom.EXPORTER)
+    series = Series(gauge, 1)
+    series.add(1)
+    text = b"".join(text_pieces(series, {"node": "a"})).decode()
+    assert text == "# HELP sizes_total sizes\n# TYPE sizes_total gauge\nsizes_total 1.0\n"
+
+
 def test_series_beyond_the_bound_are_counted() -> None:
     series = Series(COUNT, 2)
     for number in range(5):

@@ -243,7 +243,12 @@ class Broker:
             transactions=self.transactions,
             replication=self.replication,
         )
-        self.metrics = BrokerMetrics(context, state=state, registration=self.topics.registration)
+        self.metrics = BrokerMetrics(
+            context,
+            admin=self.admin.broker,
+            state=state,
+            registration=self.topics.registration,
+        )
 
     def _make_context(self) -> BrokerContext:
         """Build what the services share: topics, consumer groups, and what appends records."""

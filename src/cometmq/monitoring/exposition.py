@@ -11,6 +11,7 @@ from prometheus_client import Metric as Family
 from prometheus_client import generate_latest
 
 from cometmq.core.histogram import Histogram
+from cometmq.monitoring.series import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +41,10 @@ def text_pieces(series: Series, shared: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _family(metric: Metric) -> Family:
-    return Family(metric.name.removesuffix("_total"), metric.meaning, metric.kind.value)
+    # prometheus_client appends the suffix to the names of counters, and only theirs.
+    is_counter = metric.kind is Kind.COUNTER
+    name = metric.name.removesuffix("_total") if is_counter else metric.name
+    return Family(name, metric.meaning, metric.kind.value)
 
 
 def _add(family: Family, metric: Metric, labels: dict[str, str], value: float | Histogram) -> None:

@@ -41,10 +41,11 @@ class AdminService:
     ) -> None:
         answers = LongAnswers(context.clock)
         self.settings = SettingsAdmin(context)
+        self.broker = BrokerAdmin(context, delay, [part for part in described if part is not None])
         self._parts = (
             QueryHandler(config=context.config, store=context.store),
             StoreAdmin(context),
-            BrokerAdmin(context, delay, [part for part in described if part is not None]),
+            self.broker,
             self.settings,
             TopicAdmin(context),
             QueueAdmin(context, filters),

@@ -108,6 +108,10 @@ class BrokerAdmin:
 
     async def runtime_info(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the broker's state under the keys that tools know."""
+        return Reply(body=encode_json(KvTable(await self.state())))
+
+    async def state(self) -> dict[str, str]:
+        """Return the broker's state by key."""
         values = {
             **_WITHOUT_POOLS,
             **self._about_counts(),
@@ -119,7 +123,7 @@ class BrokerAdmin:
         }
         for level, (position, end) in self._delivery.progress().items():
             values[f"scheduleMessageOffset_{level}"] = f"{position},{end}"
-        return Reply(body=encode_json(KvTable(values)))
+        return values
 
     def _about_counts(self) -> Mapping[str, str]:
         stats, days = self._stats, self._stats.days

@@ -17,6 +17,7 @@ from cometmq.monitoring.series import Series
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from cometmq.broker.admin.broker import BrokerAdmin
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.topics.registration import Registration
@@ -42,16 +43,45 @@ def start_series(progress: StartProgress) -> list[Series]:
     return found
 
 
+class RuntimeMetrics:
+    """Metrics that repeat what ``brokerStatus`` shows, as rocketmq-exporter has them."""
+
+    def __init__(self, context: BrokerContext, admin: BrokerAdmin) -> None:
+        self._context = context
+        self._admin = admin
+
+    async def series(self, slices: Slices) -> AsyncIterator[Series]:
+        """Return the metrics, one after another."""
+        state = await self._admin.state()
+        labels = (
+            self._context.config.broker_cluster_name, self._context.store_address, "",
+            state["brokerVersionDesc"], state["bootTimestamp"], state["brokerVersion"],
+        )  # fmt: skip
+        for metric, key, number in catalog.RUNTIME:
+            yield one(metric, float(state[key].split()[number]), *labels)
+        await slices.pause()
+
+
 class BrokerMetrics:
     """Collects the metrics of a broker that serves."""
 
     def __init__(
-        self, context: BrokerContext, *, state: StateMetrics, registration: Registration
+        self,
+        context: BrokerContext,
+        *,
+        admin: BrokerAdmin,
+        state: StateMetrics,
+        registration: Registration,
     ) -> None:
         self._config = context.config
         self._registration = registration
         broker_ip = context.store_address
-        self._parts = (MessageMetrics(context, broker_ip), GroupMetrics(context), state)
+        self._parts = (
+            MessageMetrics(context, broker_ip),
+            GroupMetrics(context),
+            RuntimeMetrics(context, admin),
+            state,
+        )
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return all metrics, one after another."""

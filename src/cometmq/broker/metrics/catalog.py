@@ -178,6 +178,54 @@ DLQ_DIFF: Final = _declare(
     _HERE,
 )  # fmt: skip
 
+_RUNTIME: Final = "cluster brokerIP brokerHost des boottime broker_version"
+#: By the end of a metric's name: its key in the answer to request 28, and which of the numbers
+#: there.
+_RUNTIME_KEYS: Final = {
+    "msg_put_total_today_now": ("msgPutTotalTodayNow", 0),
+    "msg_puttotal_todaymorning": ("msgPutTotalTodayMorning", 0),
+    "msg_puttotal_yesterdaymorning": ("msgPutTotalYesterdayMorning", 0),
+    "msg_gettotal_today_now": ("msgGetTotalTodayNow", 0),
+    "msg_gettotal_todaymorning": ("msgGetTotalTodayMorning", 0),
+    "msg_gettotal_yesterdaymorning": ("msgGetTotalYesterdayMorning", 0),
+    "dispatch_behind_bytes": ("dispatchBehindBytes", 0),
+    "put_message_size_total": ("putMessageSizeTotal", 0),
+    "put_message_average_size": ("putMessageAverageSize", 0),
+    "putmessage_times_total": ("putMessageTimesTotal", 0),
+    "putmessage_entire_time_max": ("putMessageEntireTimeMax", 0),
+    "put_latency_99": ("putLatency99", 0),
+    "put_latency_999": ("putLatency999", 0),
+    "earliest_message_timestamp": ("earliestMessageTimeStamp", 0),
+    "start_accept_sendrequest_time": ("startAcceptSendRequestTimeStamp", 0),
+    "commitlog_disk_ratio": ("commitLogDiskRatio", 0),
+    "consumequeue_disk_ratio": ("consumeQueueDiskRatio", 0),
+    "commitlog_maxoffset": ("commitLogMaxOffset", 0),
+    "commitlog_minoffset": ("commitLogMinOffset", 0),
+    **{
+        f"{name}_tps{window_s}": (key, number)
+        for name, key in (
+            ("put", "putTps"),
+            ("getfound", "getFoundTps"),
+            ("getmiss", "getMissTps"),
+            ("gettotal", "getTotalTps"),
+            ("gettransfered", "getTransferedTps"),
+        )
+        for number, window_s in enumerate((10, 60, 600))
+    },
+}
+#: Metrics that repeat the broker's runtime information, with key and number.
+RUNTIME: Final = tuple(
+    (
+        _declare(
+            _EXPORTER, Kind.GAUGE, f"rocketmq_brokeruntime_{name}", f"`{key}` of `brokerStatus`",
+            _RUNTIME,
+        ),
+        key,
+        number,
+    )
+    for name, (key, number) in _RUNTIME_KEYS.items()
+)  # fmt: skip
+
 # ---------------------------------------------------------------------------------------- our own
 
 _OURS: Final = KnownFrom.OURS
