@@ -1,8 +1,12 @@
-"""Figures over time, in memory: rings of samples, bounded in number and length."""
+"""Figures over time, in memory: series of samples, bounded in number and length.
+
+A sample takes 16 bytes, so that thousands of groups can have an hour of them.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +31,8 @@ class History:
     def __init__(self, samples_max: int = SAMPLES_MAX, series_max: int = SERIES_MAX) -> None:
         self._samples_max = samples_max
         self._series_max = series_max
-        self._series: OrderedDict[Hashable, deque[Sample]] = OrderedDict()
+        #: Times and values by turns.
+        self._series: OrderedDict[Hashable, array[float]] = OrderedDict()
         self._counters: OrderedDict[Hashable, Sample] = OrderedDict()
 
     def add(self, key: Hashable, at_ms: int, value: float) -> None:
@@ -36,10 +41,12 @@ class History:
         if series is None:
             while len(self._series) >= self._series_max:
                 self._series.popitem(last=False)
-            series = self._series[key] = deque(maxlen=self._samples_max)
+            series = self._series[key] = array("d")
         else:
             self._series.move_to_end(key)
-        series.append(Sample(at_ms, value))
+        series.extend((at_ms, value))
+        if len(series) > 2 * self._samples_max:
+            del series[:2]
 
     def rate(self, key: Hashable, at_ms: int, total: float) -> float | None:
         """Return the growth of a counter a second since its last value; None for its first one.
@@ -60,9 +67,14 @@ class History:
 
     def series(self, key: Hashable) -> Sequence[Sample]:
         """Return the samples of a series, oldest first; empty if there are none."""
-        return tuple(self._series.get(key, ()))
+        found = self._series.get(key)
+        if found is None:
+            return ()
+        return tuple(
+            Sample(int(at_ms), value) for at_ms, value in zip(found[::2], found[1::2], strict=True)
+        )
 
     def last(self, key: Hashable) -> float | None:
         """Return the newest figure of a series, or None."""
         series = self._series.get(key)
-        return series[-1].value if series else None
+        return series[-1] if series else None

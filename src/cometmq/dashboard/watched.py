@@ -142,6 +142,12 @@ class WatchedCluster:
                 await self._lags_known.wait()
         return self.lags
 
+    async def masters(self) -> list[Broker]:
+        """Return the masters, without those that did not answer in the last round."""
+        silent = {address for address, each in self.brokers.items() if each.problem}
+        found = await self.admin.brokers(masters_only=True)
+        return [each for each in found if each.address not in silent]
+
     # ------------------------------------------------------------------ rounds
 
     async def _watch_brokers(self) -> None:
@@ -207,14 +213,10 @@ class WatchedCluster:
 
     async def ask_groups(self) -> None:
         """Read the progress of all groups, and note it."""
+        found: list[tuple[str, tuple[dict[MessageQueue, ConsumeOffset], float]]] = []
         try:
-            masters = await self.admin.brokers(masters_only=True)
-            found = [
-                (group, stats)
-                for broker in masters
-                for ordered in (False, True)
-                for group, stats in await self._consumption(broker.address, ordered)
-            ]
+            for broker in await self.masters():
+                found += await self._consumption(broker.address)
         except (CometError, OSError) as error:
             log.debug("groups_not_read error=%s", error)
             self._lags_known.set()
@@ -241,9 +243,18 @@ class WatchedCluster:
                 self.history.add(("lag", group, queue), now_ms, waits)
 
     async def _consumption(
-        self, address: str, ordered: bool
+        self, address: str
     ) -> list[tuple[str, tuple[dict[MessageQueue, ConsumeOffset], float]]]:
-        rows = await self.servers.consumption(address, ordered=ordered)
+        """Return the progress of groups on a broker; nothing if it does not answer."""
+        try:
+            rows = [
+                row
+                for ordered in (False, True)
+                for row in await self.servers.consumption(address, ordered=ordered)
+            ]
+        except (ClientError, OSError) as error:
+            log.debug("groups_not_read address=%s error=%s", address, error)
+            return []
         return [
             (row.group, (by_queue(row.stats.offset_table), row.stats.consume_tps)) for row in rows
         ]

@@ -44,7 +44,9 @@ _LAG_SPAN_MS: Final = 3_600_000
 
 
 async def _configs(cluster: WatchedCluster) -> dict[str, dict[str, SubscriptionGroupConfig]]:
-    return await cluster.calls.get("group configs", cluster.groups.configs, fresh_ms=NAMES_MS)
+    with suppress(ClientError):
+        return await cluster.calls.get("group configs", cluster.groups.configs, fresh_ms=NAMES_MS)
+    return {}  # the groups that brokers still report are known from their progress
 
 
 async def _members(cluster: WatchedCluster, group: str) -> ConsumerConnections | None:

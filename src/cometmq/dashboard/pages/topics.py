@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
-from cometmq.core.errors import BrokerRefused, CometError, RouteNotFound
+from cometmq.core.errors import ClientError, CometError, RouteNotFound
 from cometmq.dashboard.drawing import Line, chart
 from cometmq.dashboard.rendering import (
     InputRefused,
@@ -66,7 +66,7 @@ class TopicFigures:
 
 
 async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
-    """Return the figures of a topic, shared among viewers; None if it is gone."""
+    """Return the figures of a topic, shared among viewers; None if its brokers do not tell."""
 
     async def ask() -> TopicFigures:
         queues = await cluster.admin.topic_stats(topic)
@@ -79,7 +79,7 @@ async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
 
     try:
         return await cluster.calls.get(("stats", topic), ask)
-    except (BrokerRefused, RouteNotFound):
+    except ClientError:
         return None
 
 
@@ -88,9 +88,12 @@ async def configs(cluster: WatchedCluster) -> dict[str, dict[str, TopicConfig]]:
 
     async def ask() -> dict[str, dict[str, TopicConfig]]:
         found: dict[str, dict[str, TopicConfig]] = {}
-        for broker in await cluster.admin.brokers(masters_only=True):
-            table = (await cluster.servers.topic_configs(broker.name)).topic_config_table
-            for topic, config in table.items():
+        for broker in await cluster.masters():
+            try:
+                table = await cluster.servers.topic_configs(broker.name)
+            except ClientError:
+                continue  # a broker that does not answer must not hide the topics of others
+            for topic, config in table.topic_config_table.items():
                 found.setdefault(topic, {})[broker.name] = config
         return found
 
@@ -135,6 +138,7 @@ async def show(request: Request) -> Response:
     cluster, topic = cluster_of(request), request.path_params["topic"]
     known, found = await asyncio.gather(configs(cluster), figures(cluster, topic))
     if found is None:
+        await cluster.admin.topic_stats(topic)  # raises what is wrong
         raise RouteNotFound(topic, "no broker has it")
     groups, traffic = await asyncio.gather(_groups(cluster, topic), _traffic(cluster, topic))
     lags = await cluster.known_lags()

@@ -1,0 +1,47 @@
+"""The web page shows brokers of Java as it shows ours."""
+
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.message.model import Message
+from tests.client.shared_broker import fresh_name
+from tests.compat.conftest import Target
+from tests.dashboard.page import running_page
+
+
+async def test_its_pages_show_the_cluster(target: Target) -> None:
+    topic, group = fresh_name("seen"), fresh_name("seers")
+    async with Client(target.namesrv) as client:
+        await Admin(client.session).create_topic(topic, queues=2)
+        for number in range(3):
+            await client.send(Message(topic, b'{"seen": true}', keys=(f"key-{number}",)))
+        async with client.subscribe(topic, group=group, start="first") as subscription:
+            async for message in subscription:
+                async with message.processing():
+                    break
+        async with running_page(target.namesrv, allow_changes=True) as page:
+            for path, words in {
+                "/": (target.broker, target.broker_name, "master"),
+                f"/topics?q={topic}": (topic,),
+                f"/topics/{topic}": (target.broker_name, "read and write"),
+                f"/groups?q={group}": (group,),
+                f"/groups/{group}": ("Consumed to", topic),
+                f"/groups/{group}/members": (group,),
+                f"/groups/{group}/reset?topic={topic}&to=first": ("nothing has changed yet",),
+                f"/messages?topic={topic}": ("key-2",),
+                f"/messages?topic={topic}&by=time": ("key-0",),
+                "/dead": ("Dead letters",),
+                "/producers": ("Producers",),
+                "/waiting": ("Open transactions",),
+                "/store": ("Commit log", target.broker),
+                "/settings?q=fileReservedTime": ("fileReservedTime",),
+            }.items():
+                answer = await page.get(path)
+                assert answer.status == 200, (path, answer.text)
+                for word in words:
+                    assert word in answer.text, (path, answer.text)
+            preview = await page.get(f"/groups/{group}/reset?topic={topic}&to=last")
+            form = {"topic": topic, "to": "last", "confirmed": group}
+            done = await page.post(f"/groups/{group}/reset", form | {"change_token": preview.token})
+            assert "The offsets were reset in 2 queues" in done.text
+            gone = {"change_token": preview.token, "confirmed": topic}
+            assert (await page.post(f"/topics/{topic}/delete", gone)).status == 303
