@@ -200,6 +200,31 @@ async def test_the_idle_time_is_a_setting_that_may_change() -> None:
         assert limits.hits[Limit.IDLE_TIME] == 1
 
 
+async def test_the_system_learns_of_a_changed_idle_time() -> None:
+    """For open connections, and for those that come later."""
+    settings = LimitSettings(server_channel_max_idle_time_seconds=100)
+
+    def told(served: Served) -> set[tuple[int, int]]:
+        found = set()
+        for peer in served.server.peers:
+            assert peer._transport is not None
+            accepted = peer._transport.get_extra_info("socket")
+            found.add(
+                (
+                    accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                    accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                )
+            )
+        return found
+
+    async with limited(settings) as (served, _limits, clock):
+        for idle_s in (100, 40, 0, 60):
+            settings.server_channel_max_idle_time_seconds = idle_s
+            await pass_time(clock, IDLE_SCAN_MS, IDLE_SCAN_MS)
+            await served.connect()
+            await until(lambda: told(served) == {(int(idle_s > 0), idle_s * 1000)})  # noqa: B023
+
+
 async def test_a_client_that_drains_a_little_does_not_keep_its_place() -> None:
     """It would keep its answers, too, and would be counted at each scan."""
 

@@ -19,10 +19,18 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from cometmq.core.clock import SystemClock
-from cometmq.core.errors import NotConnected, SettingsError
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.core.errors import NotConnected, RequestTimedOut, SettingsError
 from cometmq.net.client import Remoting
-from cometmq.net.outgoing import ClientTls, ConnectOptions, TlsOptions, read_credentials
+from cometmq.net.outgoing import (
+    CREDENTIALS_POLL_MS,
+    ClientTls,
+    ConnectOptions,
+    OutgoingFields,
+    TlsOptions,
+    read_credentials,
+    watch_credentials,
+)
 from cometmq.net.peer import Peer
 from cometmq.net.tasks import Tasks
 from cometmq.net.tls import ClientAuth, ServerTls, TlsMode
@@ -320,3 +328,66 @@ def test_files_that_are_no_credentials(tmp_path: Path, text: str, mode: int, pro
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"tools\.yml: No such file"):
         read_credentials(str(tmp_path / "tools.yml"))
+
+
+async def test_changed_credentials_are_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of another file, and of the same file with other content; a bad file changes nothing."""
+    clock, settings, used = VirtualClock(), OutgoingFields(), list[Credentials | None]()
+    watching = asyncio.create_task(watch_credentials(settings, used.append, clock))
+
+    async def until_used(*expected: str | None) -> None:
+        async with asyncio.timeout(20):
+            while [each and each.access_key for each in used] != list(expected):
+                clock.advance(CREDENTIALS_POLL_MS)
+                await asyncio.sleep(0.001)
+
+    def write(name: str, access_key: str) -> str:
+        path = tmp_path / name
+        path.write_text(f"accessKey: {access_key}\nsecretKey: '12345678'\n")
+        path.chmod(0o600)
+        return str(path)
+
+    try:
+        await until_used(None)
+        settings.credentials_path = write("one.yml", "first")
+        await until_used(None, "first")
+        write("one.yml", "second-key")
+        await until_used(None, "first", "second-key")
+        settings.credentials_path = str(tmp_path / "missing.yml")
+        async with asyncio.timeout(20):
+            while "credentials not in use" not in caplog.text:
+                clock.advance(CREDENTIALS_POLL_MS)
+                await asyncio.sleep(0.001)
+        settings.credentials_path = write("two.yml", "third")
+        await until_used(None, "first", "second-key", "third")
+    finally:
+        watching.cancel()
+
+
+async def test_open_connections_sign_with_other_credentials() -> None:
+    received: list[bytes] = []
+
+    async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            received.append(data)
+        writer.close()
+
+    server = await asyncio.start_server(keep, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    try:
+        for credentials in (None, Credentials("first-key", "12345678"), None):
+            remoting.use_credentials(credentials)
+            received.clear()
+            with pytest.raises(RequestTimedOut):
+                await remoting.request(address, 105, None, timeout_ms=300)
+            is_signed = b'"AccessKey":"first-key"' in b"".join(received)
+            assert received
+            assert is_signed == (credentials is not None)
+    finally:
+        await remoting.close()
+        await tasks.close()
+        server.close()

@@ -40,7 +40,7 @@ from cometmq.monitoring.readiness import StartProgress
 from cometmq.net.client import Remoting
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.limits import ServerLimits
-from cometmq.net.outgoing import ClientTls
+from cometmq.net.outgoing import ClientTls, watch_credentials
 from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.tls import server_tls
@@ -334,6 +334,9 @@ class Broker:
         keep, clock = self._tasks.keep, self.clock
         keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
+        use = self.remoting.use_credentials
+        watch = partial(watch_credentials, self.config, use, clock)
+        keep(watch, name="watch credentials", clock=clock)
         if self.tls is not None:
             keep(partial(self.tls.watch, clock), name="watch tls files", clock=clock)
         if self.access is not None:

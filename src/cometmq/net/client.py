@@ -14,6 +14,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
@@ -29,7 +30,7 @@ from cometmq.core.errors import (
 )
 from cometmq.net.outgoing import SILENT_HINT, ClientTls, ConnectOptions, reason_of
 from cometmq.net.tasks import ended
-from cometmq.protocol.acl import SignedHead, signed
+from cometmq.protocol.acl import Credentials, SignedHead, signed
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected
 from cometmq.protocol.fields import to_ext
@@ -160,6 +161,13 @@ class Remoting:
     def __repr__(self) -> str:
         links = ", ".join(f"{a}: {k.connection.in_flight}" for a, k in self._links.items())
         return f"<Remoting in flight {{{links}}}, opening {sorted(self._opening)}>"
+
+    def use_credentials(self, credentials: Credentials | None) -> None:
+        """Sign further requests with these credentials, also on open connections; None for no
+        signatures."""
+        self.options = replace(self.options, credentials=credentials)
+        for link in self._links.values():
+            link.credentials = credentials
 
     def is_connected(self, address: str) -> bool:
         """Return whether a connection to ``address`` is open."""
@@ -372,7 +380,8 @@ class Link(asyncio.Protocol):
         self.blocked = False
         self._owner = owner
         self._options = owner.options
-        self._credentials = owner.options.credentials
+        #: What signs the requests; None if they are not signed.
+        self.credentials = owner.options.credentials
         self._clock = owner.clock
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -409,7 +418,7 @@ class Link(asyncio.Protocol):
                 deadline_ms,
                 body_bytes=len(body),
                 codec=codec,
-                extra=None if self._credentials is None else self._proof(header, body),
+                extra=None if self.credentials is None else self._proof(header, body),
             )
             _check_size(head, body)
             self._write(head, body)
@@ -500,7 +509,7 @@ class Link(asyncio.Protocol):
             raise NotConnected(self.address, self.lost.problem)
         try:
             body = _checked(code, body)
-            proof = None if self._credentials is None else self._proof(header, body)
+            proof = None if self.credentials is None else self._proof(header, body)
             head = self.connection.encode_oneway(
                 code, header, body_bytes=len(body), codec=codec, extra=proof
             )
@@ -513,8 +522,8 @@ class Link(asyncio.Protocol):
                 self._review()
 
     def _proof(self, header: Header | None, body: bytes) -> dict[str, str]:
-        assert self._credentials is not None
-        return signed(self._credentials, to_ext(header), body)
+        assert self.credentials is not None
+        return signed(self.credentials, to_ext(header), body)
 
     async def wait_unblocked(self) -> None:
         """Wait until a request is accepted, or the connection is closed."""

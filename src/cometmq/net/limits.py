@@ -302,18 +302,17 @@ def bound_unsent(listener: socket.socket) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
-def notice_dead_clients(listener: socket.socket, idle_s: int) -> None:
-    """Have the system close connections of a listener whose other side is gone, or does not take
-    bytes, for ``idle_s``; accepted sockets inherit the options. Does nothing where there are none.
+def notice_dead_clients(one: socket.socket, idle_s: int) -> None:
+    """Have the system close a connection whose other side is gone, or does not take bytes, for
+    ``idle_s``; 0 leaves it open. Sockets that a listener accepts inherit this. Does nothing where
+    there are no such options.
     """
-    if not idle_s:
-        return
     for level, name, value in (
-        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", int(idle_s > 0)),
         (socket.IPPROTO_TCP, "TCP_KEEPIDLE", max(idle_s // 2, 1)),
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", max(idle_s // 8, 1)),
         (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
         (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", idle_s * 1000),
     ):
         with contextlib.suppress(AttributeError, OSError):
-            listener.setsockopt(level, getattr(socket, name), value)
+            one.setsockopt(level, getattr(socket, name), value)

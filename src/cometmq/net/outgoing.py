@@ -23,9 +23,14 @@ from cometmq.protocol.acl import Credentials
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
+
+    from cometmq.core.clock import Clock
 
 log = logging.getLogger(__name__)
 
+#: Time between two looks at the file of the credentials.
+CREDENTIALS_POLL_MS: Final = 1_000
 _CREDENTIALS_MAX_BYTES: Final = 64 * 1024
 #: Results of OpenSSL's verification (X509_V_ERR_*).
 _NOT_YET_VALID: Final = 9
@@ -118,7 +123,8 @@ class OutgoingFields(TlsFields):
     credentials_path: str = setting(
         "",
         "a file with the account that signs this broker's requests to name servers and its master, "
-        "as RocketMQ's `conf/tools.yml`",
+        "as RocketMQ's `conf/tools.yml`; a change of the file is in use within a second, too",
+        live=True,
         rocketmq=OURS,
         see="how-to/access-control.md",
     )
@@ -366,6 +372,27 @@ def read_credentials(path: str) -> Credentials:
         return Credentials(access_key, secret_key, token)
     except SettingsError as error:
         raise SettingsError("credentials", f"{path}: {error.problem}") from None
+
+
+async def watch_credentials(
+    settings: OutgoingFields, use: Callable[[Credentials | None], None], clock: Clock
+) -> None:
+    """Pass the credentials of the settings to ``use`` when the path or its file has changed; run
+    until cancelled.
+
+    If they cannot be used, that is logged, and those before stay in use.
+    """
+    seen: tuple[str, object] | None = None
+    while True:
+        path = settings.credentials_path
+        found = path, await asyncio.to_thread(file_times, path) if path else None
+        if found != seen:
+            seen = found
+            try:
+                use(await asyncio.to_thread(read_credentials, path) if path else None)
+            except SettingsError as error:
+                log.error("credentials not in use reason=%s", error)
+        await clock.sleep_ms(CREDENTIALS_POLL_MS)
 
 
 def _text(value: object) -> str:

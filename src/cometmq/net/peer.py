@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.eventloop import SHORT_NS, direct_handle
-from cometmq.net.limits import FrameTimer, Limit
+from cometmq.net.limits import FrameTimer, Limit, notice_dead_clients
 from cometmq.net.resources import PeerMemory, process_budget
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection, request_of
@@ -552,6 +552,11 @@ class Peer(asyncio.Protocol):
         if not self.is_closing and now_ms - self.last_read_ms > limit_ms:
             self._hit(Limit.IDLE_TIME, f"connection closed: silent for {limit_ms} ms")
             self.close()
+
+    def notice_death(self, idle_s: int) -> None:
+        """Have the system close the connection if its other side is gone for ``idle_s``."""
+        if self._transport is not None and not self._transport.is_closing():
+            notice_dead_clients(self._transport.get_extra_info("socket"), idle_s)
 
     def end_if_closing(self) -> bool:
         """Return whether the connection is closing, and abort it if it was at the last call.

@@ -76,6 +76,9 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._scanning = False
+        self._listeners: list[socket.socket] = []
+        #: The idle time after which the system closes connections.
+        self._idle_s = 0
         self._budget = process_budget() if budget is None else budget
         self._max_connections = max_connections()
         self._undecided = 0  # accepted, waiting for the first byte
@@ -126,7 +129,10 @@ class Server:
         PROCESS.join(self)
         waiting = backlog()
         bound_unsent(listener)
-        notice_dead_clients(listener, self._limits.settings.server_channel_max_idle_time_seconds)
+        self._listeners.append(listener)
+        self._idle_s = self._limits.settings.server_channel_max_idle_time_seconds
+        if self._idle_s:
+            notice_dead_clients(listener, self._idle_s)
         try:
             listener.listen(waiting)
         except OSError as error:
@@ -269,11 +275,24 @@ class Server:
                 self._budget.weigh()
                 self._budget.shed_if_full()
 
+    async def _notice_dead_clients(self, idle_s: int) -> None:
+        """Put a changed idle time in force for open and for further connections."""
+        for listener in self._listeners:
+            notice_dead_clients(listener, idle_s)
+        slices = Slices(self._clock)
+        for number, peer in enumerate(list(self.peers)):
+            if not number % _MEASURED_AT_ONCE:
+                await slices.pause()
+            peer.notice_death(idle_s)
+
     async def _close_idle(self) -> None:
         while True:
             await self._clock.sleep_ms(IDLE_SCAN_MS)
-            limit_ms = self._limits.settings.server_channel_max_idle_time_seconds * 1000
-            if limit_ms:
+            idle_s = self._limits.settings.server_channel_max_idle_time_seconds
+            if idle_s != self._idle_s:
+                self._idle_s = idle_s
+                await self._notice_dead_clients(idle_s)
+            if limit_ms := idle_s * 1000:
                 now_ms = self._clock.monotonic_ms()
                 slices = Slices(self._clock)
                 for number, peer in enumerate(list(self.peers)):
