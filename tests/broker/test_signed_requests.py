@@ -20,6 +20,7 @@ from cometmq.acl.rules import AclRules
 from cometmq.core.clock import SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer
+from cometmq.net.router import Router
 from cometmq.protocol.acl import Credentials, signed
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, JSON, Head, encode_head
@@ -318,6 +319,30 @@ async def test_what_is_refused_again_and_again_is_not_decided_together_first(
         together.clear()
         assert (await ask(client, *[send()] * 32)).code == 0
         assert together
+
+
+@pytest.mark.compiled
+async def test_a_broker_without_accounts_takes_signed_requests_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores the fields of a signature, whatever they are."""
+    alone: list[int] = []
+    handle = Router.handle
+
+    def counted(self: Router, peer: Any, event: Any) -> None:
+        alone.append(event.code)
+        handle(self, peer, event)
+
+    monkeypatch.setattr(Router, "handle", counted)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        for _ in range(2):  # the core knows the queue then
+            assert (await ask(client, send())).code == 0
+        alone.clear()
+        for by in (ALICE, STRANGER, None):
+            assert (await ask(client, *[send(by=by)] * 20)).code == 0
+            assert (await ask(client, *[pull(0, by=by)] * 20)).code == 0
+        assert alone == []
 
 
 class _Caller:
