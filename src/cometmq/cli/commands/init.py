@@ -17,7 +17,7 @@ from cometmq.cli.command import Noun
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Result
 from cometmq.core.errors import SettingsError
-from cometmq.core.settings import Declaration, declarations, to_properties, to_wire_name
+from cometmq.core.settings import OURS, Declaration, declarations, to_properties, to_wire_name
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -168,7 +168,10 @@ def comment(declared: Declaration) -> list[str]:
     if declared.live:
         facts.append("May change while the server runs.")
     if declared.rocketmq:
-        facts.append(f"RocketMQ: {declared.rocketmq}.")
+        is_ours = declared.rocketmq == OURS
+        facts.append(
+            "RocketMQ has no such setting." if is_ours else f"RocketMQ: {declared.rocketmq}."
+        )
     if declared.see:
         facts.append(f"See docs/{declared.see}.")
     return textwrap.wrap(
