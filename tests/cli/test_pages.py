@@ -30,7 +30,7 @@ def words_of(line: str) -> list[str]:
 def shown_commands() -> list[tuple[str, ...]]:
     """Return the commands of ours that the documentation runs."""
     found = set()
-    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")):
+    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
         for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL):
             for line in block.splitlines():
