@@ -127,6 +127,11 @@ class Broker:
         """Addresses of the name servers that hold a registration of this broker."""
         return self.topics.registration.registered_with
 
+    @property
+    def name_servers(self) -> list[str]:
+        """Addresses of the name servers that this broker registers with."""
+        return self.topics.registration.name_servers
+
     async def _start(self) -> None:
         # Callbacks on the stack run in reverse order, also if a later step fails.
         push, push_async = self._stack.callback, self._stack.push_async_callback
@@ -185,9 +190,7 @@ class Broker:
             await self.server.serve(listener)
         self.progress.done()
         push_async(self.topics.registration.stop)
-        await self.topics.registration.start(
-            self.addresses.place(), self.topics.table, self.replication.part.master_is
-        )
+        await self.topics.register(self.addresses.place(), self.replication.part.master_is)
 
     # --------------------------------------------------------------------------------- composition
 

@@ -125,6 +125,20 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
         "",
         "name servers to register with: `host:port;host:port`",
     )
+    fetch_namesrv_addr_by_address_server: bool = setting(
+        False,
+        "whether an HTTP server is asked for the name servers, at the start and every 2 minutes; "
+        "has no effect with `namesrvAddr`",
+        see="how-to/configure.md#name-servers-from-an-http-server",
+    )
+    rmq_address_server_domain: str = setting(
+        "jmenv.tbsite.net",
+        "that HTTP server: `host` or `host:port`; the port is 8080 by default",
+    )
+    rmq_address_server_sub_group: str = setting(
+        "nsaddr",
+        "the last part of the URL that is asked: `http://host:port/rocketmq/nsaddr`",
+    )
     broker_role: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER,
         "`ASYNC_MASTER` answers sends once they are stored here, `SYNC_MASTER` once slaves "
@@ -470,6 +484,7 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
             raise SettingsError(
                 "brokerId", "it must be 0 for a master, and 1 or more for a slave (brokerRole)"
             )
+        self._check_address_server()
         if self.ha_tls_enable and self.tls_server_mode is TlsMode.DISABLED:
             raise SettingsError(
                 "haTlsEnable",
@@ -484,10 +499,27 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
             if address and not (host and port.isdecimal()):
                 raise SettingsError(key, "it must have the form host:port")
 
+    def _check_address_server(self) -> None:
+        host, port = host_and_port(self.rmq_address_server_domain, "8080")
+        if not host or not port.isdecimal() or set(host) & set("/?#@%") or not _is_word(host):
+            raise SettingsError("rmqAddressServerDomain", "it must have the form host or host:port")
+        if not _is_word(self.rmq_address_server_sub_group):
+            raise SettingsError(
+                "rmqAddressServerSubGroup", "it must be the end of a URL, without spaces"
+            )
+
     @property
     def name_servers(self) -> list[str]:
         """Addresses in ``namesrv_addr``."""
         return [each.strip() for each in self.namesrv_addr.split(";") if each.strip()]
+
+    @property
+    def address_server(self) -> str:
+        """URL that is asked for the name servers; "" if none is (upstream: MixAll.getWSAddr)."""
+        if not self.fetch_namesrv_addr_by_address_server or self.name_servers:
+            return ""
+        host, port = host_and_port(self.rmq_address_server_domain, "8080")
+        return f"http://{host}:{port}/rocketmq/{self.rmq_address_server_sub_group}"
 
     @property
     def is_slave(self) -> bool:
@@ -701,6 +733,17 @@ def reachable_address(bind_address: str) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "::1" if family == socket.AF_INET6 else LOOPBACK
+
+
+def host_and_port(address: str, default_port: str) -> tuple[str, str]:
+    """Return the parts of an address, which may lack its port. An IPv6 host keeps its brackets."""
+    host, colon, port = address.rpartition(":")
+    return (host, port) if colon and not address.endswith("]") else (address, default_port)
+
+
+def _is_word(text: str) -> bool:
+    """Return whether a text may be a part of a URL as it is."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def resolve(host: str) -> str:

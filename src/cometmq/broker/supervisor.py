@@ -163,11 +163,11 @@ class CurrentBroker:
         name = f"broker {config.broker_name}"
         if not progress.is_serving:
             return Readiness(name, False, progress.text, progress.is_starting)
-        if not config.name_servers:
+        if not config.name_servers and not config.address_server:
             return Readiness(name, True, "serves; it has no name server")
         registered = broker.registered
         if not registered:
-            tried = ", ".join(config.name_servers)
+            tried = ", ".join(broker.name_servers) or config.address_server
             return Readiness(name, False, f"serves; no name server has it: {tried}")
         return Readiness(name, True, f"serves, registered with {', '.join(registered)}")
 

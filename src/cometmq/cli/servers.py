@@ -352,9 +352,8 @@ def _prepare_broker(_options: argparse.Namespace, given: Given) -> Prepared:
                 broker, store, clock, tuple(notices), lifetime.end, port=port
             ) as running,
         ):
-            await _until_registered(
-                lifetime, lambda: bool(running.registered_with()), broker.name_servers
-            )
+            asked = broker.name_servers or [each for each in [broker.address_server] if each]
+            await _until_registered(lifetime, lambda: bool(running.registered_with()), asked)
             if not lifetime.is_ending:
                 lifetime.announce(f"ready broker={running.address}{_monitoring(port.address)}")
             await lifetime.wait()

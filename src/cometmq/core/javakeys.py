@@ -232,12 +232,6 @@ _REFUSED: Final = (
         _OFF,
     ),
     JavaKey(
-        "fetchNamesrvAddrByAddressServer",
-        "ask an HTTP server for the name servers",
-        "name the name servers in namesrvAddr, and set false",
-        _OFF,
-    ),
-    JavaKey(
         "messageStorePlugIn",
         "Java classes that wrap the store",
         "CometMQ cannot run Java classes, and without them other messages would be stored: leave "

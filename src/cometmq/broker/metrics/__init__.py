@@ -91,6 +91,6 @@ class BrokerMetrics:
                 if each.left_out:
                     left_out.add(each.left_out, each.metric.name)
                 yield each
-        yield one(catalog.NAME_SERVERS, len(self._config.name_servers))
+        yield one(catalog.NAME_SERVERS, len(self._registration.name_servers))
         yield one(catalog.REGISTERED, len(self._registration.registered_with))
         yield left_out

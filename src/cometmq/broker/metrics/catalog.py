@@ -245,7 +245,7 @@ REGISTERED: Final = _declare(
     _OURS, Kind.GAUGE, "cometmq_registered_name_servers", "name servers that have the broker", ""
 )
 NAME_SERVERS: Final = _declare(
-    _OURS, Kind.GAUGE, "cometmq_name_servers", "name servers that the broker has in its settings",
+    _OURS, Kind.GAUGE, "cometmq_name_servers", "name servers that the broker registers with",
     "",
 )  # fmt: skip
 PUT_SECONDS: Final = _declare(

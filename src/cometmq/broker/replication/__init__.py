@@ -63,12 +63,17 @@ class ReplicationService:
         self.rivals = Rivals(
             config.broker_name,
             {addresses.own, addresses.current},
-            [] if config.is_slave else config.name_servers,
+            registration,
             remoting=remoting,
             clock=clock,
         )
         self._promotion = PromotionAdmin(
-            config=config, part=self.part, promote=promote, remoting=remoting, clock=clock
+            config=config,
+            part=self.part,
+            promote=promote,
+            registration=registration,
+            remoting=remoting,
+            clock=clock,
         )
         self._takeover = AddressAdmin(
             addresses,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +30,7 @@ from cometmq.protocol.frame import Reply
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.replication.roles import MasterPart
+    from cometmq.broker.topics.registration import Registration
     from cometmq.core.clock import Clock
     from cometmq.net.client import Remoting
     from cometmq.net.peer import Peer
@@ -64,14 +65,14 @@ class Rivals:
         self,
         broker_name: str,
         own: Set[str],
-        name_servers: Sequence[str],
+        registration: Registration,
         *,
         remoting: Remoting,
         clock: Clock,
     ) -> None:
         self._name = broker_name
         self.own = set(own)
-        self._servers = list(name_servers)
+        self._registration = registration
         self._remoting = remoting
         self._clock = clock
         self.found: list[str] = []
@@ -84,8 +85,9 @@ class Rivals:
 
     async def look(self) -> None:
         """Ask all name servers once, and log newly found masters."""
+        servers = self._registration.name_servers
         answers = await asyncio.gather(
-            *(master_at(self._remoting, server, self._name) for server in self._servers)
+            *(master_at(self._remoting, server, self._name) for server in servers)
         )
         found = sorted({at for at in answers if at and at not in self.own})
         for address in set(found) - set(self.found):
@@ -212,10 +214,12 @@ class PromotionAdmin:
         config: BrokerConfig,
         part: MasterPart | SlavePart,
         promote: Callable[[BrokerRole], None] | None,
+        registration: Registration,
         remoting: Remoting,
         clock: Clock,
     ) -> None:
         self._config = config
+        self._registration = registration
         self._part = part
         self._promote = promote
         self._remoting = remoting
@@ -262,7 +266,7 @@ class PromotionAdmin:
 
     async def _look(self, part: SlavePart) -> Situation:
         config, store, tables = self._config, part.slave.store, part.tables
-        servers = config.name_servers
+        servers = self._registration.name_servers
         name, remoting = config.broker_name, self._remoting
         answers = await asyncio.gather(*(master_at(remoting, server, name) for server in servers))
         now_ms = self._clock.monotonic_ms()

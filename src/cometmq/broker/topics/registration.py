@@ -84,6 +84,7 @@ class _NameServer:
     failing: bool = False
     tried: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.Task[None] | None = None
 
     def is_through(self, counter: int) -> bool:
         """Decide whether it has the topics of version ``counter``, or is failing."""
@@ -113,7 +114,8 @@ class _NoTopics:
 
 
 class Registration:
-    """Keeps one broker registered with ``name_servers`` ("host:port" each).
+    """Keeps one broker registered with ``name_servers`` ("host:port" each); :meth:`use` replaces
+    them.
 
     ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) from the name
     servers' answers. A slave registers in full each time, because only the answer to a
@@ -130,9 +132,7 @@ class Registration:
         filter_servers: Sequence[str] = (),
         on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
-        self._servers = [
-            _NameServer(address) for address in dict.fromkeys(map(str.strip, name_servers))
-        ]
+        self._servers: list[_NameServer] = []
         self._topics: RegisteredTopics = _NoTopics()
         self._remoting = remoting
         self._clock = clock
@@ -147,6 +147,12 @@ class Registration:
         self._loops: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
         self._progress = asyncio.Event()
+        self.use(name_servers)
+
+    @property
+    def name_servers(self) -> list[str]:
+        """Addresses of the name servers that this broker registers with."""
+        return [server.address for server in self._servers]
 
     @property
     def registered_with(self) -> list[str]:
@@ -166,14 +172,36 @@ class Registration:
         address.
         """
         self._place, self._topics, self._on_master = place, topics, on_master
-        if not self._servers:
+        self._begin()
+        if self._servers:
+            await self._first.wait()
+
+    def use(self, name_servers: Sequence[str]) -> None:
+        """Register with these name servers from now on, and not with others any more.
+
+        One that is left out is not told: clients may still ask it. It forgets this broker as it
+        does one that is silent.
+        """
+        wanted = dict.fromkeys(map(str.strip, name_servers))
+        known = {server.address: server for server in self._servers}
+        self._servers = [known[each] if each in known else _NameServer(each) for each in wanted]
+        for address, server in known.items():
+            if address not in wanted and server.loop is not None:
+                server.loop.cancel()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with the name servers that have no loop yet, once the broker has its place."""
+        if self._place is None or not self._servers:
             return
-        self._remoting.on_close.append(self._connection_lost)
+        if not self._loops:
+            self._remoting.on_close.append(self._connection_lost)
+            self._spawn(self._tick(), "registration heartbeat")
         for server in self._servers:
-            server.wake.set()
-            self._spawn(self._serve(server), f"register with {server.address}")
-        self._spawn(self._tick(), "registration heartbeat")
-        await self._first.wait()
+            if server.loop is None:
+                server.wake.set()
+                name = f"register with {server.address}"
+                server.loop = self._spawn(self._serve(server), name)
 
     def changed(self) -> None:
         """Schedule the registration of changed topics, together with other changes of the moment.
@@ -210,13 +238,13 @@ class Registration:
     async def stop(self) -> None:
         """Stop registering, and unregister this broker at every reachable name server."""
         loops, self._loops = self._loops, []
+        place, self._place = self._place, None
         for task in loops:
             task.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        if self._place is None or not loops:
+        if place is None or not loops:
             return
         self._remoting.on_close.remove(self._connection_lost)
-        place = self._place
         await asyncio.gather(
             *(
                 self._unregister(server, place)
@@ -227,9 +255,11 @@ class Registration:
 
     # ------------------------------------------------------------------------ loops and due times
 
-    def _spawn(self, coro: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, coro: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         self._loops = [task for task in self._loops if not task.done()]
-        self._loops.append(self._tasks.spawn(coro, name=name))
+        task = self._tasks.spawn(coro, name=name)
+        self._loops.append(task)
+        return task
 
     async def _batch(self) -> None:
         await self._clock.sleep_ms(max(self._rest_until_ms - self._clock.monotonic_ms(), 0))
