@@ -24,6 +24,7 @@ from cometmq.store.layout import (
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.extensions import find_file_bytes
 from cometmq.store.read.reader import ReadStatus
+from cometmq.store.tools.findings import Severity
 from cometmq.store.tools.verify import verify
 from tests.store.stores import (
     assert_consistent,
@@ -205,6 +206,28 @@ def test_missing_units_are_made_from_the_records(tmp_path: Path, changes: dict[s
     store = opened(root, **changes)
     assert matching(store, "g1") == numbers_of(1, 600)
     store.close()
+
+
+@pytest.mark.parametrize("keeps_one", [True, False])
+def test_verify_takes_the_codes_of_lost_units_from_the_records(
+    tmp_path: Path, keeps_one: bool
+) -> None:
+    root = tmp_path / "s"
+    store = opened(root, **ON)
+    fill(store, 300)
+    put(store, "t", 0, b"000300")  # without a tag
+    store.commit()
+    store.close()
+    for path in (root / EXTENSIONS / "t" / "0").iterdir():
+        path.write_bytes(bytes(UNIT_FILE_BYTES))
+    shutil.rmtree(root / EXTENSIONS / "t" / "1")
+    if not keeps_one:
+        shutil.rmtree(root / EXTENSIONS)
+    for full in (True, False):
+        found = [each for each in verify(config(root), full=full).findings if "queue" in each.kind]
+        assert {each.kind for each in found} == {"queue-unit-lost"}
+        assert {each.severity for each in found} == {Severity.NOTE}
+        assert [each.count for each in found] == ([101, 100] if keeps_one else [101, 100, 100])
 
 
 def test_units_with_bit_maps_are_read(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ _KEPT_ENDS: Final = 4_096
 
 #: Reads units from an offset on, at most a number of bytes; None if the device must be read.
 ReadUnits = Callable[[int, int], "bytes | bytearray | None"]
+#: Makes the tag code of a record whose unit is lost, from its position and size; None if it cannot.
+MissingCode = Callable[[int, int], "int | None"]
 
 
 class RecordFacts(Protocol):
@@ -82,7 +84,7 @@ def has_addresses(raw: bytes | bytearray) -> bool:
 
 
 def with_codes(
-    raw: bytes | bytearray, read: ReadUnits, missing: Callable[[int, int], int | None]
+    raw: bytes | bytearray, read: ReadUnits, missing: MissingCode
 ) -> bytes | bytearray | None:
     """Return entries with tag codes in the place of addresses; None if the device must be read.
 
@@ -157,20 +159,22 @@ class UnitReader:
         self._root = root
         self._file_bytes = 0
 
-    def with_codes(self, directory: str, raw: bytes | bytearray) -> bytes | bytearray:
+    def with_codes(
+        self, directory: str, raw: bytes | bytearray, missing: MissingCode
+    ) -> bytes | bytearray:
         """Return the entries of a queue's directory with tag codes in the place of addresses.
 
-        The address of a missing unit stays.
+        ``missing`` makes the code of a missing unit. An address for which it has none stays.
         """
         if not has_addresses(raw):
             return raw
         if not self._file_bytes:
             self._file_bytes = find_file_bytes(self._files, self._root)
-        if not self._file_bytes:
-            return raw
         units = _beside(directory)
 
         def read(offset: int, size: int) -> bytes:
+            if not self._file_bytes:
+                return b""
             base = offset - offset % self._file_bytes
             try:
                 handle = self._files.open(os.path.join(units, file_name(base)))
@@ -181,7 +185,7 @@ class UnitReader:
             finally:
                 self._files.close(handle)
 
-        return with_codes(raw, read, lambda _place, _size: None) or raw
+        return with_codes(raw, read, missing) or raw
 
 
 def _beside(directory: str) -> str:

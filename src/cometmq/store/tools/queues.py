@@ -9,18 +9,25 @@ examined in detail, to describe the difference.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cometmq.message.record import takes_queue_slot
+from cometmq.message.record import BadRecord, decode_one, takes_queue_slot
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.dispatch import code_and_keys
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
-from cometmq.store.queue.extensions import UnitReader
+from cometmq.store.layout import (
+    EXTENSIONS,
+    HOLE_SIZE,
+    QUEUE_ENTRY_BYTES,
+    QUEUE_ENTRY_COLUMNS,
+    file_name,
+)
+from cometmq.store.queue.extensions import MissingCode, UnitReader
 from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.sums import Digest, add_digests, hash_entries, text_hash
 
@@ -83,10 +90,60 @@ class QueueSurvey:
     digests: dict[int, Digest]
 
 
+class LostUnits:
+    """Makes the tag codes of lost units (queue/extensions.py) from the records, as a broker does.
+
+    ``made`` counts them.
+    """
+
+    def __init__(
+        self, files: ReadOnlyFiles, log_files: Sequence[FileInfo], delays_ms: tuple[int, ...]
+    ) -> None:
+        self._files = files
+        self._log_files = log_files
+        self._bases = [file.base for file in log_files]
+        self._delays_ms = delays_ms
+        self.made = 0
+
+    def code(self, place: int, size: int) -> int | None:
+        """Return the tag code of the record of an entry; None if there is none. Raises OSError."""
+        number = bisect_right(self._bases, place) - 1
+        if number < 0:
+            return None
+        file = self._log_files[number]
+        if not 0 < size <= file.size_bytes - (place - file.base):
+            return None
+        handle = self._files.open(file.path)
+        try:
+            raw = self._files.pread(handle, size, place - file.base)
+        finally:
+            self._files.close(handle)
+        try:
+            record = decode_one(raw, check_crc=False)
+        except BadRecord:
+            return None
+        self.made += 1
+        return code_and_keys(
+            record.topic, record.sys_flag, record.store_ms, record.properties, self._delays_ms
+        )[0]
+
+
+def _no_code(_place: int, _size: int) -> int | None:
+    return None
+
+
 def read_entries(
-    files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int, first: int, count: int
+    files: ReadOnlyFiles,
+    queue: QueueInfo,
+    file_bytes: int,
+    first: int,
+    count: int,
+    missing: MissingCode = _no_code,
 ) -> Entries:
-    """Return entries from ``first`` on, with zeros for missing ones. Raises OSError."""
+    """Return entries from ``first`` on, with zeros for missing ones. Raises OSError.
+
+    ``missing`` makes the tag code of an entry whose unit is lost.
+    """
     raw = bytearray()
     position, stop = first * QUEUE_ENTRY_BYTES, (first + count) * QUEUE_ENTRY_BYTES
     while position < stop:
@@ -99,7 +156,7 @@ def read_entries(
             files.close(handle)
         raw += part.ljust(size, b"\0")
         position += size
-    return _columns(first, _unit_reader(files, queue).with_codes(queue.directory, raw))
+    return _columns(first, _unit_reader(files, queue).with_codes(queue.directory, raw, missing))
 
 
 def _unit_reader(files: ReadOnlyFiles, queue: QueueInfo) -> UnitReader:
@@ -113,8 +170,13 @@ def _columns(first: int, raw: bytes | bytearray) -> Entries:
     )
 
 
-def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Iterator[Entries]:
-    """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError."""
+def iter_entries(
+    files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int, missing: MissingCode = _no_code
+) -> Iterator[Entries]:
+    """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError.
+
+    ``missing`` makes the tag code of an entry whose unit is lost.
+    """
     per_file = file_bytes // QUEUE_ENTRY_BYTES
     units = _unit_reader(files, queue)
     for base in queue.bases:
@@ -131,7 +193,7 @@ def iter_entries(files: ReadOnlyFiles, queue: QueueInfo, file_bytes: int) -> Ite
                 count = min(_PIECE_ENTRIES, per_file - at)
                 raw = files.pread(handle, count * QUEUE_ENTRY_BYTES, at * QUEUE_ENTRY_BYTES)
                 whole = raw[: len(raw) // QUEUE_ENTRY_BYTES * QUEUE_ENTRY_BYTES]
-                yield _columns(first + at, units.with_codes(queue.directory, whole))
+                yield _columns(first + at, units.with_codes(queue.directory, whole, missing))
                 at += count
         finally:
             files.close(handle)
@@ -143,6 +205,7 @@ def survey_queue(
     number: int,
     queue: QueueInfo,
     findings: Findings,
+    delays_ms: tuple[int, ...] = (),
 ) -> QueueSurvey:
     """Read one queue. Raises OSError.
 
@@ -151,8 +214,15 @@ def survey_queue(
     """
     _check_files(files, directory.queue_file_bytes, queue, findings)
     reading = _Survey(directory, number, queue, findings)
-    for entries in iter_entries(files, queue, directory.queue_file_bytes):
+    lost = LostUnits(files, directory.log_files, delays_ms)
+    for entries in iter_entries(files, queue, directory.queue_file_bytes, lost.code):
         reading.take(entries)
+    if lost.made:
+        findings.note(
+            "queue-unit-lost", queue.directory, -1,
+            f"{lost.made} entries have lost their unit in {EXTENSIONS}; a start here takes their "
+            "tags from the records, a Java broker sends them to every consumer", lost.made,
+        )  # fmt: skip
     return QueueSurvey(reading.span(), reading.runs, reading.digests)
 
 
@@ -323,6 +393,7 @@ class EntryCheck:
         self._queue_file_bytes = queue_file_bytes
         self._runs = runs
         self._delays_ms = delays_ms
+        self._lost = LostUnits(files, [file], delays_ms)
         self._ends = np.cumsum([run.length for run in runs])
         self._by_name: dict[tuple[str, int], QueueInfo] = {}
         self._begins: dict[str, tuple[int, int]] = {}
@@ -338,7 +409,7 @@ class EntryCheck:
         at = 0
         for run in self._runs:
             queue = self._queues[run.queue]
-            found = read_entries(self._files, queue, self._queue_file_bytes, run.first, run.length)
+            found = self._read(queue, run.first, run.length)
             stop = at + run.length
             offsets = np.arange(run.first, run.first + run.length)
             self._phys[at:stop] = found.phys
@@ -350,6 +421,10 @@ class EntryCheck:
             at = stop
         places = (self._phys - self._file.base) >> _GRANULE_SHIFT
         self._granules[places] = np.arange(1, total + 1)
+
+    def _read(self, queue: QueueInfo, first: int, count: int) -> Entries:
+        file_bytes = self._queue_file_bytes
+        return read_entries(self._files, queue, file_bytes, first, count, self._lost.code)
 
     def take(self, chunk: Chunk, hashes: Ints) -> None:
         """Match records with entries; ``hashes`` has the hash (sums.py) of each one's entry."""
@@ -466,7 +541,7 @@ class EntryCheck:
         run = self._runs[number]
         queue = self._queues[run.queue]
         offset = run.first + entry - int(self._ends[number]) + run.length
-        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        found = self._read(queue, offset, 1)
         phys, size, code = int(found.phys[0]), int(found.sizes[0]), int(found.codes[0])
         record = read_record(self._files, self._file, phys)
         if record is None or record.physical_offset != phys:

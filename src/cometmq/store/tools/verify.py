@@ -343,7 +343,9 @@ def _read_queues(
     spans: list[QueueSpan] = []
     runs: list[Run] = []
     for number, queue in enumerate(contents.queues[first : first + _QUEUES_A_PIECE], first):
-        found = survey_queue(shared.files, contents.directory, number, queue, findings)
+        found = survey_queue(
+            shared.files, contents.directory, number, queue, findings, contents.delays_ms
+        )
         spans.append(found.span)
         runs += found.runs
         join_digests(digests, found.digests)
