@@ -114,13 +114,18 @@ async def chosen(broker: str, expression: str, kind: str) -> list[int]:
     return sorted(found)
 
 
-async def check(broker: str, count: int) -> None:
-    """Both kinds of filters choose the right messages of all that were sent."""
+async def settled(broker: str, count: int) -> None:
+    """Wait until the queues have so many messages."""
     peer = await RawPeer.connect(broker)
     async with asyncio.timeout(30):
         while sum([(await queue_range(peer, TOPIC, each))[1] for each in range(QUEUES)]) < count:
             await asyncio.sleep(0.1)
     await peer.close()
+
+
+async def check(broker: str, count: int) -> None:
+    """Both kinds of filters choose the right messages of all that were sent."""
+    await settled(broker, count)
     every = range(count)
     assert await chosen(broker, "g1", "TAG") == [each for each in every if each % 3 == 1]
     assert await chosen(broker, "g0 || g2", "TAG") == [each for each in every if each % 3 != 1]
@@ -190,6 +195,93 @@ def test_a_java_store_with_units_opens_here_and_goes_back(brokers: Brokers, how:
     asyncio.run(check(brokers.on.broker, 700))
     end(brokers.on, "stop")
     check_files(brokers.store)
+
+
+#: Filters of groups: some match some messages, one none, one fails on each message.
+FILTERS = {
+    "bits-high": "number > 50",
+    "bits-tag": "TAGS = 'g1' AND number BETWEEN 10 AND 60",
+    "bits-none": "number < 0",
+    "bits-failing": "TAGS > 3",
+    "bits-missing": "absent IS NULL",
+}
+
+
+async def register(broker: str, group: str, expression: str) -> None:
+    """Register a consumer of a group that uses SQL."""
+    peer = await RawPeer.connect(broker)
+    subscription = SubscriptionData(TOPIC, expression, 1, expression_type="SQL92")
+    beat = Heartbeat("raw-2", (), (ConsumerData(group, subscription_data_set=(subscription,)),))
+    answer = await peer.ask(RequestCode.HEART_BEAT, h.NoFields(), encode_json(beat))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await peer.close()
+
+
+async def send_with_filters(broker: str, store: Path) -> None:
+    """Send messages while some groups have filters, then with more of them.
+
+    We calculate bit maps as entries are written to their files, up to a second after the message.
+    """
+    await send(broker, 0, 30)
+    await written(store, 30)
+    groups = [*FILTERS.items()]
+    for group, expression in groups[:2]:
+        await register(broker, group, expression)
+    await send(broker, 30, 60)
+    await written(store, 90)
+    for group, expression in groups[2:]:
+        await register(broker, group, expression)
+    await send(broker, 90, 60)
+    await written(store, 150)
+
+
+async def written(store: Path, count: int) -> None:
+    """Wait until so many entries have a unit in the files."""
+    async with asyncio.timeout(60):
+        while not (store / "consumequeue" / TOPIC / "1").is_dir():
+            await asyncio.sleep(0.1)
+        while len(units(store)) < count:
+            await asyncio.sleep(0.1)
+
+
+def unit_bytes(store: Path) -> list[bytes]:
+    """The files of units of each queue, without the store times."""
+    found: list[bytes] = []
+    for queue_id in range(QUEUES):
+        folder = store / "consumequeue_ext" / TOPIC / str(queue_id)
+        raw = bytearray(b"".join(path.read_bytes() for path in sorted(folder.iterdir())))
+        at = 0
+        while at + EXTENSION_UNIT.size <= len(raw):
+            size = int.from_bytes(raw[at : at + 2], "big", signed=True)
+            if size <= 0:
+                at += UNIT_FILE_BYTES - at % UNIT_FILE_BYTES
+                continue
+            raw[at + 10 : at + 18] = bytes(8)
+            at += size
+        found.append(bytes(raw))
+    return found
+
+
+def test_bit_maps_are_those_of_java(brokers: Brokers, jars: Path, tmp_path: Path) -> None:
+    """Both brokers get the same filters and messages: their units are equal, byte for byte."""
+    java = anchor.JavaCluster(jars, tmp_path / "alone", SETTINGS, store=tmp_path / "alone-store")
+    with java.until_killed():
+        asyncio.run(send_with_filters(java.broker, java.store))
+        java.stop()
+    ours = brokers.on
+    ours.start()
+    asyncio.run(send_with_filters(ours.broker, brokers.store))
+    end(ours, "stop")
+    assert {size for size, _, _, _ in units(brokers.store)} == {34}
+    mine = unit_bytes(brokers.store)
+    assert mine == unit_bytes(java.store)
+    assert len(set(mine[0])) > 10
+    # A Java broker that takes over the store filters by them.
+    brokers.java.start()
+    for group, expression in FILTERS.items():
+        asyncio.run(register(brokers.java.broker, group, expression))
+    asyncio.run(check(brokers.java.broker, 150))
+    end(brokers.java, "stop")
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -319,6 +319,12 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
         least=0,
         live=True,
     )
+    enable_calc_filter_bit_map: bool = setting(
+        False,
+        "with `enableConsumeQueueExt`, whether each message's unit says which SQL92 filters of "
+        "its topic match, for a Java broker that takes over the store",
+        see="data-files.md#a-unit-beside-a-queue-entry",
+    )
     max_error_rate_of_bloom_filter: int = setting(
         20,
         "error rate of the bloom filters; set it as for the Java broker that may "

@@ -146,11 +146,9 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         maxDelayTime: nothing, since RocketMQ 4
     """,
     "SQL92 filters are evaluated on the messages themselves": """
-        enableCalcFilterBitMap: compute which filters match when a message is stored
         filterSupportRetry: apply SQL92 filters to retried messages too
         filterLookahead: nothing in 4.9
         filterServerNums: filter server processes to start (nothing starts a process here)
-        bitMapLengthConsumeQueueExt: least bits of a filter bit map
     """,
     "reads of old messages take turns instead": """
         disableConsumeIfConsumerReadSlowly: switch off groups that are far behind
@@ -182,6 +180,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
         checkTransactionMessageAtleastInterval: old; write transactionTimeOut
         sendMessageTimeoutMills: old; clients decide this
         offsetCheckpointInterval: old
+        bitMapLengthConsumeQueueExt: replaced by the size of the bloom filters
         enableControllerMode: the controller of RocketMQ 5
     """,
     "the place follows from where the file is": """

@@ -67,8 +67,7 @@ class StoreConfig:
     enable_consume_queue_ext: bool = setting(
         False,
         "write tag codes and store times of queue entries to `consumequeue_ext`, as a Java broker "
-        "with this setting does; entries that have them are read with any value (filter bit maps "
-        "are not calculated: a Java broker then filters by the message)",
+        "with this setting does; entries that have them are read with any value",
     )
     mapped_file_size_consume_queue_ext: int = setting(
         48 << 20,

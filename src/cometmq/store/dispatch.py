@@ -480,19 +480,29 @@ class LogFacts:
 
     def tag_code(self, place: int, size: int) -> int | None:
         """Return the tag code that an entry of a record has; None if it is unreadable."""
+        record = self._record(place, size)
+        if record is None:
+            return None
+        code, _ = code_and_keys(
+            record.topic, record.sys_flag, record.store_ms, record.properties, self.delays_ms
+        )
+        return code
+
+    def properties(self, place: int, size: int) -> bytes | None:
+        """Return the bytes of the properties of a record; None if it is unreadable."""
+        record = self._record(place, size)
+        return None if record is None else record.properties
+
+    def _record(self, place: int, size: int) -> Record | None:
         if not 0 < size <= self.segments.file_bytes:
             return None
         raw = log_bytes(self.segments, place, size)
         if raw is None:
             return None
         try:
-            record = decode_one(raw)
+            return decode_one(raw)
         except BadRecord:
             return None
-        code, _ = code_and_keys(
-            record.topic, record.sys_flag, record.store_ms, record.properties, self.delays_ms
-        )
-        return code
 
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:

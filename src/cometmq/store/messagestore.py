@@ -39,6 +39,7 @@ from cometmq.store.log.flush import Flusher
 from cometmq.store.maintenance.retention import Deletions
 from cometmq.store.maintenance.tasks import MaintenanceTasks
 from cometmq.store.parts import StoreParts, WriteState
+from cometmq.store.queue.extensions import ExtendedQueueFiles
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.queue.table import QueueTable
 from cometmq.store.read.coldreads import ColdReads, Spawner
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from cometmq.store.index import Index
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.parts import RecoveryReport
+    from cometmq.store.queue.bitmaps import BitMaps
     from cometmq.store.queue.consumequeue import ConsumeQueue, RecordGroup
     from cometmq.store.queue.queuefiles import QueueFiles
 
@@ -152,6 +154,11 @@ class MessageStore:
         )
         self.repairs = EntryRepairs(log, self.delays_ms)
         self.limits = read_limits(config)
+
+    @property
+    def bit_maps(self) -> BitMaps | None:
+        """What calculates bit maps of filters; None in a store without units."""
+        return self.pool.bit_maps if isinstance(self.pool, ExtendedQueueFiles) else None
 
     # --- places ------------------------------------------------------------------------------
 

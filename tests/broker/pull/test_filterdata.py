@@ -16,18 +16,26 @@ from cometmq.broker.pull.filterdata import BloomShape, FilterTable
 from cometmq.broker.tables import TableDirectory, pretty
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
+from cometmq.message import properties
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import ConsumerData, SubscriptionData
 from cometmq.protocol.fastjson import parse_json
+from cometmq.store.queue.bitmaps import BitMaps
 from tests.pace import processor_time_within
 
 DAY_MS = 24 * 3_600_000
 
 
 @asynccontextmanager
-async def open_filters(directory: Path, clock: VirtualClock) -> AsyncIterator[FilterTable]:
+async def open_filters(
+    directory: Path,
+    clock: VirtualClock,
+    config: BrokerConfig | None = None,
+    bit_maps: BitMaps | None = None,
+) -> AsyncIterator[FilterTable]:
     tasks = Tasks()
-    table = FilterTable(TableDirectory(str(directory), clock, tasks), BrokerConfig())
+    made = TableDirectory(str(directory), clock, tasks)
+    table = FilterTable(made, config or BrokerConfig(), bit_maps)
     table.load()
     try:
         yield table
@@ -73,6 +81,38 @@ async def test_heartbeats_bring_filters_and_newer_versions_replace_them(
         newer = table.get("t0", "g")
         assert newer is not None
         assert (newer.expression, newer.born_time) == ("a = 2", clock.wall_ms())
+
+
+async def test_filters_decide_on_bit_maps(tmp_path: Path, clock: VirtualClock) -> None:
+    """With the setting, a filter counts as long as it is in the table, dead or alive."""
+    config = BrokerConfig(enable_calc_filter_bit_map=True)
+    text = properties.encode({"a": "1"})
+
+    def mask(*groups: str) -> bytes:
+        shape = BloomShape.of(20, 32)
+        bits = {bit for group in groups for bit in shape.positions(f"{group}#t0")}
+        return sum(1 << bit for bit in bits).to_bytes(14, "little")
+
+    async with open_filters(tmp_path, clock, config, maps := BitMaps()) as table:
+        assert not maps.wants("t0")
+        table.subscribed(wanting("a = 1"))
+        table.subscribed(wanting("a = 2", group="h"))
+        assert maps.wants("t0")
+        assert maps.of("t0", text) == mask("g")
+        table.subscribed(wanting("a < 2", group="h", version=2))
+        assert maps.wants("t0")
+        assert maps.of("t0", text) == mask("g", "h")
+        table.group_gone("g")
+        assert maps.of("t0", text) == mask("g", "h")
+    async with open_filters(tmp_path, clock, config, maps := BitMaps()) as table:
+        assert maps.wants("t0")
+        assert maps.of("t0", text) == mask("g", "h")
+        clock.advance(DAY_MS)
+        table.clean()
+        assert not maps.wants("t0")
+    async with open_filters(tmp_path, clock, BrokerConfig(), maps := BitMaps()) as table:
+        table.subscribed(wanting("a = 1"))
+        assert not maps.wants("t0")
 
 
 async def test_tags_are_not_kept(tmp_path: Path, clock: VirtualClock) -> None:

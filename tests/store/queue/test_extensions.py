@@ -259,6 +259,62 @@ def test_units_with_bit_maps_are_read(tmp_path: Path) -> None:
     check_tools(root)
 
 
+def test_units_have_bit_maps(tmp_path: Path) -> None:
+    """The bits of a filter are set where it matches; files end where a Java broker ends them."""
+    root = tmp_path / "s"
+    store = opened(root, **ON)
+    fill(store, 30)
+    run_round(store)
+    maps = store.bit_maps
+    assert maps is not None
+    maps.begin(80)
+    maps.put("t", "g", "TAGS = 'g1'", (3, 70))
+    fill(store, 170, first=30)
+    run_round(store)
+    maps.drop("t", "g")
+    fill(store, 30, first=200)
+    run_round(store)
+    bits = (1 << 3 | 1 << 70).to_bytes(10, "little")
+    for queue_id in range(3):
+        units = b"".join(
+            (root / EXTENSIONS / "t" / str(queue_id) / file_name(base)).read_bytes()
+            for base in range(0, 3 * UNIT_FILE_BYTES, UNIT_FILE_BYTES)
+        )
+        entries = raw_entries(root, queue_id)
+        assert len(entries) == (77, 77, 76)[queue_id]
+        end = 0
+        for at, (_, _, address) in enumerate(entries):
+            number = 3 * at + queue_id
+            has_bits = 30 <= number < 200
+            size = 30 if has_bits else 20
+            if end % UNIT_FILE_BYTES + size + 4 > UNIT_FILE_BYTES:
+                assert units[end : end + 2] == b"\xff\xff"
+                end += UNIT_FILE_BYTES - end % UNIT_FILE_BYTES
+            assert address + (1 << 63) == end
+            found = EXTENSION_UNIT.unpack_from(units, end)
+            assert found[0] == size
+            assert found[3] == (10 if has_bits else 0)
+            if has_bits:
+                assert units[end + 20 : end + 30] == (bits if number % 4 == 1 else bytes(10))
+            end += size
+    assert matching(store, "g1") == numbers_of(1, 230)
+    assert_consistent(store)
+    store.close()
+    check_tools(root)
+
+
+def test_a_bit_map_that_no_file_can_hold_is_left_out(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s", **ON)
+    maps = store.bit_maps
+    assert maps is not None
+    maps.begin(8 * UNIT_FILE_BYTES)
+    maps.put("t", "g", "TAGS = 'g1'", (3, 70))
+    fill(store, 60)
+    run_round(store)
+    assert check_units(tmp_path / "s", store) == 60
+    store.close()
+
+
 def test_units_go_with_their_queue_files(tmp_path: Path) -> None:
     store = opened(tmp_path / "s", **ON)
     fill(store, 600)

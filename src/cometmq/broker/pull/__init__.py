@@ -31,7 +31,7 @@ class PullService:
         watchdog: Watchdog,
     ) -> None:
         self._context = context
-        self.stored_filters = FilterTable(context.directory, context.config)
+        self.stored_filters = FilterTable(context.directory, context.config, context.store.bit_maps)
         members = context.tables.members
         members.on_subscribed.append(self.stored_filters.subscribed)
         members.on_group_gone.append(self.stored_filters.group_gone)

@@ -7,9 +7,9 @@ ConsumerFilterManager.java, ConsumerFilterData.java).
 
 Heartbeats register filters. A filter whose group has no member left is dead, and is dropped a day
 later. A pull that does not carry its subscription is filtered by its group's entry in this table.
-This broker does not use the bloom positions, but a Java broker discards the whole table unless they
-equal those that it computes itself (upstream: BloomFilter.java; the hash is murmur3 x64 128 with
-seed 0).
+The bloom positions are those of the bit maps that enableCalcFilterBitMap asks for. A Java broker
+discards the whole table unless they equal those that it computes itself (upstream:
+BloomFilter.java; the hash is murmur3 x64 128 with seed 0).
 
 The table is limited in filters and characters. Heartbeats are parsed on the event loop, so the
 number of words parsed at once is limited too.
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.tables import TableDirectory
     from cometmq.protocol.bodies import ConsumerData, SubscriptionData
+    from cometmq.store.queue.bitmaps import BitMaps
 
 log = logging.getLogger(__name__)
 
@@ -150,14 +151,19 @@ class FilterData(msgspec.Struct, rename="camel", frozen=True):
 
 
 class FilterTable:
-    """Stored filters by topic and group."""
+    """Stored filters by topic and group. With enableCalcFilterBitMap, ``bit_maps`` has them too."""
 
-    def __init__(self, directory: TableDirectory, config: BrokerConfig) -> None:
+    def __init__(
+        self, directory: TableDirectory, config: BrokerConfig, bit_maps: BitMaps | None = None
+    ) -> None:
         self._config = config
         self._clock = directory.clock
         self._bloom = BloomShape.of(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
+        self._bit_maps = bit_maps if config.enable_calc_filter_bit_map else None
+        if self._bit_maps is not None:
+            self._bit_maps.begin(self._bloom.bits)
         self._table: dict[str, dict[str, FilterData]] = {}
         self._topics_of: dict[str, dict[str, None]] = {}
         #: The text of each filter in the file, by topic and group.
@@ -357,6 +363,10 @@ class FilterTable:
             self._dead -= known.dead
         self._dead += data.dead
         self._chars += _chars(topic, group, data.expression)
+        if self._bit_maps is not None and (known is None or known.expression != data.expression):
+            bloom = data.bloom_filter_data
+            positions = () if bloom is None else bloom.bit_pos
+            self._bit_maps.put(topic, group, data.expression, positions)
         self._table.setdefault(topic, {})[group] = data
         self._topics_of.setdefault(group, {})[topic] = None
         text = b"\n\t\t\t\t%b:%b" % (msgspec.json.encode(group), pretty(_sorted_fields(data), 4))
@@ -368,6 +378,8 @@ class FilterTable:
         data = self._table[topic].pop(group)
         self._chars -= _chars(topic, group, data.expression)
         self._dead -= data.dead
+        if self._bit_maps is not None:
+            self._bit_maps.drop(topic, group)
         del self._texts[topic][group], self._topics_of[group][topic]
         for table, key in ((self._table, topic), (self._texts, topic), (self._topics_of, group)):
             if not table[key]:

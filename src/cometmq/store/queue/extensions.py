@@ -6,8 +6,8 @@ With ``enableConsumeQueueExt`` the tag code of an entry is the address of a unit
     0    2    size of the unit: 20 and the size of the bit map
     2    8    tag code
     10   8    store time of the record, ms
-    18   2    size of the bit map; CometMQ writes 0
-    20   n    bit map of the SQL92 filters that match; CometMQ does not read it
+    18   2    size of the bit map, 0 if there is none
+    20   n    bit map of the SQL92 filters that match, see bitmaps.py
 
 An address is the unit's offset minus 2^63. Files follow each other in offsets. A unit does not
 cross files: -1 as size says that the next unit is in the next file, and the last 4 bytes of a file
@@ -35,6 +35,7 @@ from cometmq.store.layout import (
     file_name,
     file_offset,
 )
+from cometmq.store.queue.bitmaps import BitMaps
 from cometmq.store.queue.queuefiles import QueueFiles
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class RecordFacts(Protocol):
 
     def tag_code(self, place: int, size: int) -> int | None:
         """Return the tag code that an entry of a record has; None if it is unreadable."""
+        ...
+
+    def properties(self, place: int, size: int) -> bytes | None:
+        """Return the bytes of the properties of a record; None if it is unreadable."""
         ...
 
 
@@ -203,7 +208,7 @@ class ExtendedQueueFiles(QueueFiles):
     begin again after the last one that an entry of the queue needs, however many a crash left.
     """
 
-    __slots__ = ("_ends", "_facts", "_units", "_writes_units")
+    __slots__ = ("_ends", "_facts", "_units", "_writes_units", "bit_maps")
 
     def __init__(
         self,
@@ -221,6 +226,7 @@ class ExtendedQueueFiles(QueueFiles):
         self._units = QueueFiles(files, beside, unit_file_bytes)
         self._facts = facts
         self._writes_units = writes_units
+        self.bit_maps = BitMaps()
         self._ends: OrderedDict[str, _End] = OrderedDict()
 
     def read(self, directory: str, position: int, size_bytes: int) -> bytes:
@@ -326,22 +332,33 @@ class ExtendedQueueFiles(QueueFiles):
         out, file_bytes, begin = bytearray(raw), self._units.file_bytes, end
         pending = bytearray()
         beside = _beside(directory)
+        topic = os.path.basename(os.path.dirname(directory))
+        wants_bits = self.bit_maps.wants(topic)
         for at in range(0, len(raw), QUEUE_ENTRY_BYTES):
             place, size, code = QUEUE_ENTRY.unpack_from(raw, at)
             store_ms = -1 if size == HOLE_SIZE else self._facts.store_ms(place)
             if store_ms < 0:
                 continue
-            if end % file_bytes + _UNIT_BYTES + _BLANK_BYTES > file_bytes:
+            bits = self._bits_of(topic, place, size) if wants_bits else b""
+            unit_bytes = _UNIT_BYTES + len(bits)
+            if end % file_bytes + unit_bytes + _BLANK_BYTES > file_bytes:
                 pending += _END_OF_FILE
                 self._units.write(beside, begin, pending)
                 pending.clear()
                 begin = end = end - end % file_bytes + file_bytes
-            pending += EXTENSION_UNIT.pack(_UNIT_BYTES, code, store_ms, 0)
+            pending += EXTENSION_UNIT.pack(unit_bytes, code, store_ms, len(bits)) + bits
             QUEUE_ENTRY.pack_into(out, at, place, size, end - _ADDRESS_BASE)
-            end += _UNIT_BYTES
+            end += unit_bytes
         if pending:
             self._units.write(beside, begin, pending)
         return out, end
+
+    def _bits_of(self, topic: str, place: int, size: int) -> bytes:
+        properties = self._facts.properties(place, size)
+        if properties is None:
+            return b""
+        bits = self.bit_maps.of(topic, properties)
+        return bits if _UNIT_BYTES + len(bits) + _BLANK_BYTES <= self._units.file_bytes else b""
 
     def cut(self, directory: str, position: int, bases: list[int]) -> None:
         """Cut as QueueFiles does; the next append cuts the units."""
