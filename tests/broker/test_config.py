@@ -88,7 +88,10 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
         ("lookoutMicros", "1001", "from 0 to 1000"),
         ("longPollingEnable", "perhaps", "neither true nor false"),
         ("messageDelayLevel", "1s 5", "messageDelayLevel"),
-        ("storePathCommitLog", "/a,/b", "one directory"),
+        ("storePathCommitLog", "/a,/b", "one directory: move all its files into one"),
+        ("readOnlyCommitLogStorePaths", "/a", "one directory: move all log files"),
+        ("enableDLegerCommitLog", "true", "start with an empty store"),
+        ("messageStorePlugIn", "a.B", "cannot run Java classes, .*: leave it empty"),
     ],
 )
 def test_what_cannot_be_done_is_refused(key: str, value: str, problem: str) -> None:

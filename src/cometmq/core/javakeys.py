@@ -214,8 +214,9 @@ _REFUSED: Final = (
     JavaKey(
         "enableDLegerCommitLog",
         "keep the log by DLedger's consensus",
-        "there is no DLedger, and its log has another format: use brokerRole=SYNC_MASTER with "
-        "slaves and an empty store (docs/slaves.md)",
+        "there is no DLedger, and its log has another format: let consumers finish on the old "
+        "brokers, and start with an empty store, enableDLegerCommitLog=false, and "
+        "brokerRole=SYNC_MASTER with slaves for the copies (docs/slaves.md)",
         _OFF,
     ),
     JavaKey(
@@ -240,7 +241,8 @@ _REFUSED: Final = (
     JavaKey(
         "readOnlyCommitLogStorePaths",
         "directories of the log that get no new files",
-        "the log has one directory: move the files to storePathCommitLog, and leave it empty",
+        "the log has one directory: move all log files into the one of storePathCommitLog, and "
+        "leave this empty",
         ("",),
     ),
 )
