@@ -350,6 +350,7 @@ class _Caller:
 
     note_decision = Peer.note_decision
     refused = 0
+    is_checked_alone = False
 
     def __init__(self, host: str) -> None:
         self.host = self.address = host

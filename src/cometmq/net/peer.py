@@ -226,6 +226,8 @@ class Peer(asyncio.Protocol):
         self._reads_no_more = False
         self._reading = True
         self._writable = True
+        #: True while answers pile up that the peer does not read: further pulls get no messages.
+        self.is_behind = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stall_ms = 0
         self._stalled_bytes = 0
@@ -248,6 +250,9 @@ class Peer(asyncio.Protocol):
         self.decisions: tuple[object, AccessCache | None] = (None, None)
         #: Requests that must be allowed before they are decided together again, and REFUSED_MAX.
         self.refused = 0
+        #: True while access control decides about requests one by one, because it has refused some:
+        #: it decides so about what it refuses anyway, so each check together would be in vain.
+        self.is_checked_alone = False
         self.last_read_ms = clock.monotonic_ms()
         self._received_bytes = 0
         self._frame_timer = FrameTimer()
@@ -267,25 +272,13 @@ class Peer(asyncio.Protocol):
         """True from :meth:`close` on."""
         return self._transport is not None and self._transport.is_closing()
 
-    @property
-    def is_behind(self) -> bool:
-        """True while answers pile up that the peer does not read: further pulls get no messages."""
-        return not self._writable
-
-    @property
-    def is_checked_alone(self) -> bool:
-        """True while access control decides about requests one by one, because it has refused some.
-
-        What is refused is checked one by one anyway, so each check together would be in vain.
-        """
-        return self.refused > REFUSED_MAX
-
     def note_decision(self, *, allowed: bool) -> None:
         """Note that access control has decided about a request one by one."""
         if not allowed:
             self.refused = min(self.refused + REFUSED_MAX, 2 * REFUSED_MAX)
-        elif self.refused > REFUSED_MAX:
+        elif self.is_checked_alone:
             self.refused -= 1
+        self.is_checked_alone = self.refused > REFUSED_MAX
 
     @property
     def is_receiving(self) -> bool:
@@ -387,13 +380,14 @@ class Peer(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self.is_behind = True
         self._pause_reading()
         self._stall_ms = STALL_LIMIT_MS
         self._watch_unsent()
 
     def resume_writing(self) -> None:
         self._writable = True
-        self.congested = False
+        self.is_behind = self.congested = False
         self._frames_left = 0
         if self._stall_timer is not None:
             self._stall_timer.cancel()
