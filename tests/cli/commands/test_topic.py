@@ -63,3 +63,17 @@ def test_a_topic_is_created_on_all_brokers_that_are_named_or_on_none(
         assert "half" not in client.wait(admin.list_topics())
         assert main(["topic", "describe", "half", *where]) == 1
         assert "'half'" in capsys.readouterr().err
+
+
+def test_a_topic_that_exists_is_not_created_again(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    create = ["topic", "create", "once", *where]
+    assert main([*create, "--if-not-exists", "--queues", "3"]) == 0
+    assert capsys.readouterr().out.startswith("created topic=once broker=broker-a read_queues=3 ")
+    for words in (create, [*create, "--broker", "broker-a"]):
+        assert main([*words, "--queues", "1"]) == 1
+        assert "topic 'once' exists on broker-a: change it with" in capsys.readouterr().err
+    assert main([*create, "--queues", "1", "--if-not-exists"]) == 0
+    assert capsys.readouterr().out.startswith("unchanged topic=once broker=broker-a read_queues=3 ")

@@ -179,7 +179,12 @@ async def show(cluster: Connected, name: Name) -> TopicInfo:
     )
 
 
-@topic.command("create", "topic create orders --queues 8 --broker broker-a", does="created")
+@topic.command(
+    "create",
+    "topic create orders --queues 8 --broker broker-a",
+    "topic create orders --if-not-exists",
+    does="created",
+)
 async def create(
     cluster: Connected,
     name: Name,
@@ -187,18 +192,44 @@ async def create(
     read_queues: Annotated[int | None, Option(min=1, help="Number of queues to read.")] = None,
     permission: Annotated[Permissions, Option("--permissions", help="What clients may do.")] = "RW",
     order: Annotated[bool, Option(help="Mark it as an ordered topic.")] = False,
+    only_new: Annotated[
+        bool, Option("--if-not-exists", help="Leave brokers alone that have the topic.")
+    ] = False,
     cluster_name: ClusterName = "",
     broker: Brokers = None,
-) -> list[TopicConfigRow]:
+) -> Result[TopicConfigRow]:
     """Create a topic on all masters, on those of a cluster, or on those named.
 
-    If one of the named brokers is not there, nothing is created.
+    If one of them has the topic already, or a named one is not there, nothing is created.
     """
+    having, lacking = await _having(cluster, name, cluster_name, broker)
+    if having and not only_new:
+        raise CometError(
+            f"topic {name!r} exists on {', '.join(having)}: change it with cometmq topic update, "
+            "or leave it as it is with --if-not-exists"
+        )
+    if having and not lacking:
+        return Result(await _configs(cluster, name, having), does="unchanged")
+    targets = lacking if having else broker or ()
     await cluster.admin.create_topic(
         name, queues=queues, read_queues=read_queues, perm=_PERM[permission], order=order,
-        cluster=cluster_name, brokers=broker or (),
+        cluster="" if having else cluster_name, brokers=targets,
     )  # fmt: skip
-    return await _configs(cluster, name, broker)
+    return Result(await _configs(cluster, name, lacking if having else broker))
+
+
+async def _having(
+    cluster: Connected, name: str, cluster_name: str, broker: list[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return the names of the chosen masters that have a topic, and of those that do not."""
+    having: list[str] = []
+    lacking: list[str] = []
+    for each in await cluster.admin.brokers(masters_only=True):
+        is_chosen = not cluster_name or each.cluster == cluster_name
+        if is_chosen and (not broker or each.name in broker or each.address in broker):
+            config = await cluster.admin.topic_config(each.address, name)
+            (lacking if config is None else having).append(each.name)
+    return having, lacking
 
 
 @topic.command("update", "topic update orders --queues 16", does="updated")
