@@ -162,3 +162,17 @@ def test_a_position_may_be_an_offset() -> None:
     for text in ("tomorrow", "-1x", "", "--"):
         with pytest.raises(SettingsError, match="is not first, last"):
             position_of(text, 0)
+
+
+def test_a_group_that_exists_is_not_created_again(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ["group", "create", "once", "-n", cometmq_cluster.namesrv]
+    assert main([*create, "--retries", "3"]) == 0
+    assert capsys.readouterr().out.startswith("created group=once ")
+    assert main(create) == 1
+    assert "group 'once' exists: change it with cometmq group update" in capsys.readouterr().err
+    assert main([*create, "--if-not-exists"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("unchanged group=once ")
+    assert "retries=3" in line

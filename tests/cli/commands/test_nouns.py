@@ -171,7 +171,7 @@ def test_what_cannot_be_undone_needs_consent(
     where: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["group", "create", "g", *where]) == 0
+    assert main(["group", "create", "g", "--if-not-exists", *where]) == 0
     assert main(["namesrv", "kv", "put", "ns", "key", "v", *where]) == 0
     capsys.readouterr()
     assert main([*words.split(), *where]) == 2

@@ -434,17 +434,30 @@ async def create(
     retry_queues: Annotated[int, Option(min=0, help="Queues of its retry topic.")] = 1,
     consume: Annotated[bool, Option("--consume", help="May its members consume?")] = True,
     broadcast: Annotated[bool, Option("--broadcast", help="May they broadcast?")] = True,
+    only_new: Annotated[
+        bool, Option("--if-not-exists", help="Leave a group alone that a broker has.")
+    ] = False,
     cluster_name: Annotated[str, Option("--cluster", help="Only in this cluster.")] = "",
-) -> list[GroupSettings]:
-    """Create a group on all masters, before its first consumer does."""
+) -> Result[GroupSettings]:
+    """Create a group on all masters, before its first consumer does.
+
+    If a broker has it already, nothing is created.
+    """
     from cometmq.protocol.bodies import SubscriptionGroupConfig as Config
 
+    if name in await cluster.groups.configs():
+        if only_new:
+            return Result(await _settings(cluster, name), does="unchanged")
+        raise CometError(
+            f"group {name!r} exists: change it with cometmq group update, or leave it as it is "
+            "with --if-not-exists"
+        )
     wanted = Config(
         name, consume_enable=consume, consume_broadcast_enable=broadcast,
         retry_queue_nums=retry_queues, retry_max_times=retries,
     )  # fmt: skip
     await cluster.admin.update_group(wanted, cluster_name)
-    return await _settings(cluster, name)
+    return Result(await _settings(cluster, name))
 
 
 @group.command("update", "group update billing --no-consume", does="updated")
