@@ -311,7 +311,7 @@ class BrokerRefused(ClientError):
         self.code = code
         self.broker_remark = broker_remark
         hint = ""
-        if self._is_about_account:
+        if self.is_about_account:
             hint = "; compare the credentials of this program with the accounts of the server"
         operation = operation_name(request_code)
         super().__init__(
@@ -321,9 +321,10 @@ class BrokerRefused(ClientError):
     @property
     def is_denial(self) -> bool:
         """True if the caller, its group or the topic lacks a permission."""
-        return self.code == _NO_PERMISSION or self._is_about_account
+        return self.code == _NO_PERMISSION or self.is_about_account
 
     @property
-    def _is_about_account(self) -> bool:
+    def is_about_account(self) -> bool:
+        """True if the caller's account lacks the permission, not if something is closed to all."""
         about_caller = self.code != _ACCOUNT_NOT_CHANGED
         return about_caller and any(word in self.broker_remark for word in _OF_ACCOUNTS)

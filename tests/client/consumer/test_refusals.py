@@ -33,7 +33,8 @@ accounts:
   groupPerms: [mine=SUB]
 """
 A, B, OTHER = (MessageQueue("t", name, 0) for name in ("a", "b", "c"))
-DENIED = BrokerRefused("h:1", 11, ResponseCode.NO_PERMISSION, "not readable")
+DENIED = BrokerRefused("h:1", 11, 1, "No default permission for t")
+CLOSED = BrokerRefused("h:1", 11, ResponseCode.NO_PERMISSION, "the topic is closed")
 
 
 @asynccontextmanager
@@ -95,13 +96,14 @@ async def test_a_group_that_may_not_consume(
         await client.send("t", b"1")
         message = await anext(reading)
         message.ack()
-        closed = SubscriptionGroupConfig("late", consume_enable=False)
-        await Admin(client.session).update_group(closed)
-        with pytest.raises(BrokerRefused) as raised:
-            await anext(client.subscribe("t", group="late"))
-        assert raised.value.code == ResponseCode.NO_PERMISSION
-        # A group that could read keeps trying, and reads when it may again.
+        # A paused group waits, whether it has read before or not.
         admin = Admin(client.session)
+        await admin.update_group(SubscriptionGroupConfig("late", consume_enable=False))
+        late = client.subscribe("t", group="late", start="first")
+        waiting = asyncio.create_task(anext(late))
+        await eventually(lambda: "no permission, late" in caplog.text)
+        await admin.update_group(SubscriptionGroupConfig("late"))
+        assert (await waiting).body == b"1"
         await admin.update_group(SubscriptionGroupConfig("before", consume_enable=False))
         await client.send("t", b"2")
         await eventually(lambda: "no permission, before" in caplog.text)
@@ -111,8 +113,10 @@ async def test_a_group_that_may_not_consume(
 
 def test_one_queue_that_may_be_read_is_enough() -> None:
     refusals = Refusals({"t"})
-    refusals.expect("t", [A, B])
+    refusals.expect("t", [A, B], [A, B])
     refusals.queue_failed(A, DENIED)
+    assert refusals.error is None
+    refusals.queue_failed(B, CLOSED)
     assert refusals.error is None
     refusals.queue_failed(B, ClientError("away"))
     assert refusals.error is None
@@ -125,12 +129,12 @@ def test_one_queue_that_may_be_read_is_enough() -> None:
 
 def test_queues_that_moved_to_another_member_do_not_count() -> None:
     refusals = Refusals({"t"})
-    refusals.expect("t", [A, B])
+    refusals.expect("t", [A, B], [A, B, OTHER])
     refusals.queue_failed(A, DENIED)
-    refusals.expect("t", [OTHER])
+    refusals.expect("t", [OTHER], [A, B, OTHER])
     refusals.queue_failed(B, DENIED)
     assert refusals.error is None
-    refusals.expect("t", [])
+    refusals.expect("t", [], [A, B, OTHER])
     assert refusals.error is None
 
 
@@ -149,5 +153,14 @@ def test_every_topic_has_to_be_refused() -> None:
 def test_a_topic_that_may_be_read_after_all_is_not_refused() -> None:
     refusals = Refusals({"t"})
     refusals.topic_failed("t", DENIED)
-    refusals.expect("t", [A])
+    refusals.expect("t", [A], [A])
     assert refusals.error is None
+
+
+def test_another_member_may_read_where_this_one_is_denied() -> None:
+    refusals = Refusals({"t"})
+    refusals.expect("t", [A], [A, B])
+    refusals.queue_failed(A, DENIED)
+    assert refusals.error is None
+    refusals.expect("t", [A], [A])
+    assert str(refusals.error) == str(DENIED)

@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from cometmq.client.routes import key_of, queue_of
-from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    CometError,
+    NotConnected,
+    RequestTimedOut,
+    RouteNotFound,
+)
 from cometmq.net.tasks import together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import MASTER_ID, QueueKey
@@ -112,6 +119,7 @@ class RemoteOffsets:
         #: Brokers and topics in which an offset of the group is stored, and who stores the first.
         self._begun: set[tuple[str, str]] = set()
         self._firsts: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._first_errors: dict[tuple[str, str], ClientError] = {}
         self._last_stored_ms = session.clock.monotonic_ms()
         self._losses = session.remoting.losses
 
@@ -188,12 +196,30 @@ class RemoteOffsets:
         Send nothing if the queue was forgotten in the meantime.
         """
         async with self._updates[queue]:
-            if not self.has_offsets(queue):
-                async with self._firsts[queue.broker_name, queue.topic]:
-                    if not self.has_offsets(queue):
-                        await self._put(queue)
-                        return
+            if not self.has_offsets(queue) and await self._is_first(queue):
+                return
             await self._put(queue)
+
+    async def _is_first(self, queue: MessageQueue) -> bool:
+        """Send the current offset of a queue if it is still the first one in its topic.
+
+        Queues that waited for a first one that got no answer fail with it: one after the other they
+        would wait as often for a broker that is away.
+        """
+        key = queue.broker_name, queue.topic
+        has_waited = self._firsts[key].locked()
+        async with self._firsts[key]:
+            if self.has_offsets(queue):
+                return False
+            if has_waited and (error := self._first_errors.get(key)) is not None:
+                raise error
+            self._first_errors.pop(key, None)
+            try:
+                await self._put(queue)
+            except (NotConnected, RequestTimedOut) as error:
+                self._first_errors[key] = error
+                raise
+            return True
 
     async def _put(self, queue: MessageQueue) -> None:
         offset = self._current.get(queue)

@@ -282,11 +282,14 @@ class PushConsumer:
         return self._fetcher.refusals
 
     async def _end_if_refused(self) -> None:
+        """End this consumer, and leave the group: a member that reads nothing would hold queues."""
         await self.refusals.wait()
         self._fetcher.stop_pulling()
         self._dispatch.close()
         for task in self._loops:
-            task.cancel()
+            if task is not asyncio.current_task():
+                task.cancel()
+        await self._session.remove_member(self)
 
     # ------------------------------------------------------------------ periods
 

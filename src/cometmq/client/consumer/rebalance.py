@@ -130,7 +130,7 @@ class Rebalancer:
             self._assignee.refusals.topic_failed(topic, error)
             return False
         self._session.outages.topic_works(topic)
-        self._assignee.refusals.expect(topic, mine)
+        self._assignee.refusals.expect(topic, mine, queues)
         change = plan(self._assignee.assigned(topic), mine)
         if not change.drop and not change.add:
             return True

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 class Refusals:
     """Refusals of the topics and queues of one consumer.
 
-    It counts as refused when each of ``topics`` is, or each queue of it that the consumer should
-    read, and nothing was read before. The retry topic of the group does not count.
+    It counts as refused when each of ``topics`` is, or all its queues of a topic that has no queues
+    on other brokers, and nothing was read before. The retry topic of the group does not count, nor
+    does a group, topic or broker that is closed to everybody: it may be opened again.
     """
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._of_topic: dict[str, BrokerRefused | None] = dict.fromkeys(topics)
         self._of_queue: dict[MessageQueue, BrokerRefused] = {}
         self._expected: dict[str, frozenset[MessageQueue]] = {}
+        self._brokers: dict[str, frozenset[str]] = {}
         self._has_read = False
         self._refused = asyncio.Event()
 
@@ -41,13 +43,19 @@ class Refusals:
 
     async def wait(self) -> None:
         """Wait until the consumer is refused."""
-        await self._refused.wait()
+        while not self._is_refused():
+            self._refused.clear()
+            await self._refused.wait()
 
-    def expect(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Note that the consumer may read ``topic``, and these are its queues of it."""
+    def expect(
+        self, topic: str, queues: Iterable[MessageQueue], whole: Iterable[MessageQueue]
+    ) -> None:
+        """Note that the consumer may read ``topic``, and these are its queues of it, and the
+        ``whole`` topic's."""
         if topic in self._of_topic and not self._has_read:
             self._of_topic[topic] = None
             self._expected[topic] = frozenset(queues)
+            self._brokers[topic] = frozenset(queue.broker_name for queue in whole)
             gone = [each for each in self._of_queue if each.topic == topic]
             for queue in gone:
                 if queue not in self._expected[topic]:
@@ -88,9 +96,12 @@ class Refusals:
     def _is_topic_refused(self, topic: str) -> bool:
         if self._of_topic[topic] is not None:
             return True
-        queues = self._expected.get(topic)
-        return bool(queues) and all(queue in self._of_queue for queue in queues or ())
+        queues = self._expected.get(topic, frozenset())
+        brokers = {queue.broker_name for queue in queues if queue in self._of_queue}
+        # Other members may read the brokers on which this one has no queues.
+        are_denied = all(queue in self._of_queue for queue in queues)
+        return bool(queues) and are_denied and brokers == self._brokers[topic]
 
 
 def _is_denial(error: CometError) -> TypeGuard[BrokerRefused]:
-    return isinstance(error, BrokerRefused) and error.is_denial
+    return isinstance(error, BrokerRefused) and error.is_about_account

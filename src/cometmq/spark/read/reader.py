@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.core.clock import SystemClock
+from cometmq.core.errors import CometError
 from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.read.discovery import (
     BATCH_OUTAGE_MS,
@@ -147,7 +148,7 @@ class TopicReader(DataSourceReader):
 
         pushed = self._pushed
         todo = ranges(*((start, end) if pushed is None else pushed.cut(start, end, at_time)))
-        mean = mean_bytes(todo, options.access) if rows_of(todo) > UNSAMPLED_ROWS else None
+        mean = sampled_bytes(todo, options.access)
         return partitions_of(todo, options, rows_min=TASK_ROWS_MAX, mean_bytes=mean)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -163,6 +164,21 @@ def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | 
     sampled messages are gone. Raises the errors of :func:`mean_bytes`."""
     mean = mean_bytes(todo, access)
     return None if mean is None else max(1, int(bytes_max / mean))
+
+
+def sampled_bytes(todo: Sequence[Range], access: Access) -> float | None:
+    """Return the mean size of a record of the ranges for the size of tasks, or None.
+
+    It is only an estimate: whatever a sample meets is left to the tasks, which know what to do
+    about corrupt records and busy brokers.
+    """
+    if rows_of(todo) <= UNSAMPLED_ROWS:
+        return None
+    try:
+        return mean_bytes(todo, access)
+    except CometError as error:
+        log.warning("sample_failed error=%r", str(error))
+        return None
 
 
 def rows_of(todo: Iterable[Range]) -> int:

@@ -45,11 +45,11 @@ from cometmq.spark.read.planning import advance, backward, cap, ranges
 from cometmq.spark.read.positions import AtOffsets, Edge, NamedPosition, check_order, resolve
 from cometmq.spark.read.reader import (
     UNSAMPLED_ROWS,
-    mean_bytes,
     partitions_of,
     ranges_of,
     rows_of,
     rows_within,
+    sampled_bytes,
 )
 from cometmq.spark.workermemory import keep_loaded
 
@@ -199,21 +199,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = from_json(end)
         begin = {**from_json(start).queues, **(stop.origin or {})}
         todo = ranges(begin, stop.queues)
-        if rows_of(todo) > UNSAMPLED_ROWS:
-            self._sample(todo)
+        self._sample(todo)
         return partitions_of(todo, self._options, mean_bytes=self._mean_bytes)
 
     def _sample(self, todo: Sequence[Range]) -> None:
-        """Find the size of a record again if the last sample is old. Keep it if a broker is away:
-        the tasks wait for that broker."""
+        """Find the size of a record again if the last sample is old."""
         now_ms = _clock.monotonic_ms()
         if self._sampled_ms is not None and now_ms - self._sampled_ms < SAMPLE_KEPT_MS:
             return
-        try:
-            self._mean_bytes = mean_bytes(todo, self._options.access) or self._mean_bytes
-        except AWAY as error:
-            log.warning("sample_failed error=%r", str(error))
-        self._sampled_ms = now_ms
+        if rows_of(todo) > UNSAMPLED_ROWS:
+            self._mean_bytes = sampled_bytes(todo, self._options.access) or self._mean_bytes
+            self._sampled_ms = now_ms
 
     def commit(self, end: Json) -> None:
         """Do nothing: Spark calls this one batch late, and not for the last batch."""
@@ -273,17 +269,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if may_wait and not is_enough(caps, rows, self._since_batch_ms()):
             return None
         rows_max = caps.rows_max
-        if caps.bytes_max is not None:
-            within = rows_within(caps.bytes_max, todo, self._options.access)
-            rows_max = min(n for n in (rows_max, within, rows) if n is not None)
-        if rows_max is None or rows <= rows_max:
+        if caps.bytes_max is None and (rows_max is None or rows <= rows_max):
             return end
         # Messages that have expired count nothing: a batch passes all of them at once.
         oldest = self._earliest(todo)
-        there = {queue: max(at, oldest.get(queue, at)) for queue, at in begin.items()}
-        return cap(
-            {queue: min(at, end.get(queue, at)) for queue, at in there.items()}, end, rows_max
-        )
+        there = {q: min(max(at, oldest.get(q, at)), end.get(q, at)) for q, at in begin.items()}
+        left = ranges(there, end)
+        if caps.bytes_max is not None and left:
+            within = rows_within(caps.bytes_max, left, self._options.access)
+            rows_max = min(n for n in (rows_max, within, rows) if n is not None)
+        if rows_max is None or rows_of(left) <= rows_max:
+            return end
+        return cap(there, end, rows_max)
 
     def _earliest(self, todo: Iterable[Range]) -> Offsets:
         """Return the oldest offsets of queues, some seconds old: they only grow."""

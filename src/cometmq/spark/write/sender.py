@@ -50,9 +50,9 @@ BUFFERED_BYTES: Final = 16 << 20
 SPREAD: Final = 16
 """Number of queues per broker that one task sends to without order keys; other tasks use others."""
 
-UNKNOWN_TOPIC_MS: Final = 10_000
-"""Time for which a topic may be missing from the name servers: longer than its broker needs to
-restart, and shorter than somebody waits for the message about a wrong name."""
+UNKNOWN_TOPIC_MS: Final = 35_000
+"""Time for which name servers may answer that they have no route for a topic: after a name server
+restarts, Java brokers register again within 30 s. A wrong name is an error after that."""
 
 _ENTRY_BYTES: Final = 22
 
@@ -142,6 +142,7 @@ class Sender:
         """Return the queues of a topic, retrying while a broker or name server is away. Raises
         SendFailed."""
         begun_ms = _clock.monotonic_ms()
+        unknown_ms: int | None = None
         attempt = 0
         error: CometError = RouteNotFound(topic, "none of its queues is writable")
         while True:
@@ -156,15 +157,16 @@ class Sender:
                     return _Targets(queues, self._task)
             except (RouteNotFound, NotConnected, RequestTimedOut, BrokerRefused) as failure:
                 error = failure
-            wait_ms = self._options.retry_ms
-            if is_unknown:
-                wait_ms = min(wait_ms, UNKNOWN_TOPIC_MS)
-            if _clock.monotonic_ms() - begun_ms > wait_ms:
+            now_ms = _clock.monotonic_ms()
+            if not is_unknown:
+                unknown_ms = None
+            elif unknown_ms is None:
+                unknown_ms = now_ms
+            is_wrong = unknown_ms is not None and now_ms - unknown_ms > UNKNOWN_TOPIC_MS
+            if is_wrong or now_ms - begun_ms > self._options.retry_ms:
                 raise SendFailed(topic, 1, error)
             if attempt == 0:
-                log.warning(
-                    "topic_not_found topic=%s retry_ms=%d error=%r", topic, wait_ms, str(error)
-                )
+                log.warning("queues_not_found topic=%s error=%r", topic, str(error))
             _pause.wait(PAUSES_MS[min(attempt + 1, len(PAUSES_MS) - 1)] / 1000)
             attempt += 1
 
