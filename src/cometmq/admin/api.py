@@ -522,8 +522,15 @@ class Admin:
         return from_ext(h.QueueOffsetResponse, response.ext).offset
 
     async def commit_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set the committed offsets of a group. Running members continue from their own offsets."""
-        await asyncio.gather(*(self._commit(group, each, at) for each, at in offsets.items()))
+        """Set the committed offsets of a group. Running members continue from their own offsets.
+
+        The first offset of each topic and broker is sent alone: a Java broker may lose one of two
+        that are a group's first in a topic.
+        """
+        firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
+        alone = set(firsts.values())
+        for part in (alone, offsets.keys() - alone):
+            await asyncio.gather(*(self._commit(group, each, offsets[each]) for each in part))
 
     # ------------------------------------------------------------------ messages
 

@@ -137,6 +137,19 @@ async def test_the_first_offset_of_a_topic_is_sent_alone(
     assert offsets.has_offsets(TWO)
 
 
+async def test_queues_do_not_wait_one_after_the_other_for_a_broker_that_is_away(
+    broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    broker.peer.on(UPDATE, None)
+    offsets.update(ONE, 5)
+    offsets.update(TWO, 7)
+    await offsets.persist()
+    assert len(broker.peer.received(UPDATE)) == 1
+    broker.peer.on(UPDATE, Answer())
+    await offsets.persist()
+    assert sorted(r.header.queue_id for r in broker.peer.received(UPDATE)[1:]) == [0, 1]
+
+
 async def test_what_failed_is_stored_the_next_time(
     broker: FakeBroker, offsets: RemoteOffsets, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,6 +59,8 @@ async def test_a_denied_subscription_raises(tmp_path: Path, topic: str, group: s
                 await anext(subscription)
             with pytest.raises(BrokerRefused):  # and again, at once
                 await anext(subscription)
+            # A member that reads nothing must not hold queues of the group.
+            await eventually(lambda: group not in client.session.members)
             await subscription.close()
             with pytest.raises(BrokerRefused, match="No default permission for"):
                 await client.subscribe(topic, group=group).run(print)

@@ -26,6 +26,7 @@ from cometmq.spark.read.corrupt import (
 )
 from cometmq.spark.read.fetcher import batches
 from cometmq.spark.read.planning import Range
+from cometmq.spark.read.reader import sampled_bytes
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, ScriptedCluster, pull_answer
 from tests.spark.topics import options
@@ -87,6 +88,14 @@ def test_a_bad_message_is_an_error_that_names_its_place() -> None:
         read(0, 3)
     with pytest.raises(CorruptMessage, match=r"offset 2 .*CRC"):
         read(0, 2, checkCrc="true")
+
+
+@pytest.mark.parametrize("code", [0, 2])  # success, and a broker that is busy
+def test_a_sample_that_cannot_be_taken_is_no_error(code: int) -> None:
+    """The tasks meet the record, or the busy broker, and know what to do."""
+    with ScriptedCluster("T", lambda _: pull_answer(code, 6, RECORDS[3])) as cluster:
+        access = options(cluster.namesrv, "T").access
+        assert sampled_bytes([Range(QUEUE, 0, 100)], access) is None
 
 
 def test_what_nobody_reads_is_no_error() -> None:

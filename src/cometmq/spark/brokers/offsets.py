@@ -181,12 +181,17 @@ def committed(
 def commit(group: str, offsets: Mapping[MessageQueue, int], access: Access) -> None:
     """Commit offsets of ``group`` on the masters of the queues.
 
-    Raises NotConnected (also if a master is away), RequestTimedOut, RouteNotFound, BrokerRefused.
+    The first offset of each topic is sent alone: a Java broker may lose one of two that are a
+    group's first in a topic. Raises NotConnected (also if a master is away), RequestTimedOut,
+    RouteNotFound, BrokerRefused.
     """
     for address, queues in _masters(offsets, access).items():
-        calls: list[Call] = [(_COMMIT, _header(group, queue, offsets[queue])) for queue in queues]
-        for answer in call_many(address, calls, access):
-            checked(address, _COMMIT, answer)
+        firsts = {queue.topic: queue for queue in reversed(queues)}
+        rest = [queue for queue in queues if firsts[queue.topic] != queue]
+        for part in filter(None, (list(firsts.values()), rest)):
+            calls: list[Call] = [(_COMMIT, _header(group, queue, offsets[queue])) for queue in part]
+            for answer in call_many(address, calls, access):
+                checked(address, _COMMIT, answer)
 
 
 def ensure_group(group: str, queues: Iterable[MessageQueue], access: Access) -> None:

@@ -171,8 +171,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest = StreamOffset(self._reaching(known.queues, ends)).to_json()
 
         def bounds() -> tuple[Offsets, Offsets | None]:
-            begin, furthest = self._bounds(known.queues, ends)
-            return begin, self._capped(begin, furthest, caps_under(limit, self._options.caps))
+            begin, furthest, lost = self._bounds(known.queues, ends)
+            end = self._capped(begin, furthest, caps_under(limit, self._options.caps))
+            # Reported last, so that an attempt that fails and is repeated reports nothing twice.
+            for queue in lost:
+                report_loss(queue, furthest[queue], begin[queue], self._options)
+            return begin, end
 
         if self._frozen is not None:
             # Returning the start would end the query with available messages unread.
@@ -243,18 +247,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(
         self, known: Offsets, ends: EndOffsets
-    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Return the start and the end of a batch without limits."""
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int], list[MessageQueue]]:
+        """Return the start and the end of a batch without limits, and the queues that end before
+        they start."""
         end_now = dict(ends.by_queue)
         for queue in ends.copies & known.keys():
             # A slave may lag, which is no loss: its master has the rest.
             end_now[queue] = max(end_now[queue], known[queue])
         new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
         oldest = offsets.earliest(new, self._options.access)
-        for queue in backward(known, end_now):
-            report_loss(queue, end_now[queue], known[queue], self._options)
+        lost = backward(known, end_now)
         begin = {**known, **{q: offset for q, offset in oldest.items() if offset < end_now[q]}}
-        return begin, advance(begin, {q: end for q, end in end_now.items() if q in begin})
+        end = advance(begin, {q: end for q, end in end_now.items() if q in begin})
+        return begin, end, lost
 
     def _capped(self, begin: Offsets, end: Offsets, caps: Caps) -> Offsets | None:
         """Return ``end`` reduced to the limits of a batch, or None if there are too few messages
