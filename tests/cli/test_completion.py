@@ -89,7 +89,7 @@ class Shell:
         (self._home / "tools.yml").touch()
         self._environment = {
             "PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": str(self._home), "TERM": "dumb",
-            "ZDOTDIR": str(folder), "LC_ALL": "C.UTF-8", "PYTHONPATH": os.environ["PYTHONPATH"],
+            "ZDOTDIR": str(folder), "LC_ALL": "C.UTF-8", "PYTHONPATH": os.pathsep.join(sys.path),
         }  # fmt: skip
         words = self._words(name, folder, script)
         self._process, self._terminal = _on_a_terminal(words, self._environment, self._home)
