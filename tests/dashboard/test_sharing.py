@@ -30,6 +30,25 @@ async def test_viewers_share_a_call_and_its_result() -> None:
     await tasks.close()
 
 
+async def test_a_slow_call_is_joined_however_long_it_takes() -> None:
+    tasks, made, go_on = Tasks(), 0, asyncio.Event()
+
+    async def call() -> int:
+        nonlocal made
+        made += 1
+        await go_on.wait()
+        return made
+
+    calls = SharedCalls(SystemClock(), tasks)
+    first = asyncio.create_task(calls.get("a", call, fresh_ms=0))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(calls.get("a", call, fresh_ms=0))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await asyncio.gather(first, second) == [1, 1]
+    await tasks.close()
+
+
 async def test_a_failure_is_raised_and_not_kept() -> None:
     tasks, answers = Tasks(), [NotConnected("a:1", "refused"), 7]
 

@@ -39,6 +39,8 @@ from cometmq.dashboard.watched import number
         (shown.body_text("ä".encode()), "ä"),
         (shown.body_json(b'{"a":1}'), '{\n  "a": 1\n}'),
         (shown.body_json(b"{"), None),
+        (shown.body_json(rb'{"a":"\ud800"}'), None),
+        (shown.body_json(b"[" * 900 + b",".join([b"1"] * 2_000) + b"]" * 900), None),
         (shown.body_json(b"[" * 60_000), None),
         (shown.body_json(b"text"), None),
         (shown.body_hex(b"AB\x00"), "00000000  41 42 00" + " " * 39 + "  AB."),

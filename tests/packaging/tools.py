@@ -54,7 +54,11 @@ def locked_tools() -> Path:
 def locked(name: str, *words: str) -> str:
     """Run a program of the locked packages; gives what it printed."""
     folder = locked_tools()
-    return run([str(folder / "bin" / name), *words], PYTHONPATH=str(folder))
+    program = folder / "bin" / name
+    # The first line of a script names the Python that installed it, which may be gone.
+    is_script = program.read_bytes()[:2] == b"#!"
+    python = [sys.executable] if is_script else []
+    return run([*python, str(program), *words], PYTHONPATH=str(folder))
 
 
 def systemd_analyze(*words: str) -> str:

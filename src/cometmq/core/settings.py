@@ -16,7 +16,9 @@ import dataclasses
 import enum
 import types
 import typing
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from cometmq.core.errors import SettingsError
@@ -264,19 +266,29 @@ def nearest(key: str, known: Iterable[str]) -> list[str]:
     joined, words = normalise(key), _words(key)
     most = max(2, len(joined) // 4)
     found: list[tuple[int, str]] = []
+    in_order, letters = "".join(sorted(words)), Counter(joined)
     for name in known:
-        distance = _edit_distance(joined, normalise(name), most)
-        others = _words(name)
-        if distance > 0 and len(words) > 1:
-            ordered = _edit_distance("".join(sorted(words)), "".join(sorted(others)), most - 1) + 1
-            distance = min(distance, ordered)
-            if set(words) < set(others):
-                distance = min(distance, most + len(others) - len(words))
+        known_joined, others, known_in_order, known_letters = _known_parts(name)
+        distance = most + 4
+        # An edit adds and removes at most one letter, so most keys need no comparison in order.
+        if max((letters - known_letters).total(), (known_letters - letters).total()) <= most:
+            distance = _edit_distance(joined, known_joined, most)
+            if distance > 0 and len(words) > 1:
+                distance = min(distance, _edit_distance(in_order, known_in_order, most - 1) + 1)
+        if distance > 0 and len(words) > 1 and set(words) < set(others):
+            distance = min(distance, most + len(others) - len(words))
         if distance <= most + 3:
             found.append((distance, name))
     found.sort()
     best = [name for distance, name in found if distance == found[0][0]]
     return best[:2]
+
+
+@lru_cache(maxsize=2_048)
+def _known_parts(name: str) -> tuple[str, list[str], str, Counter[str]]:
+    """Return a known key joined, its words, these in alphabetical order joined, and its letters."""
+    joined, words = normalise(name), _words(name)
+    return joined, words, "".join(sorted(words)), Counter(joined)
 
 
 def _words(key: str) -> list[str]:

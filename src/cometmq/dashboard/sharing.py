@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cometmq.core.errors import ClientError
@@ -29,9 +30,10 @@ FRESH_MS: Final = 1_500
 NAMES_MS: Final = 5_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
-    until_ms: int
+    #: Time of this clock until which the result counts as current; None while the call runs.
+    until_ms: int | None
     call: asyncio.Task[Any]
 
 
@@ -53,17 +55,23 @@ class SharedCalls:
         """
         now_ms = self._clock.monotonic_ms()
         kept = self._kept.get(key)
-        if kept is None or now_ms >= kept.until_ms or _failed(kept.call):
+        # A call that still runs is joined, however slow it is: another one would make it slower.
+        is_old = kept is not None and kept.until_ms is not None and now_ms >= kept.until_ms
+        if kept is None or is_old or _failed(kept.call):
             self._kept.pop(key, None)
             while len(self._kept) >= KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
             task = self._tasks.spawn(self._gated(call), name=f"dashboard {key}")
-            kept = self._kept[key] = _Kept(now_ms + fresh_ms, task)
+            kept = self._kept[key] = _Kept(None, task)
+            task.add_done_callback(partial(self._ended, kept, fresh_ms))
         outcome = await asyncio.shield(kept.call)
         if isinstance(outcome, Exception):
             raise outcome
         found: T = outcome
         return found
+
+    def _ended(self, kept: _Kept, fresh_ms: int, _: asyncio.Task[Any]) -> None:
+        kept.until_ms = self._clock.monotonic_ms() + fresh_ms
 
     def forget(self) -> None:
         """Drop all results, because something was changed."""

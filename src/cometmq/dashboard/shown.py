@@ -10,6 +10,8 @@ from cometmq.admin.views import moment
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 #: Parts of a body that the page shows; the whole is a download.
 TEXT_BYTES_MAX: Final = 64 * 1024
+#: Characters of a body that was indented: deep nesting makes a small one huge.
+JSON_CHARACTERS_MAX: Final = 1024 * 1024
 HEX_BYTES_MAX: Final = 4 * 1024
 NONE: Final = "–"
 
@@ -92,9 +94,11 @@ def body_json(body: bytes) -> str | None:
     if len(body) > TEXT_BYTES_MAX or body[:1] not in (b"{", b"["):
         return None
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        text.encode()  # JSON can name halves of surrogate pairs, which no page can show
     except (ValueError, RecursionError):
         return None
+    return text if len(text) <= JSON_CHARACTERS_MAX else None
 
 
 def body_hex(body: bytes) -> str:

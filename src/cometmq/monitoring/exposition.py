@@ -47,7 +47,13 @@ def _family(metric: Metric) -> Family:
     return Family(name, metric.meaning, metric.kind.value)
 
 
+def _encodable(text: str) -> str:
+    """Return a text without lone surrogates, which names that clients sent may have."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def _add(family: Family, metric: Metric, labels: dict[str, str], value: float | Histogram) -> None:
+    labels = {name: _encodable(text) for name, text in labels.items()}
     if not isinstance(value, Histogram):
         family.add_sample(metric.name, labels, value)
         return

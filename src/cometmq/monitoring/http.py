@@ -54,9 +54,13 @@ class HttpConnections:
         self._open += 1
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX_BYTES)
         try:
-            while await self._serve_one(connection, reader, writer):
+            idle_timeout_s = REQUEST_TIMEOUT_S  # until a first request
+            while await self._serve_one(connection, reader, writer, idle_timeout_s):
                 connection.start_next_cycle()
+                idle_timeout_s = IDLE_TIMEOUT_S
             writer.close()
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await writer.wait_closed()
         except TimeoutError:
             self.refusals["time"] += 1
             writer.transport.abort()
@@ -69,11 +73,15 @@ class HttpConnections:
             self._open -= 1
 
     async def _serve_one(
-        self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        idle_timeout_s: float,
     ) -> bool:
         """Answer one request; return whether another one may follow."""
         try:
-            request = await _next_request(connection, reader)
+            request = await _next_request(connection, reader, idle_timeout_s)
         except h11.RemoteProtocolError as error:
             self.refusals["request"] += 1
             if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -103,9 +111,10 @@ class HttpConnections:
 
 
 async def _next_request(
-    connection: h11.Connection, reader: asyncio.StreamReader
+    connection: h11.Connection, reader: asyncio.StreamReader, idle_timeout_s: float
 ) -> h11.Request | None:
-    """Return the next request; None if the client closed the connection.
+    """Return the next request; None if the client closed the connection. It must begin within
+    ``idle_timeout_s``.
 
     Raise TimeoutError if it does not arrive in time, h11.RemoteProtocolError if it is no request
     without a body.
@@ -113,7 +122,7 @@ async def _next_request(
     request: h11.Request | None = None
     has_begun = bool(connection.trailing_data[0])
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(REQUEST_TIMEOUT_S if has_begun else IDLE_TIMEOUT_S) as deadline:
+    async with asyncio.timeout(REQUEST_TIMEOUT_S if has_begun else idle_timeout_s) as deadline:
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
