@@ -45,7 +45,7 @@ async def test_a_slow_call_is_joined_however_long_it_takes() -> None:
     second = asyncio.create_task(calls.get("a", call, fresh_ms=0))
     await asyncio.sleep(0)
     go_on.set()
-    assert await asyncio.gather(first, second) == [1, 1]
+    assert [await first, await second] == [1, 1]
     await tasks.close()
 
 
