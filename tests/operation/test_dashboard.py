@@ -137,9 +137,9 @@ def test_the_first_view_is_fast_and_lives(browser: Browser, served: Served) -> N
         with opened(browser) as page:
             page.goto(served.shows)
             expect(page.locator(".broker")).to_be_visible()
-            painted.append(
-                page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-            )
+            first = "performance.getEntriesByName('first-contentful-paint')[0]"
+            page.wait_for_function(first)  # noted a moment after the paint
+            painted.append(page.evaluate(f"{first}.startTime"))
     assert min(painted) < FIRST_VIEW_MS_MAX * slowness(), painted
     with opened(browser) as page:
         page.goto(served.shows)

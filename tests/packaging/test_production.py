@@ -4,7 +4,9 @@ docs/performance.md."""
 import os
 import re
 import shlex
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +59,11 @@ def test_the_session_of_backup_and_restore(folder: Path) -> None:
     printed: list[str] = []
     for step in steps:
         printed = shell.run(step)
+        # A snapshot has what the broker has on the device, some seconds later.
+        deadline_s = time.monotonic() + 60
+        while "log 0 to 0" in "".join(printed) and time.monotonic() < deadline_s:
+            shutil.rmtree(folder / "snapshots")
+            printed = shell.run(step)
         assert shell.exit_code == 0, (step.command, printed)
         assert matches(step.shown, printed), (step.command, printed)
         if "message show" in step.command:
