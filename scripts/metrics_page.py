@@ -11,6 +11,7 @@ from cometmq.broker.metrics import catalog
 from cometmq.monitoring import process
 from cometmq.monitoring.series import KnownFrom, Metric
 from cometmq.namesrv import metrics
+from scripts.marks import write_tables
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 
@@ -45,13 +46,7 @@ def tables() -> dict[str, str]:
 
 def replace_tables(page: str) -> str:
     """Return the page with each table between its marks."""
-    for name, table in tables().items():
-        begin = f"<!-- {name}: written by scripts/metrics_page.py -->"
-        end = f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
-    return page
+    return write_tables(page, "scripts/metrics_page.py", tables())
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ Run `python -m scripts.mqadmin_page` after a change of the table; a test fails i
 
 from pathlib import Path
 
+from scripts.marks import write_tables
 from tests.compat.commands import COMMANDS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "mqadmin.md"
-BEGIN = "<!-- commands: written by scripts/mqadmin_page.py -->"
-END = "<!-- end of commands -->"
 
 
 def command_table() -> str:
@@ -24,9 +23,7 @@ def command_table() -> str:
 
 def replace_table(text: str) -> str:
     """Return the page's text with the table as it is now."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{command_table()}\n\n{END}{after}"
+    return write_tables(text, "scripts/mqadmin_page.py", {"commands": command_table()})
 
 
 if __name__ == "__main__":

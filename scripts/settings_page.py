@@ -12,6 +12,7 @@ from cometmq.core.javakeys import JAVA_KEYS, JavaKey
 from cometmq.core.settings import Declaration, declarations, to_properties, to_wire_name
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.store.config import StoreConfig
+from scripts.marks import write_tables
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 
@@ -60,13 +61,7 @@ def tables() -> dict[str, str]:
 
 def replace_tables(page: str) -> str:
     """Return the page with each table between its marks."""
-    for name, table in tables().items():
-        begin = f"<!-- {name}: written by scripts/settings_page.py -->"
-        end = f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
-    return page
+    return write_tables(page, "scripts/settings_page.py", tables())
 
 
 if __name__ == "__main__":

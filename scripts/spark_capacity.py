@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from scripts.marks import write_tables
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "spark" / "capacity.md"
-BEGIN: Final = "<!-- {}: written by scripts/spark_capacity.py -->"
-END: Final = "<!-- end of {} -->"
 
 GIGABIT: Final = 125_000_000
 TB: Final = 10**12
@@ -385,14 +385,8 @@ TABLES: Final = {
 
 def written(page: str) -> str:
     """Return the page with its tables updated."""
-    for name, make in TABLES.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"the page has no place for {name}")
-        page = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
-    return page
+    tables = {name: make() for name, make in TABLES.items()}
+    return write_tables(page, "scripts/spark_capacity.py", tables)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.compat.anchor import cache_dir
+
 FETCHING_S = 600
 
 
@@ -19,9 +21,7 @@ class PackageMissing(Exception):
 def unpacked(name: str, packages: Sequence[str]) -> Path:
     """Return the folder ``name`` with these packages, and with those they need that this machine
     lacks. They are fetched the first time. Raises PackageMissing."""
-    cache = os.environ.get("COMETMQ_TEST_CACHE")
-    folder = Path(cache) if cache else Path.home() / ".cache" / "cometmq-tests"
-    target = folder / name
+    target = cache_dir() / name
     if not target.exists():
         _fetch(target, packages)
     return target

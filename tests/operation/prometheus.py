@@ -6,22 +6,20 @@ It is the machine's, or Debian's package is downloaded into the cache folder and
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cometmq.admin.node import lasting_port
+from tests.debian import PackageMissing, unpacked
 
-FETCHING_S = 600
 STARTING_S = 60
 
 
@@ -35,50 +33,10 @@ def programs() -> Path:
     installed = shutil.which("promtool")
     if installed is not None:
         return Path(installed).parent
-    cache = os.environ.get("COMETMQ_TEST_CACHE")
-    target = (Path(cache) if cache else Path.home() / ".cache" / "cometmq-tests") / "prometheus"
-    if not target.exists():
-        _fetch(target)
-    return target / "usr" / "bin"
-
-
-def _fetch(target: Path) -> None:
-    """Unpack Debian's package into a folder, which appears whole or not at all. Its programs need
-    no libraries of other packages."""
-    for tool in ("apt-get", "dpkg"):
-        if shutil.which(tool) is None:
-            raise PrometheusMissing(f"neither Prometheus nor {tool} is on this machine")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix="prometheus.", dir=target.parent))
     try:
-        download = ["download", "prometheus"]
-        try:
-            _run(["apt-get", *download], fresh)
-        except PrometheusMissing:
-            state = fresh / "apt"
-            (state / "lists" / "partial").mkdir(parents=True)
-            (state / "cache" / "archives" / "partial").mkdir(parents=True)
-            own = ["-o", f"Dir::State::Lists={state / 'lists'}"]
-            own += ["-o", f"Dir::Cache={state / 'cache'}"]
-            own += ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
-            _run(["apt-get", *own, "update"], fresh)
-            _run(["apt-get", *own, *download], fresh)
-            shutil.rmtree(state)
-        for package in fresh.glob("*.deb"):
-            _run(["dpkg", "-x", str(package), str(fresh)], fresh)
-            package.unlink()
-        if not target.exists():
-            fresh.rename(target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=FETCHING_S, check=False
-    )
-    if done.returncode != 0:
-        raise PrometheusMissing(f"{' '.join(command[:3])} ...: {done.stderr.strip()[-1000:]}")
+        return unpacked("prometheus", ["prometheus"]) / "usr" / "bin"
+    except PackageMissing as error:
+        raise PrometheusMissing(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

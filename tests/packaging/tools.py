@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.architecture.rules import ROOT
 from tests.compat.anchor import cache_dir
+from tests.debian import unpacked
 
 LOCK = ROOT / "requirements" / "packaging.lock"
 SYSTEMD = ("systemd", "libsystemd-shared")
@@ -65,17 +66,7 @@ def systemd_analyze(*words: str) -> str:
     """Run systemd-analyze; gives what it printed."""
     if shutil.which("systemd-analyze"):
         return run(["systemd-analyze", *words])
-    target = cache_dir() / "systemd"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=target.parent))
-        try:
-            subprocess.run(["apt-get", "download", *SYSTEMD], cwd=fresh, check=True)
-            for package in fresh.glob("*.deb"):
-                run(["dpkg", "-x", str(package), str(fresh)])
-            place(fresh, target)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    target = unpacked("systemd", SYSTEMD)
     libraries = ":".join(str(path.parent) for path in target.rglob("libsystemd-*.so"))
     return run([str(target / "usr/bin/systemd-analyze"), *words], LD_LIBRARY_PATH=libraries)
 

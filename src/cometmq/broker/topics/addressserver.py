@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
@@ -44,7 +43,7 @@ class AddressServer:
         """Ask once. Log a failure, unless the last request failed too."""
         try:
             found = addresses_in(await fetch(self._url))
-        except (HTTPException, OSError, ValueError) as error:  # TimeoutError is an OSError
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
             if not self._failing:
                 log.warning(
                     "address_server_failed url=%s reason=%r text=%r",
@@ -90,9 +89,12 @@ def addresses_in(text: str) -> list[str]:
 async def fetch(url: str) -> str:
     """Return the body of the answer to a GET of ``url``.
 
-    Raise TimeoutError after TIMEOUT_MS, OSError, HTTPException, or ValueError for an answer that
-    is not 200, is too long or is not UTF-8.
+    Raise TimeoutError after TIMEOUT_MS, OSError, or ValueError for an answer that is no HTTP, not
+    200, too long or not UTF-8.
     """
+    # Imported here: few brokers ask, and all of them start.
+    from http.client import HTTPException, HTTPResponse
+
     parts = urlsplit(url)
     request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
     async with asyncio.timeout(TIMEOUT_MS / 1000):
@@ -107,10 +109,13 @@ async def fetch(url: str) -> str:
         finally:
             writer.transport.abort()
     answer = HTTPResponse(cast("socket.socket", _Received(bytes(received))))
-    answer.begin()
-    if answer.status != 200:
-        raise ValueError(f"the answer is {answer.status} {answer.reason[:80]}")
-    return answer.read().decode()
+    try:
+        answer.begin()
+        if answer.status != 200:
+            raise ValueError(f"the answer is {answer.status} {answer.reason[:80]}")
+        return answer.read().decode()
+    except HTTPException as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 class _Received:

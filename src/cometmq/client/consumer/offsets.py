@@ -196,12 +196,13 @@ class RemoteOffsets:
         Send nothing if the queue was forgotten in the meantime.
         """
         async with self._updates[queue]:
-            if not self.has_offsets(queue) and await self._is_first(queue):
+            if not self.has_offsets(queue) and await self._sent_as_first(queue):
                 return
             await self._put(queue)
 
-    async def _is_first(self, queue: MessageQueue) -> bool:
-        """Send the current offset of a queue if it is still the first one in its topic.
+    async def _sent_as_first(self, queue: MessageQueue) -> bool:
+        """Send the current offset of a queue alone if it is still the first one in its topic;
+        return whether it was.
 
         Queues that waited for a first one that got no answer fail with it: one after the other they
         would wait as often for a broker that is away.
