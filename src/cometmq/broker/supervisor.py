@@ -146,7 +146,7 @@ class Supervisor:
 
 
 class CurrentBroker:
-    """What the HTTP port shows of a supervised broker, the current one at each time."""
+    """Metrics and readiness of a supervised broker, the current one at each time."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor

@@ -1,4 +1,4 @@
-"""Who looks at the page: logins, their accounts and their tokens, in the memory of this process.
+"""Viewers of the page: logins, their accounts and their tokens, in the memory of this process.
 
 A cluster without accounts needs no login: all viewers share one anonymous viewer. Otherwise a login
 is tried on the cluster itself, with a client that signs by the account, and viewers of one account
@@ -50,7 +50,7 @@ class Viewer:
 
     @property
     def change_token(self) -> str:
-        """What a form must send with a change."""
+        """Token that a form must send with a change."""
         return hashlib.sha256(f"change {self.token}".encode()).hexdigest()
 
 

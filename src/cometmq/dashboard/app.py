@@ -52,7 +52,7 @@ _STOP_S: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the page is served; ``names`` are host names besides addresses and localhost."""
+    """Address of the page; ``names`` are host names besides addresses and localhost."""
 
     address: str = "127.0.0.1"
     port: int = 0

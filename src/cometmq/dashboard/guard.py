@@ -1,4 +1,4 @@
-"""What every request passes before a page is made: addresses, logins, tokens, response headers.
+"""Checks of every request before a page is made: addresses, logins, tokens, response headers.
 
 A browser of this machine also runs pages of others. Such a page must not read this one under a name
 of its own (DNS rebinding), embed it, or send it forms:

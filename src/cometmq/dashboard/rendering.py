@@ -28,7 +28,7 @@ PAGE_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the page was started with. ``defaults`` are the settings of a CometMQ broker."""
+    """Options of the page's start. ``defaults`` are the settings of a CometMQ broker."""
 
     allow_changes: bool = False
     defaults: Mapping[str, str] | None = None

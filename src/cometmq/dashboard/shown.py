@@ -1,4 +1,4 @@
-"""How values read on the page: numbers, sizes, durations, times, bodies. Pure."""
+"""Texts for values on the page: numbers, sizes, durations, times, bodies. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What monitoring systems ask a server: metrics, whether it is alive, whether it is ready."""
+"""Metrics, liveness and readiness of a server, for monitoring systems."""

@@ -9,7 +9,7 @@ from cometmq.core.settings import setting
 
 
 class MetricsExporterType(Enum):
-    """How metrics leave a server: not at all, or Prometheus fetches them."""
+    """Exporters of metrics: none, or an HTTP port for Prometheus."""
 
     DISABLE = "DISABLE"
     PROM = "PROM"

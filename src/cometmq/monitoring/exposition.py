@@ -67,7 +67,7 @@ def _add(family: Family, metric: Metric, labels: dict[str, str], value: float | 
 
 
 class _Single:
-    """What prometheus_client asks for metrics; it has one."""
+    """Collector for prometheus_client, of one metric."""
 
     def __init__(self, family: Family) -> None:
         self._family = family

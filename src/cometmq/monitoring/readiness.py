@@ -1,4 +1,4 @@
-"""How far the start of a server is. A start blocks the event loop for as long as a store recovers,
+"""Progress of the start of a server. A start blocks the event loop for as long as a store recovers,
 so the HTTP port reads this from its own thread: every attribute is replaced as a whole."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _NOT_YET: Final = "has not started yet"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a server, by its ``name``, does its work, and a sentence that says why not.
+    """State of a server, by its ``name``: whether it does its work, and if not, the reason.
 
     ``is_starting`` is True while its start may block the event loop.
     """
@@ -33,7 +33,7 @@ class Recovered:
 
     @property
     def percent(self) -> int:
-        """How much of the work is done, from 0 to 100."""
+        """Share of the work that is done, from 0 to 100."""
         return min(100 * (self.position - self.begin) // max(self.end - self.begin, 1), 100)
 
 

@@ -23,7 +23,7 @@ class Kind(Enum):
 
 
 class KnownFrom(Enum):
-    """Where the name of a metric is known from."""
+    """Origin of the name of a metric."""
 
     EXPORTER = "rocketmq-exporter"
     BROKER_5 = "RocketMQ 5"

@@ -1,4 +1,4 @@
-"""How far groups are: lag in messages and in time, offsets, connections.
+"""Metrics of consumer groups: lag in messages and in time, offsets, connections.
 
 The age of a group's oldest message that it has not consumed is read from the log: once for each
 offset, and for at most 500 queues a scrape. Beyond that, the times of earlier offsets are shown,

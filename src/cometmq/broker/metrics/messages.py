@@ -1,4 +1,4 @@
-"""What topics get and groups read: totals since the start, and rates of the last minute."""
+"""Metrics of messages by topic and group: totals since the start, rates of the last minute."""
 
 from __future__ import annotations
 

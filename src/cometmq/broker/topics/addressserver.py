@@ -119,7 +119,7 @@ async def fetch(url: str) -> str:
 
 
 class _Received:
-    """What HTTPResponse needs of a socket, with all bytes of an answer."""
+    """The part of a socket that HTTPResponse uses, with all bytes of an answer."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""What waits for a time or for a decision: delayed messages and transactions."""
+"""Page of delayed messages and open transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job reaches a live cluster: its account and TLS, for reads, writes and the client alike.
+"""Connection of a job to a live cluster: its account and TLS, for reads, writes and the client.
 
 The secrets of the account come from a file that only the driver reads, because the list of
 processes shows options. Certificates must be on every machine that reads, under the same paths.
