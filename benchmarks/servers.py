@@ -21,8 +21,9 @@ from tests.compat import anchor
 WAIT_S: Final = 300
 #: The Java broker's heap in production, if there is enough memory.
 JAVA_HEAP: Final = ("4g", "4g")
+LOG_FILE_BYTES: Final = "mappedFileSizeCommitLog"
 JAVA_SETTINGS: Final = {
-    "mappedFileSizeCommitLog": str(1 << 30),
+    LOG_FILE_BYTES: str(1 << 30),
     "mappedFileSizeConsumeQueue": "6000000",
     "maxHashSlotNum": "5000000",
     "maxIndexNum": "20000000",
@@ -69,7 +70,7 @@ class Server(Protocol):
 
 
 class OurServer:
-    """CometMQ, started like by a user."""
+    """CometMQ, started like by a user, with log files of the size that the others have."""
 
     name = "cometmq"
 
@@ -78,6 +79,7 @@ class OurServer:
     ) -> None:
         self.home = home
         prefix = ("env", "COMETMQ_PURE=1") if is_plain else ()
+        settings = {LOG_FILE_BYTES: JAVA_SETTINGS[LOG_FILE_BYTES], **(settings or {})}
         self._node = NodeProcess(home / "store", settings=settings, prefix=prefix)
         self.kill = self._node.kill
 
