@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import importlib.util
 import os
 import shutil
 import sys
@@ -91,6 +92,30 @@ async def test_full_and_durable_files_are_sealed_oldest_first(tmp_path: Path) ->
         assert seal.summary.last_ms == records[-1].store_ms
     await sealer.seal_full_files()
     assert len(reader.asked) == 2
+    store.close()
+
+
+async def test_without_numpy_one_line_says_that_files_stay_unsealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    store = filled(tmp_path, clock)
+    reader = InProcess()
+    sealer = Sealer(store.parts, reader)
+    with monkeypatch.context() as patched:
+        patched.setattr(importlib.util, "find_spec", lambda name: None)
+        await sealer.seal_full_files()
+        clock.advance(700_000)
+        await sealer.seal_full_files()
+    assert [each.levelname for each in caplog.records if "not_sealed" in each.message] == [
+        "WARNING"
+    ]
+    assert "cometmq[tools]" in caplog.text
+    assert sealed_bases(store) == []
+    assert reader.asked == []
+    clock.advance(700_000)
+    await sealer.seal_full_files()
+    assert sealed_bases(store) == [0, FILE_BYTES]
     store.close()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import os.path
@@ -131,20 +132,31 @@ class Sealer:
     are not served.
     """
 
-    __slots__ = ("_parts", "_read", "_rest_until_ms", "refused")
+    __slots__ = ("_has_complained", "_parts", "_read", "_rest_until_ms", "refused")
 
     def __init__(self, parts: StoreParts, read: Reader = sums_by_child) -> None:
         self._parts = parts
         self._read = read
         self._rest_until_ms = 0
+        self._has_complained = False
         self.refused: set[int] = set()
 
     async def seal_full_files(self) -> None:
         """Seal every file that can be sealed. Raises OSError; the next round tries again.
 
         If the child process fails, perhaps for lack of memory, sealing pauses for ten minutes.
+        Without numpy, which the child needs, files stay unsealed; a log line says so once.
         """
         if self._parts.clock.monotonic_ms() < self._rest_until_ms:
+            return
+        if self._next() is not None and importlib.util.find_spec("numpy") is None:
+            if not self._has_complained:
+                logger.warning(
+                    "log_files_not_sealed reason='numpy is not installed' "
+                    "hint=\"pip install 'cometmq[tools]': full log files get checksums\""
+                )
+            self._has_complained = True
+            self._rest_until_ms = self._parts.clock.monotonic_ms() + _REST_MS
             return
         while (file := self._next()) is not None:
             doubted = self._doubted(file)
