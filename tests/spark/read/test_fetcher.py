@@ -10,8 +10,9 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.read import fetcher
-from cometmq.spark.read.fetcher import QueueFetcher, Span
+from cometmq.spark.read.fetcher import QueueFetcher
 from cometmq.spark.read.planning import Range
+from cometmq.spark.read.pullwindow import Span
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options

@@ -1,36 +1,45 @@
 """What is asked for ahead, and what of the answers is used."""
 
+import random
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cometmq.message.model import MessageQueue
+from cometmq.message.record import head_part, iter_sizes
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request, Response
 from cometmq.spark.brokers import wire
-from cometmq.spark.read import fetcher
-from cometmq.spark.read.fetcher import (
+from cometmq.spark.read import pullwindow
+from cometmq.spark.read.fetcher import QueueFetcher, ReplicaClient, pipelined_spans
+from cometmq.spark.read.filters import RowFilter
+from cometmq.spark.read.planning import Range
+from cometmq.spark.read.pullwindow import (
     FetchStats,
+    MatchRate,
     PlannedPull,
     PullWindow,
-    QueueFetcher,
-    ReplicaClient,
     Span,
-    pipelined_spans,
     records_before,
     stride_after,
 )
-from cometmq.spark.read.filters import RowFilter
-from cometmq.spark.read.planning import Range
 from tests.spark.records import plain_record
-from tests.spark.scripted import Answer, ScriptedCluster, holder
+from tests.spark.scripted import Answer, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options
+
+records_offset = head_part("queue_offset").unpack_from
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 def bytes_of(start: int, stop: int) -> bytes:
     return b"".join(plain_record(offset) for offset in range(start, stop))
+
+
+def offsets_in(records: bytes) -> list[int]:
+    return [records_offset(records, at)[0] for at, _ in iter_sizes(records)]
 
 
 def answer(onward: int, body: bytes = b"", code: int = 0) -> Response:
@@ -42,7 +51,7 @@ def test_one_more_pull_for_each_answer_that_follows() -> None:
     window = PullWindow(stats, 0, 1_000, filtered=False)
     assert window.due() == [PlannedPull(0, 10, 10), PlannedPull(10, 10, 10)]
     assert window.due() == []
-    assert window.received(answer(10, b"a")) == (Span(0, 10, b"a"), True)
+    assert window.received(answer(10, b"a")) == (Span(0, 10, b"a"), 10, True)
     assert window.due() == [PlannedPull(20, 10, 10), PlannedPull(30, 10, 10)]
     assert (stats.window, window.in_flight) == (3, 3)
 
@@ -51,7 +60,7 @@ def test_an_answer_that_ends_early_ends_the_flight() -> None:
     stats = FetchStats(stride=10, window=64)
     window = PullWindow(stats, 0, 1_000, filtered=False)
     assert len(window.due()) == 64
-    assert window.received(answer(4)) == (Span(0, 4), False)
+    assert window.received(answer(4)) == (Span(0, 4), 4, False)
     assert (stats.stride, stats.window) == (4, 2)
 
 
@@ -60,45 +69,103 @@ def test_what_is_not_understood_is_left_to_the_careful_way() -> None:
     window = PullWindow(stats, 0, 1_000, filtered=False)
     window.due()
     moved = answer(500, code=ResponseCode.PULL_OFFSET_MOVED)
-    assert window.received(moved) == (None, False)
+    assert window.received(moved) == (None, 0, False)
     assert stats.window == 1
 
 
 def test_large_answers_are_few_at_a_time_and_not_filled_to_the_brim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetcher, "IN_FLIGHT_BYTES", 300)
+    monkeypatch.setattr(pullwindow, "IN_FLIGHT_BYTES", 300)
     stats = FetchStats(stride=10, window=8)
     window = PullWindow(stats, 0, 1_000, filtered=False)
     window.due()
     window.received(answer(10, bytes(100)))
     assert stats.window == 3
-    large = answer(0, bytes(fetcher.LARGE_BYTES + 1))
-    assert stride_after(400, large, filtered=False) == 300
-    assert stride_after(400, answer(0), filtered=False) == 400
+    large = answer(0, bytes(pullwindow.LARGE_BYTES + 1))
+    assert stride_after(400, large) == 300
+    assert stride_after(400, answer(0)) == 400
 
 
 def test_little_answers_are_probed_and_more_is_cut_off() -> None:
     stats = FetchStats(stride=2, window=8)
     window = PullWindow(stats, 0, 1_000, filtered=False)
     places = window.due()
-    assert [place.rows for place in places] == [2] * 7 + [fetcher.PULL_ROWS]
+    assert [place.rows for place in places] == [2] * 7 + [pullwindow.PULL_ROWS]
     for place in places[:-1]:
-        assert window.received(answer(place.start + 2, b""))[1]
-    span, follows = window.received(answer(20, bytes_of(14, 20)))
-    assert (span, follows) == (Span(14, 16, bytes_of(14, 16)), True)
+        assert window.received(answer(place.start + 2, b"")).follows
+    found = window.received(answer(20, bytes_of(14, 20)))
+    assert found == (Span(14, 16, bytes_of(14, 16)), 16, True)
     assert window.due()[0] == PlannedPull(16, 6, 6)
 
 
-def test_of_a_broker_that_filters_pulls_overlap() -> None:
-    stats = FetchStats(stride=30, window=2)
-    window = PullWindow(stats, 0, 100, filtered=True)
-    assert [place.expected for place in window.due()] == [30, 30]
-    nothing = answer(80, code=ResponseCode.PULL_RETRY_IMMEDIATELY)
-    assert window.received(nothing) == (Span(0, 30, b"", filtered=True), True)
-    assert window.due() == [PlannedPull(60, 40, fetcher.PULL_ROWS)]
-    assert window.received(answer(40)) == (Span(30, 40, b"", filtered=True), False)
-    assert (stats.stride, stats.window) == (7, 2)
+def test_of_a_broker_that_filters_as_many_are_asked_for_as_probably_match() -> None:
+    stats = FetchStats(window=2, matches=MatchRate())
+    stats.matches.learn(rows=1_024, matches=100, moves=400)
+    window = PullWindow(stats, 0, 1_000, filtered=True)
+    # 5 below 100 matches, of which every fourth offset is one, and 10 to spare.
+    assert window.due() == [PlannedPull(0, 380, 105), PlannedPull(380, 380, 105)]
+    assert window.received(answer(420, bytes_of(0, 105))) == (
+        Span(0, 380, bytes_of(0, 105), filtered=True),
+        380,
+        True,
+    )
+    assert window.received(answer(700, bytes_of(0, 90))) == (
+        Span(380, 700, bytes_of(0, 90), filtered=True),
+        760,
+        True,
+    )
+    assert stats.window == 4
+
+
+def test_a_broker_that_examines_a_limited_number_of_offsets_is_followed_exactly() -> None:
+    stats = FetchStats(window=2)
+    stats.matches.learn(rows=1_024, matches=0, moves=800)
+    window = PullWindow(stats, 0, 2_000, filtered=True)
+    assert window.due() == [PlannedPull(0, 800, 1_024), PlannedPull(800, 800, 1_024)]
+
+
+class FilteringBroker:
+    """Answers pulls with at most ``limit`` of the offsets that match; counts what it sends."""
+
+    def __init__(self, matching: list[int], stop: int, limit: int) -> None:
+        self._matching = np.array(matching)
+        self._stop = stop
+        self._limit = limit
+        self.sent = 0
+        self.pulls = 0
+
+    def __call__(self, request: Request[Any]) -> Answer | None:
+        header = request.header
+        start, most = header.queue_offset, min(header.max_msg_nums, self._limit)
+        first = int(np.searchsorted(self._matching, start))
+        found = self._matching[first : first + most].tolist()
+        onward = found[-1] + 1 if len(found) == most else self._stop
+        self.sent += len(found)
+        self.pulls += 1
+        body = b"".join(plain_record(offset) for offset in found)
+        return pull_answer(0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY, onward, body)
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.47, 32), (0.47, 1_024), (0.03, 32), (0.9, 32)])
+def test_a_filtering_broker_sends_little_twice(share: float, limit: int) -> None:
+    drawn = random.Random(f"{share} {limit}")
+    matching = [offset for offset in range(20_000) if drawn.random() < share]
+    broker = FilteringBroker(matching, 20_000, limit)
+    with ScriptedCluster("T", broker) as cluster:
+        given = options(cluster.namesrv, "T", filter="tag")
+        spans = list(QueueFetcher(QUEUE, given, FetchStats()).spans(Range(QUEUE, 0, 20_000)))
+    assert spans[0].start == 0
+    assert spans[-1].stop == 20_000
+    assert all(before.stop == after.start for before, after in pairwise(spans))
+    found: set[int] = set()
+    for span in spans:
+        assert span.filtered
+        offsets = offsets_in(span.data)
+        found |= {offset for offset in offsets if span.start <= offset < span.stop}
+    assert sorted(found) == matching
+    assert broker.sent <= 1.15 * len(matching) + 2 * min(limit, 100)
+    assert broker.pulls <= 2 * len(matching) / limit + 20
 
 
 def test_records_before_an_offset() -> None:

@@ -9,8 +9,9 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.read import fetcher
-from cometmq.spark.read.fetcher import ReplicaClient, next_offset
+from cometmq.spark.read.fetcher import ReplicaClient
 from cometmq.spark.read.filters import RowFilter, parse
+from cometmq.spark.read.pullwindow import next_offset
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options
 

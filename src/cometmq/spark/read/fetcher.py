@@ -10,10 +10,8 @@ whole query.
 A pull (code 11) commits nothing. It uses a group that brokers create on their own and omit from
 their lists of consumers.
 
-Pulls are pipelined: while a task decodes one response, the broker reads the next ones. Each pull
-starts where the one before it is expected to end, judging by the responses so far. If a response
-ends elsewhere, the later ones are discarded, and fewer pulls are in flight until responses line up
-again. Everything that cannot be read this way is pulled one response at a time.
+Pulls are pipelined: while a task decodes one response, the broker reads the next ones, as
+pullwindow.py plans them. Everything that cannot be read this way is pulled one response at a time.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.message.record import BadRecord, head_part, iter_sizes
+from cometmq.message.record import BadRecord
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
@@ -42,6 +40,14 @@ from cometmq.spark.brokers.wire import GROUP, call, held, refusal
 from cometmq.spark.read.corrupt import CorruptMessage, clean, file_name, quarantine, read_block
 from cometmq.spark.read.filters import TAG
 from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.pullwindow import (
+    ADVANCING_CODES,
+    WINDOW_MIN,
+    FetchStats,
+    PullWindow,
+    Span,
+    next_offset,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,34 +69,9 @@ PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
 EMPTY_ROUNDS: Final = 3
 """Number of rounds after which a master that reports no message at an offset is believed."""
 
-PULL_ROWS: Final = 1024
-"""Messages requested by one pull. Java brokers return 32 unless configured otherwise, CometMQ as
-many as fit in 256 KiB."""
-
-WINDOW_MIN: Final = 2
-WINDOW_MAX: Final = 128
-"""Bounds of the number of pulls in flight, once a broker shows how many messages a response holds.
-The number grows by one for each response that lines up with the one before, because all later ones
-may be discarded when one does not."""
-
-IN_FLIGHT_BYTES: Final = 2 << 20
-"""Approximate limit of the responses in flight: what a task decodes at once, and less than what a
-broker buffers for one connection before it stops reading from it."""
-
-LARGE_BYTES: Final = 128 << 10
-"""After a larger response the next ones may hold fewer messages: brokers limit bytes as well."""
-
 BLOCK_BYTES: Final = 2 << 20
 BLOCK_ROWS: Final = 20_000
 """A block is passed on at either size: larger ones decode no faster, and Spark waits for them."""
-
-ADVANCING_CODES: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
-"""With a filter, the second code means that nothing has matched so far."""
-
-_PROBE_EVERY: Final = 8
-_FEW: Final = 32
-"""While responses hold fewer messages than _FEW, one of _PROBE_EVERY pulls requests more, to detect
-when they grow again: a broker returns few messages if they are large or read from disk."""
 
 _SUBSCRIPTION_IN_HEADER: Final = 4
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
@@ -104,7 +85,6 @@ _WITH_OFFSETS: Final = frozenset(
     }
 )
 _CANNOT_FILTER: Final = "does not support consumer to filter message"
-_queue_offset: Final = head_part("queue_offset").unpack_from
 _pause: Final = Event()
 
 
@@ -114,42 +94,6 @@ class Replica:
 
     address: str
     is_master: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The broker's response about ``start <= offset < stop``: the records, or that they are
-    ``gone``.
-
-    Offsets missing from ``data`` were ``filtered`` out by the broker, otherwise they are lost. If
-    the broker filters, ``data`` may hold records from ``stop`` on, and some records twice.
-    """
-
-    start: int
-    stop: int
-    data: bytes = b""
-    filtered: bool = False
-    gone: bool = False
-
-
-class PlannedPull(NamedTuple):
-    """A pull of ``rows`` messages at ``start``, expected to advance by ``expected`` offsets."""
-
-    start: int
-    expected: int
-    rows: int
-
-
-@dataclass(slots=True)
-class FetchStats:
-    """Statistics of a task's responses so far: the offsets by which a response advances
-    (``stride``), the number of pulls that may be in flight, the size of responses, and the brokers
-    that answered."""
-
-    stride: int = 0
-    window: int = 1
-    answer_bytes: int = 0
-    answered: set[str] = field(default_factory=set)
 
 
 def batches(
@@ -260,13 +204,15 @@ class QueueFetcher:
 
     def _next(self, at: int, stop: int) -> Span:
         """Send a single pull and return its span, whatever the response is."""
-        answer = self._client.pull(at, min(stop - at, PULL_ROWS))
+        stats = self._stats
+        rows = stats.rows_for(stop - at, filtered=self._client.filters)
+        answer = self._client.pull(at, rows)
+        # A broker that rejects the filter is asked again without it.
         filtered = self._client.filters
         beyond = next_offset(answer)
         if answer.code in ADVANCING_CODES and beyond > at:
             if filtered or answer.code == ResponseCode.SUCCESS:
-                stats = self._stats
-                stats.stride = stride_after(beyond - at, answer, filtered=filtered)
+                stats.learn(rows, beyond - at, answer, filtered=filtered)
                 stats.window = WINDOW_MIN
                 stats.answered.add(self._client.address)
             return Span(at, min(beyond, stop), answer.body, filtered=filtered)
@@ -275,125 +221,56 @@ class QueueFetcher:
 
 
 def pipelined_spans(client: ReplicaClient, stats: FetchStats, at: int, stop: int) -> Iterator[Span]:
-    """Yield one span for each response, as long as each starts where the one before ended.
+    """Yield the spans of responses in order, as long as they follow as planned.
 
     Yield nothing if the size of a response cannot be predicted yet. A timeout or a broken
     connection ends the sequence too.
     """
-    if not stats.stride or stats.window < WINDOW_MIN or not client.has_replica(stats.answered):
+    filtered = client.filters
+    if not stats.can_predict(filtered=filtered) or not client.has_replica(stats.answered):
         return
-    window = PullWindow(stats, at, stop, filtered=client.filters)
+    window = PullWindow(stats, at, stop, filtered=filtered)
     try:
         with client.pipeline() as pulls:
+            # Responses that were received before those of pulls that fill a gap.
+            ahead: deque[Response] = deque()
             follows = True
             while follows:
                 pulls.send([(place.start, place.rows) for place in window.due()])
                 if not window.in_flight:
                     return
-                span, follows = window.received(pulls.receive())
-                if span is not None:
-                    yield span
-            for _ in range(window.in_flight):
+                answer = ahead.popleft() if ahead else pulls.receive()
+                span, gap_stop, follows = window.received(answer)
+                if span is None:
+                    break
+                yield span
+                at = span.stop
+                while follows and at < gap_stop:
+                    ahead += [pulls.receive() for _ in range(window.in_flight - len(ahead))]
+                    filling = _fill(pulls, stats, at, gap_stop)
+                    follows = filling is not None
+                    if filling is not None:
+                        yield filling
+                        at = filling.stop
+            for _ in range(window.in_flight - len(ahead)):
                 pulls.receive()
     except (NotConnected, RequestTimedOut):
         stats.window = WINDOW_MIN if window.found else 1
 
 
-class PullWindow:
-    """The pulls in flight between ``at`` and ``stop``, as planned; it does no I/O.
+def _fill(pulls: PullPipeline, stats: FetchStats, at: int, stop: int) -> Span | None:
+    """Pull from ``at`` once more, as no other pull is in flight; return None if that did not help.
 
-    If the broker filters, each pull begins a little before the expected end of the one before it,
-    and the overlap is returned twice. Otherwise each pull requests exactly the messages it is
-    expected to return.
+    Only brokers that filter leave gaps.
     """
-
-    def __init__(self, stats: FetchStats, at: int, stop: int, *, filtered: bool) -> None:
-        self._stats = stats
-        self._at = at
-        self._stop = stop
-        self._filtered = filtered
-        self._pending: deque[PlannedPull] = deque()
-        self._least_moves = 0
-        self._asked = 0
-        self.found = False
-
-    @property
-    def in_flight(self) -> int:
-        """Number of pulls without a response yet."""
-        return len(self._pending)
-
-    def due(self) -> list[PlannedPull]:
-        """Return the pulls to send now: a group at a time, once half of the window is free."""
-        stats = self._stats
-        room = stats.window - len(self._pending)
-        if room < stats.window // 2:
-            return []
-        if self._least_moves:
-            stats.stride, self._least_moves = lower_bound(self._least_moves), 0
-        places = [self._place(start) for start in range(self._at, self._stop, stats.stride)[:room]]
-        if places:
-            self._pending += places
-            self._at = places[-1].start + places[-1].expected
-        return places
-
-    def _place(self, start: int) -> PlannedPull:
-        expected = min(self._stats.stride, self._stop - start)
-        self._asked += 1
-        wants_more = self._stats.stride < _FEW and self._asked % _PROBE_EVERY == 0
-        return PlannedPull(start, expected, PULL_ROWS if self._filtered or wants_more else expected)
-
-    def received(self, answer: Response) -> tuple[Span | None, bool]:
-        """Process the response to the oldest pull.
-
-        Return its span, or None if a single pull must determine it; and whether the next pull
-        starts where this one ended.
-        """
-        stats, place = self._stats, self._pending.popleft()
-        looked = (
-            answer.code in ADVANCING_CODES
-            if self._filtered
-            else answer.code == ResponseCode.SUCCESS
-        )
-        moves = next_offset(answer) - place.start if looked else 0
-        if moves <= 0:
-            # A single pull determines the cause.
-            stats.window = WINDOW_MIN if self.found else 1
-            return None, False
-        self.found = True
-        # Decreases slowly, so that one small response does not raise the limit ``within`` below.
-        stats.answer_bytes = max(len(answer.body), stats.answer_bytes * 7 // 8)
-        if moves < place.expected:
-            stats.stride = stride_after(moves, answer, filtered=self._filtered)
-            stats.window = WINDOW_MIN
-            return Span(place.start, place.start + moves, answer.body, self._filtered), False
-        within = max(WINDOW_MIN, IN_FLIGHT_BYTES // max(1, stats.answer_bytes))
-        stats.window = min(stats.window + 1, WINDOW_MAX, within)
-        stop, body = place.start + place.expected, answer.body
-        if self._filtered:
-            self._least_moves = min(moves, self._least_moves or moves)
-        elif moves > place.expected:
-            stats.stride = max(stats.stride, stride_after(moves, answer, filtered=False))
-            body = records_before(body, stop)
-        return Span(place.start, stop, body, self._filtered), True
-
-
-def stride_after(moves: int, answer: Response, *, filtered: bool) -> int:
-    """Return the number of offsets by which the next responses will probably advance at least,
-    after one that advanced by ``moves`` and had room for more."""
-    return lower_bound(moves) if filtered or len(answer.body) > LARGE_BYTES else moves
-
-
-def lower_bound(moves: int) -> int:
-    """Return a lower bound for a number of offsets that varies by a quarter."""
-    return max(moves * 3 // 4, 1)
-
-
-def records_before(records: bytes, stop: int) -> bytes:
-    """Return the records before the queue offset ``stop``."""
-    for at, _ in iter_sizes(records):
-        if _queue_offset(records, at)[0] >= stop:
-            return records[:at]
-    return records
+    rows = stats.rows_for(stop - at, filtered=True)
+    pulls.send([(at, rows)])
+    answer = pulls.receive()
+    moves = next_offset(answer) - at if answer.code in ADVANCING_CODES else 0
+    if moves <= 0:
+        return None
+    stats.learn(rows, moves, answer, filtered=True)
+    return Span(at, min(at + moves, stop), answer.body, filtered=True)
 
 
 class PullPipeline:
@@ -585,11 +462,6 @@ def pauses_ms(outage_ms: int | None) -> Iterator[int]:
         left_ms -= pause_ms
         if left_ms <= 0:
             return
-
-
-def next_offset(answer: Response) -> int:
-    """Return the offset at which a response says to continue."""
-    return int(answer.ext["nextBeginOffset"])
 
 
 def _settles(answer: Response, header: PullMessage, replica: Replica) -> bool:
