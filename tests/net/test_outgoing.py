@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import NotConnected, RequestTimedOut, SettingsError
-from cometmq.net.client import Remoting
+from cometmq.net.client import Link, Remoting
 from cometmq.net.outgoing import (
     CREDENTIALS_POLL_MS,
     ClientTls,
@@ -288,6 +288,31 @@ async def test_every_request_is_signed() -> None:
         assert fields["AccessKey"] == "operator"
         assert fields["SecurityToken"] == "token"
         assert fields["Signature"] == signature("hush hush", fields, body)
+
+
+async def test_a_connection_that_is_being_opened_uses_changed_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received: list[str] = []
+
+    def keep(peer: Peer, request: Request[Any]) -> Reply | None:
+        received.append((request.fields or {}).get("AccessKey", ""))
+        return Reply()
+
+    old, new = (Credentials(name, "hush hush") for name in ("old", "new"))
+    async with serving({BEAT: keep}) as at, remoting(None, credentials=old) as asking:
+        at.router.keep_fields = True
+        made = Link.connection_made
+
+        def change(link: Link, transport: asyncio.BaseTransport) -> None:
+            made(link, transport)
+            asking.use_credentials(new)
+
+        monkeypatch.setattr(Link, "connection_made", change)
+        await asking.request(f"127.0.0.1:{at.port}", BEAT, Topic("t"), timeout_ms=5_000)
+        asking.use_credentials(None)
+        await asking.request(f"127.0.0.1:{at.port}", BEAT, Topic("t"), timeout_ms=5_000)
+    assert received == ["new", ""]
 
 
 # -------------------------------------------------------------------------------------- the file

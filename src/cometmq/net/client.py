@@ -163,11 +163,9 @@ class Remoting:
         return f"<Remoting in flight {{{links}}}, opening {sorted(self._opening)}>"
 
     def use_credentials(self, credentials: Credentials | None) -> None:
-        """Sign further requests with these credentials, also on open connections; None for no
+        """Sign further requests with these credentials, on open connections too; None for no
         signatures."""
         self.options = replace(self.options, credentials=credentials)
-        for link in self._links.values():
-            link.credentials = credentials
 
     def is_connected(self, address: str) -> bool:
         """Return whether a connection to ``address`` is open."""
@@ -380,8 +378,6 @@ class Link(asyncio.Protocol):
         self.blocked = False
         self._owner = owner
         self._options = owner.options
-        #: What signs the requests; None if they are not signed.
-        self.credentials = owner.options.credentials
         self._clock = owner.clock
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -418,7 +414,7 @@ class Link(asyncio.Protocol):
                 deadline_ms,
                 body_bytes=len(body),
                 codec=codec,
-                extra=None if self.credentials is None else self._proof(header, body),
+                extra=self._proof(header, body),
             )
             _check_size(head, body)
             self._write(head, body)
@@ -509,9 +505,12 @@ class Link(asyncio.Protocol):
             raise NotConnected(self.address, self.lost.problem)
         try:
             body = _checked(code, body)
-            proof = None if self.credentials is None else self._proof(header, body)
             head = self.connection.encode_oneway(
-                code, header, body_bytes=len(body), codec=codec, extra=proof
+                code,
+                header,
+                body_bytes=len(body),
+                codec=codec,
+                extra=self._proof(header, body),
             )
             _check_size(head, body)
             self._write(head, body)
@@ -521,9 +520,10 @@ class Link(asyncio.Protocol):
             if self._unblocked:
                 self._review()
 
-    def _proof(self, header: Header | None, body: bytes) -> dict[str, str]:
-        assert self.credentials is not None
-        return signed(self.credentials, to_ext(header), body)
+    def _proof(self, header: Header | None, body: bytes) -> dict[str, str] | None:
+        """Return the fields that sign a request; None if requests are not signed."""
+        credentials = self._owner.options.credentials
+        return None if credentials is None else signed(credentials, to_ext(header), body)
 
     async def wait_unblocked(self) -> None:
         """Wait until a request is accepted, or the connection is closed."""

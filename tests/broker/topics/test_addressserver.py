@@ -81,6 +81,8 @@ def test_the_first_line_has_the_name_servers(text: str, found: list[str]) -> Non
         ("<html>", "not host:port"),
         ("a:0", "not host:port"),
         ("a:65536", "not host:port"),
+        ("a:9876;a:09876", "not host:port"),
+        ("a:", "not host:port"),
         (f"a:{'9' * 9_000}", "not host:port"),
         ("a:\u0661", "not host:port"),
         (":9876", "not host:port"),
@@ -96,7 +98,8 @@ def test_other_answers_are_not_used(text: str, problem: str) -> None:
 async def test_an_answer_is_fetched(service: AddressService) -> None:
     service.text = "a:1;b:2\n"
     assert await fetch(service.url) == "a:1;b:2\n"
-    assert service.asked == ["/rocketmq/nsaddr"]
+    assert await fetch(f"{service.url}?unit=1&x=%20") == "a:1;b:2\n"
+    assert service.asked == ["/rocketmq/nsaddr", "/rocketmq/nsaddr?unit=1&x=%20"]
     service.status = 404
     with pytest.raises(ValueError, match="404"):
         await fetch(service.url)

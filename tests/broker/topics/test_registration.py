@@ -230,6 +230,25 @@ async def test_a_dead_name_server_delays_nobody(first: Served) -> None:
     silent.close()
 
 
+async def test_nobody_waits_for_a_name_server_that_was_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(r, "ANNOUNCE_TIMEOUT_MS", 60_000)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        gone = await refused_address()
+        broker = Broker(gone, f"127.0.0.1:{silent.getsockname()[1]}")
+        start = asyncio.ensure_future(broker.registration.start(PLACE, broker))
+        await until(lambda: broker.registration._servers[0].tried)
+        assert not start.done()
+        change = asyncio.ensure_future(broker.registration.announced())
+        await asyncio.sleep(0)
+        broker.registration.use([gone])
+        async with asyncio.timeout(5):
+            await start
+            await change
+        await broker.close()
+
+
 async def test_a_start_without_any_name_server_alive_goes_on(tmp_path: Path) -> None:
     broker = Broker(await refused_address(), await refused_address())
     async with asyncio.timeout(5):

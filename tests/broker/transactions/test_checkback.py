@@ -2,112 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.consumers.members import Member
 from cometmq.broker.transactions.checkback import (
     CHECKS_A_ROUND,
     GROUP,
     SNAPSHOT_INTERVAL_MS,
-    CheckBack,
 )
-from cometmq.broker.transactions.endtransaction import Transactions, committed
-from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.core.errors import StoreCorrupt
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id
-from cometmq.message.properties import decode_text, encode_text
-from cometmq.message.record import Record
-from cometmq.net.peer import Peer
-from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.headers import CheckTransactionState, ResumeCheckHalfMessage
-from tests.broker.world import Parts, connect, open_parts, request, sent_to
-
-HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-HOPELESS = "TRANS_CHECK_MAX_TIME_TOPIC"
-
-
-@dataclass
-class World:
-    """Transactions on a store, with a producer that is asked and never answers by itself."""
-
-    parts: Parts
-    clock: VirtualClock
-    transactions: Transactions
-    checkback: CheckBack
-    producer: Peer = field(default_factory=connect)
-
-    async def prepare(self, body: bytes = b"half", **more: str) -> int:
-        """Store a half message; gives its offset."""
-        asked = {"UNIQ_KEY": body.decode(), "TRAN_MSG": "true", "PGROUP": "g"} | more
-        properties = decode_text(prepared(encode_text(asked), "t", 1))
-        self.transactions.ensure_topic(HALF)
-        stored = await self.parts.put(HALF, body, 0, **properties)
-        self.transactions.prepared(stored.queue_offset, stored.physical_offset, properties)
-        return stored.queue_offset
-
-    async def end(self, half_offset: int, *, commit: bool = True) -> None:
-        """Commit or roll back, as END_TRANSACTION does."""
-        half = self.transactions.index.get(half_offset)
-        assert half is not None
-        record = self.parts.read(HALF)[half_offset]
-        self.transactions.conclude(half_offset, half, committed(record) if commit else None)
-        await self.parts.appender.stored()
-        await self.clock.sleep_ms(0)
-
-    async def round_after(self, duration_ms: int) -> list[int]:
-        """The half offsets that the producer is asked for in one round, that much later."""
-        self.clock.advance(duration_ms)
-        before = len(sent_to(self.producer))
-        await self.checkback.check_due()
-        asked = sent_to(self.producer)[before:]
-        assert {code for code, _ in asked} <= {RequestCode.CHECK_TRANSACTION_STATE}
-        headers = [header for _, header in asked if isinstance(header, CheckTransactionState)]
-        return [header.tran_state_table_offset for header in headers]
-
-    async def committed_offsets(self) -> tuple[int, int]:
-        """The group's offsets in the half and the op topic, once all is durable."""
-        await self.checkback.state.move_offsets()
-        self.parts.store.flusher.sync_now()
-        await self.checkback.state.move_offsets()
-        await self.checkback.state.move_offsets()
-        offsets = self.parts.offsets
-        return offsets.query(GROUP, HALF, 0), offsets.query(GROUP, OP, 0)
-
-    def open(self) -> list[tuple[int, int]]:
-        """Half offsets of open transactions, and how often each was checked."""
-        return [(at, half.checks) for at, half in self.transactions.index.below(1 << 40)]
-
-
-@asynccontextmanager
-async def open_world(
-    directory: Path, clock: VirtualClock | None = None, *, crash: bool = False, **settings: Any
-) -> AsyncIterator[World]:
-    """A store with transactions; with ``crash`` nothing is written at the end."""
-    clock = clock or VirtualClock()
-    config = BrokerConfig(**settings)
-    async with open_parts(directory, config, clock) as parts:
-        context = parts.context
-        transactions = Transactions(context)
-        checkback = CheckBack(context, transactions)
-        await checkback.recover()
-        world = World(parts, clock, transactions, checkback)
-        member = Member("p@1", "JAVA", 407, clock.monotonic_ms())
-        parts.members.table.add_producer(world.producer, "g", member)
-        yield world
-        if not crash:
-            await checkback.close()
+from tests.broker.transactions.world import HALF, HOPELESS, OP, open_world
 
 
 async def test_the_first_check_waits_for_the_immunity(tmp_path: Path) -> None:
@@ -154,99 +62,6 @@ async def test_after_too_many_checks_a_person_has_to_look(tmp_path: Path) -> Non
         assert (found["REAL_TOPIC"], world.parts.topics.get(HOPELESS) is not None) == ("t", True)
         assert [op.body for op in world.parts.read(OP)] == [b"0"]
         assert (world.open(), world.parts.read("t", 1)) == ([], [])
-
-
-async def resume(world: World, message_id: str) -> None:
-    header = ResumeCheckHalfMessage(message_id)
-    asked = request(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
-    await world.transactions.resume(world.producer, asked)
-
-
-def id_of(record: Record) -> str:
-    return encode_offset_id(record.store_host, record.physical_offset)
-
-
-async def test_what_was_given_up_can_be_asked_again(tmp_path: Path) -> None:
-    """It is a half message again, also after a restart, and can be committed."""
-    async with open_world(tmp_path, transaction_check_max=1) as world:
-        await world.prepare(b"lost", TAGS="red")
-        assert await world.round_after(6_000) == [0]
-        assert await world.round_after(60_000) == []
-        await world.clock.sleep_ms(0)
-        (kept,) = world.parts.read(HOPELESS)
-        (ended,) = world.parts.read(HALF)
-        with pytest.raises(BadRequest, match=f"has ended; .* {HOPELESS}"):
-            await resume(world, id_of(ended))
-        await resume(world, id_of(kept))
-        assert world.open() == [(1, 0)]
-        assert await world.round_after(6_000) == [1]
-    async with open_world(tmp_path) as world:
-        assert world.open() == [(1, 1)]
-        await world.end(1)
-        assert [record.body for record in world.parts.read("t", 1)] == [b"lost"]
-
-
-async def test_what_was_given_up_is_resumed_once(tmp_path: Path) -> None:
-    """Each half message of it could be committed: once it has ended, a repeat is refused."""
-    async with open_world(tmp_path, transaction_check_max=1) as world:
-        await world.prepare(b"lost")
-        await world.round_after(6_000)
-        await world.round_after(60_000)
-        await world.clock.sleep_ms(0)
-        (kept,) = world.parts.read(HOPELESS)
-        await asyncio.gather(*(resume(world, id_of(kept)) for _ in range(3)))
-        assert await world.round_after(6_000) == [1]
-        await resume(world, id_of(kept))
-        assert (world.open(), len(world.parts.read(HALF))) == ([(1, 0)], 2)
-    async with open_world(tmp_path) as world:
-        await resume(world, id_of(kept))
-        assert world.open() == [(1, 0)]
-        await world.end(1)
-        with pytest.raises(BadRequest, match=f"has ended; .* {HOPELESS}"):
-            await resume(world, id_of(kept))
-        assert len(world.parts.read(HALF)) == 2
-    async with open_world(tmp_path) as world:
-        with pytest.raises(BadRequest, match="has ended"):
-            await resume(world, id_of(kept))
-
-
-async def test_the_resumed_ones_that_are_remembered_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cometmq.broker.transactions.endtransaction.MAX_RESUMED", 2)
-    async with open_world(tmp_path, transaction_check_max=0) as world:
-        for number in range(3):
-            await world.prepare(b"%d" % number)
-        await world.round_after(6_000)
-        await world.clock.sleep_ms(0)
-        kept = world.parts.read(HOPELESS)
-        for record in kept:
-            await resume(world, id_of(record))
-        assert list(world.transactions.resumed) == [each.physical_offset for each in kept[1:]]
-
-
-async def test_resuming_what_is_open_forgets_its_checks(tmp_path: Path) -> None:
-    """A second half message of it could be committed as well."""
-    async with open_world(tmp_path) as world:
-        await world.prepare()
-        await world.round_after(6_000)
-        assert world.open() == [(0, 1)]
-        (half,) = world.parts.read(HALF)
-        await resume(world, id_of(half))
-        assert (world.open(), len(world.parts.read(HALF))) == ([(0, 0)], 1)
-
-
-async def test_only_half_messages_are_resumed(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await world.prepare()
-        await world.end(0)
-        (plain,) = world.parts.read("t", 1)
-        with pytest.raises(BadRequest, match="in topic t: only a half message"):
-            await resume(world, id_of(plain))
-        with pytest.raises(BadRequest, match="no half message here"):
-            await resume(world, id_of(plain)[:-16] + "F" * 16)
-        with pytest.raises(BadRequest, match="an offset id has 32 or 56"):
-            await resume(world, "short")
 
 
 async def test_a_half_message_about_to_leave_the_log_is_given_up(tmp_path: Path) -> None:

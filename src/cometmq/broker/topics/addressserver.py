@@ -80,7 +80,8 @@ def addresses_in(text: str) -> list[str]:
         raise ValueError(f"the answer has {len(found)} name servers, more than {MAX_NAME_SERVERS}")
     for address in found:
         host, _, port = address.rpartition(":")
-        is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536
+        # A port with leading zeros would be a second name of the same name server.
+        is_port = port.isascii() and port.isdecimal() and port[0] != "0" and int(port[:6]) < 65_536
         if not host or not is_port or not host.isprintable() or " " in host:
             raise ValueError(f"the answer has {address[:80]!r}, which is not host:port")
     return found
@@ -96,7 +97,8 @@ async def fetch(url: str) -> str:
     from http.client import HTTPException, HTTPResponse
 
     parts = urlsplit(url)
-    request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
+    target = (parts.path or "/") + (parts.query and f"?{parts.query}")
+    request = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
     async with asyncio.timeout(TIMEOUT_MS / 1000):
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:

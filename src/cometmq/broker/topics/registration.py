@@ -189,6 +189,8 @@ class Registration:
             if address not in wanted and server.loop is not None:
                 server.loop.cancel()
         self._begin()
+        # One that is left out is not waited for.
+        self._wake_waiting()
 
     def _begin(self) -> None:
         """Begin with the name servers that have no loop yet, once the broker has its place."""
@@ -304,10 +306,15 @@ class Registration:
                 server.version = None
                 server.due_ms = self._clock.monotonic_ms() + RETRY_MS
             server.tried = True
-            self._progress.set()
-            self._progress = asyncio.Event()
-            if server.version is not None or all(other.tried for other in self._servers):
-                self._first.set()
+            self._wake_waiting()
+
+    def _wake_waiting(self) -> None:
+        """Have :meth:`start` and :meth:`announced` look again at the name servers."""
+        self._progress.set()
+        self._progress = asyncio.Event()
+        servers = self._servers
+        if any(each.version is not None for each in servers) or all(each.tried for each in servers):
+            self._first.set()
 
     # ------------------------------------------------------------------------------- the requests
 

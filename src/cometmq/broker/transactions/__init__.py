@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.broker.transactions.endtransaction import Transactions
+from cometmq.broker.transactions.resuming import ResumeHandler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,11 @@ class TransactionService:
         self._context = context
         self.open = Transactions(context)
         self.checkback = CheckBack(context, self.open)
+        self._resuming = ResumeHandler(context, self.open)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return self.open.handlers()
+        return {**self.open.handlers(), **self._resuming.handlers()}
 
     async def recover(self) -> None:
         """Find the open transactions in the store. Raise StoreCorrupt if that fails."""

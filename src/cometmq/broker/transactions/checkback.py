@@ -14,11 +14,10 @@ CometMQ, can resume from them. config/transactions.json saves CometMQ that readi
 the number of checks, for which a Java broker stores the half message again each time:
 
     {"halfOffset":n,"opOffset":n,"logOffset":n,"halves":{halfOffset:[physicalOffset,group,
-     storedTimestamp,immunity,checks],...},"resumed":{physicalOffset:halfOffset,...}}
+     storedTimestamp,immunity,checks],...}}
 
-The file covers op messages below opOffset and half messages below halfOffset. "resumed" names the
-half messages that were made of given-up ones, by the places of the latter. If the log ends before
-logOffset, a crash lost part of these; then only the numbers of checks are used.
+The file covers op messages below opOffset and half messages below halfOffset. If the log ends
+before logOffset, a crash lost part of these; then only the numbers of checks are used.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class _Snapshot(msgspec.Struct, rename="camel"):
     op_offset: int
     log_offset: int
     halves: dict[int, _Saved]
-    resumed: dict[int, int] = {}
 
 
 class TransactionState:
@@ -124,7 +122,6 @@ class TransactionState:
         counted = known.halves
         if known.log_offset > self._store.written_offset:
             known = _Snapshot(half_at, op_at, 0, {})
-        self._transactions.resumed.update(known.resumed)
         ended: set[int] = set()
         async for op in self._records(OP_HALF_TOPIC, max(known.op_offset, op_low), op_end):
             ended.update(half_offsets_of(op.body))
@@ -244,7 +241,8 @@ class TransactionState:
     def _state(self) -> tuple[int, int, int]:
         """Return a value that changes whenever the file's content does."""
         _, end = bounds(self._store, HALF_TOPIC, 0)
-        return end, self._transactions.trail.applied, self._transactions.index.checks
+        index = self._transactions.index
+        return end, self._transactions.trail.applied, index.checks + index.resets
 
     def _encode(self) -> Iterator[bytes]:
         self._saved = end, applied, _ = self._state()
@@ -261,8 +259,7 @@ class TransactionState:
             )
             comma = b"," if number else b""
             yield comma + b'"%d":' % offset + msgspec.json.encode(values)
-        resumed = [b'"%d":%d' % pair for pair in self._transactions.resumed.items()]
-        yield b'},"resumed":{' + b",".join(resumed) + b"}}"
+        yield b"}}"
 
 
 def _key(properties: Mapping[str, str]) -> tuple[str, str]:

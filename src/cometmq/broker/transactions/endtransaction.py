@@ -25,9 +25,7 @@ from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_m
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.ids import decode_offset_id
 from cometmq.message.names import (
-    CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
     TIMER_TOPIC,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import EndTransaction, ResumeCheckHalfMessage, SendMessage
+    from cometmq.protocol.headers import EndTransaction, SendMessage
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 log = logging.getLogger(__name__)
@@ -61,8 +59,6 @@ log = logging.getLogger(__name__)
 #: cached. Most commits come soon, and then need not read the half message.
 MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
-#: Number of given-up messages of which is remembered that they were resumed.
-MAX_RESUMED: Final = 10_000
 #: Properties of op messages; the tag means that the named half message has ended.
 _DONE: Final = props.encode({props.TAGS: "d"})
 _DONE_CODE: Final = tag_code("d")
@@ -72,7 +68,7 @@ _NONE, _COMMIT, _ROLLBACK = map(
 
 
 class Transactions:
-    """The open transactions of a broker; serves END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE."""
+    """The open transactions of a broker; serves END_TRANSACTION."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._config = config = context.config
@@ -86,19 +82,13 @@ class Transactions:
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
-        #: Half messages that were made of given-up messages: half offset by physical offset of the
-        #: given-up message. TransactionState (checkback.py) keeps it across restarts.
-        self.resumed: dict[int, int] = {}
         appender.on_transactions_ended.append(self._ended)
         topics.on_change.append(self._forget_lost_topics)
         store.queues.on_gone.append(self._forget_queue)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return {
-            RequestCode.END_TRANSACTION: self.end,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
-        }
+        return {RequestCode.END_TRANSACTION: self.end}
 
     # ------------------------------------------------------------------------------------- prepare
 
@@ -241,82 +231,6 @@ class Transactions:
         return msgspec.structs.replace(
             copy, topic=topic, queue_id=queue_id, properties=properties, raw_properties=None
         )
-
-    async def resume(self, peer: Peer, request: Request[ResumeCheckHalfMessage]) -> Reply:
-        """Have the producers of a half message asked again, from the first check on; answer once
-        that is stored.
-
-        A message that was given up is stored as a half message again, once. One that is open only
-        forgets its checks: a second half message of it could be committed too. Raise BadRequest for
-        any other message.
-        """
-        msg_id = request.header.msg_id
-        try:
-            offset = decode_offset_id(msg_id).physical_offset
-        except ValueError as error:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"msgId: {error}") from None
-        record = await find_record(self._store, offset)
-        properties = {} if record is None else props.decode(record.properties)
-        if record is None or real_place(properties) is None:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"{msg_id} is no half message here")
-        if record.topic == HALF_TOPIC:
-            half = self.index.get(record.queue_offset)
-            if half is None or half.ending or half.physical_offset != offset:
-                raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"the transaction of {msg_id} has ended; a message that was given up is in "
-                    f"topic {CHECK_MAX_TIME_TOPIC}: resume it by its id there",
-                )
-            half.checks = 0
-            log.info("transaction resumed half_offset=%d by=%s", record.queue_offset, peer.address)
-            return Reply()
-        if record.topic != CHECK_MAX_TIME_TOPIC:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"{msg_id} is in topic {record.topic}: only a half message can be resumed",
-            )
-        if (resumed_as := self.resumed.get(offset)) is not None:
-            return await self._resume_again(msg_id, resumed_as)
-        properties[props.TRANSACTION_CHECK_TIMES] = "0"
-        self.ensure_topic(HALF_TOPIC)
-        physical, half_offset = self._appender.store(
-            OutgoingRecord(
-                HALF_TOPIC,
-                0,
-                record.body,
-                properties,
-                record.born_ms,
-                record.born_host,
-                flag=record.flag,
-                sys_flag=with_transaction_type(record.sys_flag, TransactionType.NONE),
-                reconsume_times=record.reconsume_times,
-            )
-        )
-        self.prepared(half_offset, physical, properties)
-        if len(self.resumed) >= MAX_RESUMED:
-            del self.resumed[next(iter(self.resumed))]
-        self.resumed[offset] = half_offset
-        try:
-            await self._appender.stored()
-        except BaseException:
-            self.resumed.pop(offset, None)
-            raise
-        log.info("transaction resumed half_offset=%d by=%s", half_offset, peer.address)
-        return Reply()
-
-    async def _resume_again(self, msg_id: str, half_offset: int) -> Reply:
-        """Answer a repeated request to resume a message that was given up."""
-        half = self.index.get(half_offset)
-        if half is None or half.ending:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"{msg_id} was resumed before, and that transaction has ended; if it was given up "
-                f"again, there is a later message of it in topic {CHECK_MAX_TIME_TOPIC}: resume "
-                "that one",
-            )
-        half.checks = 0
-        await self._appender.written(half.physical_offset)
-        return Reply()
 
     def conclude(
         self,

@@ -28,13 +28,15 @@ _SPARE_TIMERS: Final = 1_024
 class HalfIndex(OpenTransactions):
     """All open transactions by half offset; they are added in ascending order.
 
-    ``checks`` counts the checks since the start. ``get`` returns the open transaction of a half
+    ``checks`` counts the checks since the start, ``resets`` how often those of a transaction were
+    forgotten. ``get`` returns the open transaction of a half
     offset, or None.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.checks = 0
+        self.resets = 0
         self.get = self.halves.get
         #: Half offsets below ``planned_end`` that have a check time but no timer yet.
         self._fresh: dict[int, None] = {}
@@ -76,6 +78,11 @@ class HalfIndex(OpenTransactions):
         """Set the next check of an open transaction to ``due_ms``."""
         half.due_ms = due_ms
         self._fresh[half_offset] = None
+
+    def forget_checks(self, half: Half) -> None:
+        """Count the checks of an open transaction from 0 again."""
+        half.checks = 0
+        self.resets += 1
 
     def oldest_ms(self) -> int:
         """Return the store time (wall clock) of the oldest open half message, or 0 if there is
