@@ -1,0 +1,43 @@
+"""The examples of the page about values run as they stand."""
+
+import re
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from cometmq.client.blocking import Client
+from cometmq.testing.cluster import Cluster
+from tests.architecture.rules import ROOT
+from tests.spark.topics import make_topic
+
+pytestmark = pytest.mark.spark
+
+PAGE = (ROOT / "docs" / "spark" / "values.md").read_text(encoding="utf-8")
+
+
+def test_examples(
+    spark: SparkSession, cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namesrv = cometmq_cluster.namesrv
+    with Client(namesrv) as client:
+        make_topic(client, "orders", 1)
+        make_topic(client, "orders-undecodable", 1)
+        client.send("orders", b'{"id": 7, "customer": "Ann", "total": 12.5}')
+        client.send("orders", b"broken")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 4
+    found: dict[str, object] = {"spark": spark}
+    text = "\n".join(blocks).replace("127.0.0.1:9876", namesrv)
+    exec(compile(text, "values.md", "exec"), found)
+    shown = capsys.readouterr().out
+    assert "|     Ann|12.50|" in shown
+    assert "value: struct" in shown
+    letters = found["letters"]
+    assert isinstance(letters, DataFrame)
+    kept = (
+        spark.read.format("rocketmq")
+        .option("nameservers", namesrv)
+        .option("topic", "orders-undecodable")
+        .load()
+    )
+    assert [bytes(row.body) for row in kept.collect()] == [b"broken"]
