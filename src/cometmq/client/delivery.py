@@ -393,7 +393,7 @@ class Delivery:
         stored = read_results(
             address, packed, self._session.namespace.unwrap_queue(queue), response
         )
-        self._session.outages.answered(address, packed.topic)
+        self._session.outages.answered(address, packed.code, packed.topic)
         return stored
 
     def _score(self, queue: MessageQueue, begun_ms: int, error: BaseException | None) -> None:

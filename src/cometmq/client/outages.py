@@ -7,13 +7,15 @@ All of them report here instead of logging; what fails is known by its address o
     still_unavailable address=10.0.0.1:10911 seconds=60 failures=412 error="..."
     available_again address=10.0.0.1:10911 seconds=75 failures=520
 
-The single failures are logged as debug where they happen.
+An outage ends when each operation that failed was served again: a server that answers heartbeats
+may still refuse sends, or let them time out. The single failures are logged as debug where they
+happen.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import (
@@ -23,8 +25,11 @@ from cometmq.core.errors import (
     RequestTimedOut,
     RouteNotFound,
 )
+from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cometmq.core.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -32,16 +37,22 @@ log = logging.getLogger(__name__)
 REMIND_MS: Final = 60_000
 #: Requests that were in flight when a server came back may fail for this long after it.
 SETTLE_MS: Final = 5_000
-#: Without a failure for this long, an outage that nobody ended is over.
+#: Without a failure for this long, an outage that nobody ended is over, and an operation that
+#: nobody tried again no longer prolongs one.
 FORGET_MS: Final = 120_000
 #: Outages that are known at one time; the oldest one is dropped.
 OUTAGES_MAX: Final = 1_000
 
 
+#: Operation of a failure that is not about one: any answer ends it.
+_ANY: Final = 0
+
+
 @dataclass(slots=True)
 class _Outage:
     """What is unavailable since ``begun_ms``. If it is available again since ``ended_ms``, it is
-    kept for a moment.
+    kept for a moment. ``failed`` has the time of the last failure of each operation (request code)
+    that was not served since.
     """
 
     begun_ms: int
@@ -49,21 +60,33 @@ class _Outage:
     failed_ms: int
     failures: int = 0
     ended_ms: int = -1
+    failed: dict[int, int] = field(default_factory=dict)
+
+    def served(self, operation: int, now_ms: int) -> bool:
+        """Note that a request was served; return whether the outage is over."""
+        failed = self.failed
+        failed.pop(_ANY, None)
+        failed.pop(operation, None)
+        return all(now_ms - failed_ms > FORGET_MS for failed_ms in failed.values())
 
 
-#: What is unavailable: a server (topic ""), a topic (address ""), or a topic on a server.
+#: What is unavailable: a server (topic ""), a topic (address ""), or a topic on a server. A broker
+#: without a known address has its name as the address.
 _Subject = tuple[str, str]
 
 
-def _subject_of(error: CometError, topic: str) -> _Subject:
+def _subject_of(error: CometError, topic: str) -> tuple[_Subject, int]:
+    """Return what is unavailable, and the operation that failed."""
     match error:
-        case NotConnected() | RequestTimedOut():
-            return "", error.address
+        case NotConnected():
+            return ("", error.address), _ANY
+        case RequestTimedOut():
+            return ("", error.address), error.request_code
         case BrokerRefused():
-            return topic, error.address
+            return (topic, error.address), error.request_code
         case RouteNotFound():
-            return error.topic, ""
-    return topic, ""
+            return (error.topic, ""), _ANY
+    return (topic, ""), _ANY
 
 
 def _named(subject: _Subject) -> str:
@@ -83,7 +106,7 @@ class Outages:
 
     def failed(self, error: CometError, topic: str = "") -> None:
         """Report an error that stopped work, on ``topic`` if it was for one."""
-        subject = _subject_of(error, topic)
+        subject, operation = _subject_of(error, topic)
         now_ms = self._clock.monotonic_ms()
         known = self._known.get(subject)
         if known is not None and known.ended_ms >= 0 and now_ms - known.ended_ms < SETTLE_MS:
@@ -91,7 +114,7 @@ class Outages:
         if known is None or known.ended_ms >= 0 or now_ms - known.failed_ms > FORGET_MS:
             known = self._begin(subject, now_ms)
             log.warning("unavailable %s error=%s", _named(subject), error)
-        known.failed_ms = now_ms
+        known.failed_ms = known.failed[operation] = now_ms
         known.failures += 1
         if now_ms - known.told_ms >= REMIND_MS:
             known.told_ms = now_ms
@@ -111,26 +134,39 @@ class Outages:
         outage = self._known[subject] = _Outage(now_ms, now_ms, now_ms)
         return outage
 
-    def answered(self, address: str, topic: str = "") -> None:
-        """Report that a server served a request, about ``topic`` if it was about one."""
-        if self._known:
-            self._end(("", address))
-            self._end((topic, address))
+    @property
+    def any_known(self) -> bool:
+        """False if nothing has failed lately: then reports of success change nothing."""
+        return bool(self._known)
 
-    def has_route(self, topic: str) -> None:
-        """Report that a name server knows a topic."""
+    def answered(self, address: str, operation: int, topic: str = "") -> None:
+        """Report that a server served a request (``operation`` is its code), about ``topic`` if it
+        was about one."""
         if self._known:
-            self._end((topic, ""))
+            self._served(("", address), operation)
+            if topic:
+                self._served((topic, address), operation)
+
+    def has_route(self, topic: str, masters: Iterable[str] = ()) -> None:
+        """Report that a name server knows a topic, and the addresses of these brokers (names)."""
+        if self._known:
+            self._served((topic, ""), _ANY)
+            for name in masters:
+                self._served(("", name), _ANY)
 
     def topic_works(self, topic: str) -> None:
-        """Report that the queues of a topic could be shared: nothing refuses them."""
+        """Report that the queues of a topic could be shared: its brokers name the members of the
+        group."""
         for subject in [each for each in self._known if each[0] == topic]:
+            self._served(subject, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+
+    def _served(self, subject: _Subject, operation: int) -> None:
+        known = self._known.get(subject)
+        if known is not None and known.served(operation, self._clock.monotonic_ms()):
             self._end(subject)
 
     def _end(self, subject: _Subject) -> None:
-        known = self._known.get(subject)
-        if known is None:
-            return
+        known = self._known[subject]
         now_ms = self._clock.monotonic_ms()
         if known.ended_ms >= 0:
             if now_ms - known.ended_ms >= SETTLE_MS:

@@ -275,6 +275,10 @@ class Producer:
                     posted.link.forget(posted.opaque)
                     raise
                 if type(outcome) is SendResult:
+                    if self._session.outages.any_known:
+                        self._session.outages.answered(
+                            posted.way.address, RequestCode.SEND_MESSAGE_V2, message.topic
+                        )
                     return outcome
                 return await self._go_on(message, posted, outcome)
         key = order_text(order_key)

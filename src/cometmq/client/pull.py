@@ -177,7 +177,7 @@ class Puller:
             )
         else:
             status = PullStatus.FOUND
-        self._session.outages.answered(address, queue.topic)
+        self._session.outages.answered(address, RequestCode.PULL_MESSAGE, queue.topic)
         body, suggested_id, *offsets = answer
         if suggested_id:
             self._suggested[queue] = suggested_id

@@ -300,7 +300,7 @@ class NameServers:
                     body,
                     timeout_ms=timeout_ms or self._config.request_timeout_ms,
                 )
-                self._outages.answered(address)
+                self._outages.answered(address, code)
                 _check_server(address, code, response)
                 return response
             except ClientError as failure:

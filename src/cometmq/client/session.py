@@ -101,20 +101,19 @@ class Replicas:
         return found[1] if found is not None else await self._session.master_of(queue)
 
     async def call(self, queue: MessageQueue, code: RequestCode, header: Header | None) -> Response:
-        """Send a request as :meth:`ask`; raise BrokerRefused for any code but SUCCESS."""
+        """Send a request as :meth:`ask`; return the response."""
         address, response = await self.ask(queue, code, header)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(address, code, response.code, response.remark or "")
+        self._session.outages.answered(address, code, queue.topic)
         return response
 
     async def ask(
-        self, queue: MessageQueue, code: RequestCode, header: Header | None
+        self, queue: MessageQueue, code: RequestCode, header: Header | None, expected: int = 0
     ) -> tuple[str, Response]:
         """Send a request to a broker that has a queue; return its address and its response.
 
-        The response may have any code. A broker that cannot be reached is skipped; the call fails
-        when the same one fails again or no other is left. Raises RouteNotFound, NotConnected,
-        RequestTimedOut.
+        The response has the code SUCCESS or ``expected``. A broker that cannot be reached is
+        skipped; the call fails when the same one fails again or no other is left. Raises
+        RouteNotFound, NotConnected, RequestTimedOut, and BrokerRefused for any other code.
         """
         failed: set[str] = set()
         timeout_ms = self._session.config.request_timeout_ms
@@ -122,12 +121,16 @@ class Replicas:
             address = await self.any_of(queue)
             try:
                 remoting = self._session.remoting
-                return address, await remoting.request(address, code, header, timeout_ms=timeout_ms)
+                response = await remoting.request(address, code, header, timeout_ms=timeout_ms)
             except (NotConnected, RequestTimedOut):
                 self.failed(address, queue.topic)
                 if address in failed or not self._has_other(queue.broker_name, address):
                     raise
                 failed.add(address)
+                continue
+            if response.code not in (ResponseCode.SUCCESS, expected):
+                raise BrokerRefused(address, code, response.code, response.remark or "")
+            return address, response
 
     def failed(self, address: str, topic: str) -> None:
         """Avoid an address that failed for AVOID_MS, and fetch the topic's route again."""
@@ -349,7 +352,9 @@ class Session:
         raise result
 
     def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
-        self.outages.has_route(topic)
+        self.outages.has_route(
+            topic, (broker.broker_name for broker in route.broker_datas if broker.master())
+        )
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
         if changed:
             # Send a heartbeat to brokers that the route names for the first time.
@@ -443,7 +448,7 @@ class Session:
             )
             self._greeted.add(address)
             self.refused_heartbeats.pop(address, None)
-            self.outages.answered(address)
+            self.outages.answered(address, RequestCode.HEART_BEAT)
         except ClientError as error:
             self._greeted.discard(address)
             if isinstance(error, BrokerRefused):

@@ -25,7 +25,6 @@ import msgspec
 
 from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import (
-    BrokerRefused,
     ClientError,
     CometError,
     NotConnected,
@@ -144,11 +143,11 @@ class RemoteOffsets:
             set_zero_if_not_found=False,
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        address, response = await self._session.replicas.ask(queue, code, header)
-        if response.code == ResponseCode.QUERY_NOT_FOUND:
+        not_found = ResponseCode.QUERY_NOT_FOUND
+        address, response = await self._session.replicas.ask(queue, code, header, not_found)
+        self._session.outages.answered(address, code, queue.topic)
+        if response.code == not_found:
             return address, None
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(address, code, response.code, response.remark or "")
         return address, from_ext(h.QueueOffsetResponse, response.ext).offset
 
     def _knows(self, queue: MessageQueue) -> bool:
@@ -233,9 +232,8 @@ class RemoteOffsets:
             commit_offset=offset,
         )
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        address, response = await self._session.replicas.ask(queue, code, header)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(address, code, response.code, response.remark or "")
+        address, _ = await self._session.replicas.ask(queue, code, header)
+        self._session.outages.answered(address, code, queue.topic)
         self._stored[queue] = offset, address
         self._begun.add((queue.broker_name, queue.topic))
 

@@ -23,7 +23,7 @@ from cometmq.client.consumer.failures import note
 from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.protocol.bodies import ConsumerIds, QueueLockRequest, QueueLockResponse
-from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.headers import ConsumerGroup
 
@@ -181,11 +181,12 @@ class Rebalancer:
     async def _members_at(self, queue: MessageQueue, member_ids: dict[str, list[str]]) -> list[str]:
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         group = ConsumerGroup(consumer_group=self._options.group)
-        address, response = await self._session.replicas.ask(queue, code, group)
-        if response.code != ResponseCode.SUCCESS:
-            if address in self._session.refused_heartbeats:
-                await self._heartbeat(address)
-            raise BrokerRefused(address, code, response.code, response.remark or "")
+        try:
+            address, response = await self._session.replicas.ask(queue, code, group)
+        except BrokerRefused as error:
+            if error.address in self._session.refused_heartbeats:
+                await self._heartbeat(error.address)
+            raise
         ids = parse_json(response.body, ConsumerIds).consumer_id_list
         if self._session.client_id not in ids:
             await self._heartbeat(address)
@@ -291,11 +292,13 @@ class QueueLocks:
             client_id=self._session.client_id,
             mq_set=list(map(key_of, queues)),
         )
+        address = await self._session.master_of(queues[0])
         response = await self._session.remoting.call(
-            await self._session.master_of(queues[0]),
+            address,
             code,
             None,
             encode_json(body),
             timeout_ms=self._session.config.request_timeout_ms,
         )
+        self._session.outages.answered(address, code, queues[0].topic)
         return response.body
