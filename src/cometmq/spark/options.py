@@ -50,13 +50,16 @@ the others come from ``load``, ``save`` and ``start``."""
 
 
 def by_name(
-    options: Mapping[str, str], known: Sequence[str], aliases: Mapping[str, str] | None = None
+    options: Mapping[str, str],
+    known: Sequence[str],
+    aliases: Mapping[str, str] | None = None,
+    hint: Callable[[str], str] = lambda option: "",
 ) -> dict[str, str]:
     """Return the options by their canonical names. They may be given in any case or by an alias
     (aliases are in lower case).
 
     Options that Spark adds for itself are left out. Raises BadOption for a name that is not
-    ``known``, with the closest known name.
+    ``known``, with the ``hint`` for it or the closest known name.
     """
     sparks = {name.lower() for name in SPARKS} - {name.lower() for name in known}
     names = {name.lower(): name for name in known} | dict(aliases or {})
@@ -68,8 +71,8 @@ def by_name(
         name = names.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), names, n=1)
-            hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
-            raise BadOption(key, f"no such option; {hint}")
+            other = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+            raise BadOption(key, f"no such option; {hint(key) or other}")
         if name in written:
             raise BadOption(key, f"is already given as {written[name]}")
         given[name], written[name] = value, key

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from cometmq.spark import kafka
 from cometmq.spark.brokers import access
 from cometmq.spark.options import (
     BadOption,
@@ -54,7 +55,7 @@ KNOWN: Final = (
     "pushFilters",
     *corrupt.OPTIONS,
 )
-ALIASES: Final = access.ALIASES | topics.ALIASES
+ALIASES: Final = access.ALIASES | topics.ALIASES | kafka.READ_ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class ReadOptions:
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of ``spark.read`` or ``spark.readStream``. Raises BadOption."""
-    given = by_name(options, KNOWN, ALIASES)
+    given = by_name(options, KNOWN, ALIASES, kafka.hint)
     read = ReadOptions(
         access=access.parse(given),
         topics=topics.parse(given),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.client.limits import check_producer_group, check_target
 from cometmq.core.errors import MessageIllegal
+from cometmq.spark import kafka
 from cometmq.spark.brokers import access
 from cometmq.spark.options import BadOption, by_name, duration_ms, get, positive, some_text
 
@@ -48,7 +49,7 @@ class WriteOptions:
 
 def parse(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of ``df.write`` or ``writeStream``. Raises BadOption."""
-    given = by_name(options, KNOWN, access.ALIASES)
+    given = by_name(options, KNOWN, access.ALIASES, kafka.hint)
     return WriteOptions(
         access=access.parse(given),
         topic=get(given, "topic", _topic, None),
