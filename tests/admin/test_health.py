@@ -95,8 +95,12 @@ async def test_a_broker_that_leaves_meanwhile(
                 )
                 await eventually(lambda: rounds)
                 assert "broker-z" in rounds[0].brokers
-            with pytest.raises(NotHealthy, match="broker-z: it is not registered, and was at"):
+            with pytest.raises(
+                NotHealthy, match="broker-z: it is not registered, and was at"
+            ) as raised:
                 await waiting
+    report = raised.value.report
+    assert (set(report.brokers), set(report.seen)) == ({"broker-a"}, {"broker-a", "broker-z"})
 
 
 async def test_the_lag_of_groups(client: Client, admin: Admin) -> None:

@@ -410,14 +410,22 @@ class Admin:
 
     # ------------------------------------------------------------------ groups
 
-    async def update_group(self, group: SubscriptionGroupConfig, cluster: str = "") -> None:
-        """Create or change a consumer group on all masters of a cluster (empty: of all).
+    async def update_group(
+        self, group: SubscriptionGroupConfig, cluster: str = "", brokers: Iterable[str] = ()
+    ) -> None:
+        """Create or change a consumer group on all masters of a cluster (empty: of all), or only on
+        those named in ``brokers``.
 
-        Raises NotFound for an unknown cluster, or if no master is registered.
+        Raises NotFound for an unknown cluster, or if no such master is registered.
         """
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        for broker in await self._masters_in(cluster):
-            await self.call(broker.address, code, None, encode_json(group))
+        code, wanted = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, set(brokers)
+        masters = await self._masters_in(cluster)
+        unknown = sorted(wanted.difference(each.name for each in masters))
+        if unknown:
+            raise NotFound("broker", unknown[0], "no master with this name is registered")
+        for broker in masters:
+            if not wanted or broker.name in wanted:
+                await self.call(broker.address, code, None, encode_json(group))
 
     async def delete_group(self, group: str, cluster: str = "") -> None:
         """Delete a consumer group, including its offsets, on all masters of a cluster.

@@ -78,10 +78,11 @@ class HealthLimits:
 @dataclass(frozen=True, slots=True)
 class HealthReport:
     """All checks of one round, those of name servers first, and the names of the brokers that are
-    registered."""
+    registered. ``seen`` has these and the ones that were registered before, with the times."""
 
     checks: tuple[Check, ...]
     brokers: frozenset[str] = frozenset()
+    seen: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_healthy(self) -> bool:
@@ -126,7 +127,9 @@ async def check_health(admin: Admin, limits: HealthLimits | None = None) -> Heal
     checks += _masters(known, limits)
     checks += await _broker_checks(admin, list(known.values()), limits)
     checks += await asyncio.gather(*(_lag(admin, *each) for each in limits.lag.items()))
-    return HealthReport(tuple(checks), frozenset(each.name for each in known.values()))
+    names = frozenset(each.name for each in known.values())
+    seen = {**limits.seen, **dict.fromkeys(names, admin.session.clock.wall_ms())}
+    return HealthReport(tuple(checks), names, seen)
 
 
 async def wait_until_healthy(
@@ -141,8 +144,7 @@ async def wait_until_healthy(
     limits = limits or HealthLimits()
     while True:
         report = await check_health(admin, limits)
-        now_ms = clock.wall_ms()
-        limits = replace(limits, seen={**limits.seen, **dict.fromkeys(report.brokers, now_ms)})
+        limits = replace(limits, seen=report.seen)
         if report.is_healthy:
             return report
         if clock.monotonic_ms() + step_ms > deadline_ms:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq import BlockingClient
+from cometmq import BlockingClient, Client
 from cometmq.admin.api import Admin
+from cometmq.admin.groups import Groups
 from cometmq.admin.messages import EARLIEST, LATEST, at_offset, at_time
 from cometmq.cli.main import main
 from cometmq.cli.parser import position_of
 from cometmq.core.errors import SettingsError
+from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
+from tests.broker.replicated import group
+from tests.broker.test_supervisor import living
 
 
 @pytest.fixture
@@ -171,8 +177,35 @@ def test_a_group_that_exists_is_not_created_again(
     assert main([*create, "--retries", "3"]) == 0
     assert capsys.readouterr().out.startswith("created group=once ")
     assert main(create) == 1
-    assert "group 'once' exists: change it with cometmq group update" in capsys.readouterr().err
+    assert "group 'once' exists on broker-a: change it with" in capsys.readouterr().err
     assert main([*create, "--if-not-exists"]) == 0
     line = capsys.readouterr().out
     assert line.startswith("unchanged group=once ")
     assert "retries=3" in line
+
+
+async def test_a_group_is_created_where_it_is_wanted_and_lacking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def created(*words: str) -> str:
+        capsys.readouterr()
+        code = await asyncio.to_thread(main, ["group", "create", "g", *words, "-n", made.namesrv])
+        told = capsys.readouterr()
+        return told.err if code else told.out
+
+    async with (
+        group(tmp_path) as made,
+        living(made, "a", brokerName="a", brokerClusterName="one"),
+        living(made, "b", brokerName="b", brokerClusterName="one"),
+        living(made, "c", brokerName="c", brokerClusterName="two"),
+        Client(made.namesrv) as client,
+    ):
+        admin = Admin(client.session)
+        await admin.update_group(SubscriptionGroupConfig("g"), brokers=["a"])
+        assert "cluster 'three'" in await created("--cluster", "three")
+        assert (await created("--cluster", "two")).startswith("created group=g ")
+        assert "exists on c:" in await created("--cluster", "two")
+        assert "exists on a:" in await created("--cluster", "one")
+        assert (await created("--if-not-exists")).startswith("created group=g ")
+        assert set(await Groups(admin).config("g")) == {"a", "b", "c"}
+        assert (await created("--if-not-exists")).startswith("unchanged group=g ")

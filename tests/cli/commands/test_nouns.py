@@ -11,6 +11,7 @@ import pytest
 
 from cometmq import BlockingClient
 from cometmq.admin.api import Admin
+from cometmq.admin.health import Aspect, Check, HealthLimits, HealthReport, NotHealthy
 from cometmq.cli import seenbrokers
 from cometmq.cli.commands.message import MessageRow, check_format, formatted
 from cometmq.cli.main import main
@@ -276,3 +277,21 @@ def test_a_broker_that_health_saw_before_is_missed(
     assert main([*words, "--no-memory"]) == 0
     assert main([*words, "--forget", "broker-z"]) == 0
     assert main(words) == 0
+
+
+def test_a_broker_that_leaves_while_health_waits_is_missed_later(
+    where: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def left(_: Admin, limits: HealthLimits, **__: int) -> HealthReport:
+        lost = Check(Aspect.REGISTRATION, "broker-z", False, "it is not registered")
+        seen = {"broker-a": SystemClock().wall_ms(), "broker-z": SystemClock().wall_ms()}
+        raise NotHealthy(HealthReport((lost,), frozenset({"broker-a"}), seen), 1)
+
+    monkeypatch.setattr("cometmq.admin.health.wait_until_healthy", left)
+    words = ["cluster", "health", "--exit-when-healthy", *where]
+    forget = " (if gone for good: cometmq cluster health --forget broker-z)"
+    assert main(words) == 1
+    assert forget in capsys.readouterr().err
+    assert set(seenbrokers.load(where[1:], SystemClock().wall_ms())) == {"broker-a", "broker-z"}
+    assert main([*words, "--no-memory"]) == 1
+    assert forget not in capsys.readouterr().err

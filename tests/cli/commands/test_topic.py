@@ -59,7 +59,7 @@ def test_a_topic_is_created_on_all_brokers_that_are_named_or_on_none(
         where = ["-n", cometmq_cluster.namesrv]
         words = ["topic", "create", "half", "--broker", name, "--broker", "nosuch", *where]
         assert main(words) == 1
-        assert "no master broker nosuch; nothing was created" in capsys.readouterr().err
+        assert "broker 'nosuch': no master with this name" in capsys.readouterr().err
         assert "half" not in client.wait(admin.list_topics())
         assert main(["topic", "describe", "half", *where]) == 1
         assert "'half'" in capsys.readouterr().err
@@ -77,3 +77,9 @@ def test_a_topic_that_exists_is_not_created_again(
         assert "topic 'once' exists on broker-a: change it with" in capsys.readouterr().err
     assert main([*create, "--queues", "1", "--if-not-exists"]) == 0
     assert capsys.readouterr().out.startswith("unchanged topic=once broker=broker-a read_queues=3 ")
+    for wrong in (["--broker", "broker-a", "--broker", "nosuch"], ["--cluster", "nosuch"]):
+        assert main([*create, "--if-not-exists", *wrong]) == 1
+        assert "'nosuch': " in capsys.readouterr().err
+    at_address = ["topic", "create", "new", "--broker", cometmq_cluster.broker, *where]
+    assert main(at_address) == 0
+    assert capsys.readouterr().out.startswith("created topic=new broker=broker-a ")

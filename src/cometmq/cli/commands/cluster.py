@@ -137,10 +137,10 @@ async def health(
             report = await check_health(opened.admin, limits)
     except NotHealthy as error:
         report = error.report
-    if memory:
-        registered = dict.fromkeys(report.brokers, opened.session.clock.wall_ms())
-        seenbrokers.save(name_servers, {**seen, **registered})
-    return _checks(report, set(seen) - report.brokers)
+    if not memory:
+        return _checks(report, set())
+    seenbrokers.save(name_servers, report.seen)
+    return _checks(report, set(report.seen) - report.brokers)
 
 
 def _checks(report: HealthReport, missing: set[str]) -> Result[CheckRow]:

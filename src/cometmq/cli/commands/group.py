@@ -435,28 +435,32 @@ async def create(
     consume: Annotated[bool, Option("--consume", help="May its members consume?")] = True,
     broadcast: Annotated[bool, Option("--broadcast", help="May they broadcast?")] = True,
     only_new: Annotated[
-        bool, Option("--if-not-exists", help="Leave a group alone that a broker has.")
+        bool, Option("--if-not-exists", help="Leave brokers alone that have the group.")
     ] = False,
     cluster_name: Annotated[str, Option("--cluster", help="Only in this cluster.")] = "",
 ) -> Result[GroupSettings]:
-    """Create a group on all masters, before its first consumer does.
+    """Create a group on all masters, or on those of a cluster, before its first consumer does.
 
-    If a broker has it already, nothing is created.
+    If one of them has it already, nothing is created.
     """
     from cometmq.protocol.bodies import SubscriptionGroupConfig as Config
 
-    if name in await cluster.groups.configs():
-        if only_new:
-            return Result(await _settings(cluster, name), does="unchanged")
+    chosen = await cluster.admin.find_brokers(cluster=cluster_name, masters_only=True)
+    known = (await cluster.groups.configs()).get(name, {})
+    having = [each.name for each in chosen if each.name in known]
+    lacking = [each.name for each in chosen if each.name not in known]
+    if having and not only_new:
         raise CometError(
-            f"group {name!r} exists: change it with cometmq group update, or leave it as it is "
-            "with --if-not-exists"
+            f"group {name!r} exists on {', '.join(having)}: change it with cometmq group update, "
+            "or leave it as it is with --if-not-exists"
         )
+    if having and not lacking:
+        return Result(await _settings(cluster, name), does="unchanged")
     wanted = Config(
         name, consume_enable=consume, consume_broadcast_enable=broadcast,
         retry_queue_nums=retry_queues, retry_max_times=retries,
     )  # fmt: skip
-    await cluster.admin.update_group(wanted, cluster_name)
+    await cluster.admin.update_group(wanted, cluster_name, lacking)
     return Result(await _settings(cluster, name))
 
 

@@ -210,25 +210,30 @@ async def create(
         )
     if having and not lacking:
         return Result(await _configs(cluster, name, having), does="unchanged")
-    targets = lacking if having else broker or ()
     await cluster.admin.create_topic(
         name, queues=queues, read_queues=read_queues, perm=_PERM[permission], order=order,
-        cluster="" if having else cluster_name, brokers=targets,
+        brokers=lacking,
     )  # fmt: skip
-    return Result(await _configs(cluster, name, lacking if having else broker))
+    return Result(await _configs(cluster, name, lacking))
 
 
 async def _having(
     cluster: Connected, name: str, cluster_name: str, broker: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the chosen masters that have a topic, and of those that do not."""
+    """Return the names of the chosen masters that have a topic, and of those that do not.
+
+    Raise NotFound for a broker or cluster that is not there.
+    """
+    chosen = {
+        each.name: each.address
+        for wanted in broker or [""]
+        for each in await cluster.admin.find_brokers(wanted, cluster_name, masters_only=True)
+    }
     having: list[str] = []
     lacking: list[str] = []
-    for each in await cluster.admin.brokers(masters_only=True):
-        is_chosen = not cluster_name or each.cluster == cluster_name
-        if is_chosen and (not broker or each.name in broker or each.address in broker):
-            config = await cluster.admin.topic_config(each.address, name)
-            (lacking if config is None else having).append(each.name)
+    for each, address in sorted(chosen.items()):
+        config = await cluster.admin.topic_config(address, name)
+        (lacking if config is None else having).append(each)
     return having, lacking
 
 
