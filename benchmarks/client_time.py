@@ -4,10 +4,11 @@
 
 A client's connections have a transport that answers in memory what a name server and a broker
 would; making answers is not counted. ``produce`` keeps 512 single sends of 128 B in flight, each
-awaited by a task of its own, ``signed`` the same with an account; ``consume`` runs a listener that
-counts over messages of 128 B, 32 a pull; ``read`` has it look at each. With ``--beside`` each round
-also measures the package in that folder (the `src` of another worktree), in turns. Prints one JSON
-line a case: microseconds a message, the median of the rounds.
+awaited by a task of its own, ``signed`` the same with an account, ``linger`` the same in automatic
+batches; ``soon`` keeps as many by one task, ``many`` sends 512 a call. ``consume`` runs a listener
+that counts over messages of 128 B, 32 a pull; ``read`` has it look at each. With ``--beside`` each
+round also measures the package in that folder (the `src` of another worktree), in turns. Prints one
+JSON line a case: microseconds a message, the median of the rounds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.client import Client
+from cometmq.message.batch import walk
 from cometmq.message.ids import pack_host
+from cometmq.message.model import Message
 from cometmq.message.record import Record, pack
 from cometmq.net import client as connections
 from cometmq.net.eventloop import run
@@ -98,6 +102,11 @@ class Answering:
             self.sent += 1
             message_id = MESSAGE_ID % (self.sent * 300)
             return _framed(SEND_ANSWER % (message_id, header.queue_id, self.sent, request.opaque))
+        if request.code == Code.SEND_BATCH_MESSAGE:
+            count = len(walk(request.body))
+            first, self.sent = self.sent, self.sent + count
+            ids = ",".join([MESSAGE_ID % (number * 300) for number in range(first, self.sent)])
+            return _framed(SEND_ANSWER % (ids, header.queue_id, first, request.opaque))
         if request.code == Code.PULL_MESSAGE:
             answer = PULL_ANSWER % (header.queue_offset + PULLED, request.opaque)
             return _framed(answer, self._pulled(header.queue_id, header.queue_offset))
@@ -182,6 +191,46 @@ async def signed() -> float:
     return await produce(credentials=Credentials("shop-key", "a-long-secret"))
 
 
+async def linger() -> float:
+    """Microseconds a send that leaves in an automatic batch."""
+    return await produce(linger_ms=1)
+
+
+async def soon() -> float:
+    """Microseconds a message that one task hands over."""
+    waiting: deque[asyncio.Future[Any]] = deque()
+
+    async def work(client: Client, count: int) -> None:
+        for _ in range(count):
+            waiting.append(await client.send_soon("load", BODY))
+            if len(waiting) >= IN_FLIGHT:
+                await waiting.popleft()
+        while waiting:
+            await waiting.popleft()
+
+    return await _by_one_task(work)
+
+
+async def many() -> float:
+    """Microseconds a message of one call for 512; making the Message objects is counted."""
+
+    async def work(client: Client, count: int) -> None:
+        for _ in range(0, count, IN_FLIGHT):
+            await client.send_many([Message("load", BODY) for _ in range(IN_FLIGHT)])
+
+    return await _by_one_task(work)
+
+
+async def _by_one_task(work: Callable[[Client, int], Coroutine[Any, Any, None]]) -> float:
+    async with Client("127.0.0.1:1", send_timeout_ms=TIMEOUT_MS) as client:
+        sink = _connect(client)
+        await work(client, SENDS // 4)
+        sink.spent_ns, begun = 0, time.process_time_ns()
+        count = 4 * SENDS // IN_FLIGHT * IN_FLIGHT
+        await work(client, count)
+        return (time.process_time_ns() - begun - sink.spent_ns) / 1e3 / count
+
+
 async def consume() -> float:
     """Microseconds a message that a listener only counts."""
     return await _consume(lambda message: None)
@@ -218,7 +267,15 @@ async def _consume(look: Callable[[ReceivedMessage], object]) -> float:
     return used
 
 
-CASES: Final = {"produce": produce, "signed": signed, "consume": consume, "read": read}
+CASES: Final = {
+    "produce": produce,
+    "signed": signed,
+    "linger": linger,
+    "soon": soon,
+    "many": many,
+    "consume": consume,
+    "read": read,
+}
 
 
 def _measure(source: Path, case: str) -> float:

@@ -8,6 +8,7 @@ import inspect
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,10 +16,10 @@ import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client import client as asynchronous
 from cometmq.client.blocking import Client, ReceivedMessage
-from cometmq.core.errors import MessageIllegal
-from cometmq.message.model import Message, MessageView
+from cometmq.core.errors import MessageIllegal, NotConnected
+from cometmq.message.model import Message, MessageQueue, MessageView
 from cometmq.testing.cluster import Cluster
-from tests.client.shared_broker import fresh_topic
+from tests.client.shared_broker import fresh_name, fresh_topic
 
 
 @pytest.fixture
@@ -78,6 +79,26 @@ def test_ready_made_messages_queues_and_rows_of_the_callers_thread(
         more = database.execute("select 'c'")
         client.send_many(messages=(Message(topic, row.encode()) for (row,) in more))
     assert len(sent) == 2
+
+
+def test_messages_are_handed_over_and_threads_share_batches(
+    cometmq_session_cluster: Cluster, topic: str
+) -> None:
+    with Client(cometmq_session_cluster.namesrv, linger_ms=5) as client:
+        waiting = [client.send_soon(topic, b"%d" % at, order_key="k") for at in range(50)]
+        illegal = Message(topic, b"", properties={"": "x"})
+        with pytest.raises(MessageIllegal):
+            client.send_soon(illegal)
+        lost = client.send_soon(fresh_name(), b"", queue=MessageQueue(topic, "nowhere", 0))
+        client.flush()
+        with ThreadPoolExecutor(8) as threads:
+            sent = list(threads.map(lambda at: client.send(topic, b"t%d" % at), range(50)))
+        results = [each.result(timeout=10) for each in waiting]
+    first = results[0].queue_offset
+    assert [each.queue_offset - first for each in results] == list(range(50))
+    assert len({each.message_id for each in (*results, *sent)}) == 100
+    with pytest.raises(NotConnected):
+        lost.result(timeout=10)
 
 
 @pytest.mark.cometmq_handler_errors(raises=ValueError)

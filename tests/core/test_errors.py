@@ -40,6 +40,18 @@ def test_a_remark_can_be_said_whatever_a_file_is_called() -> None:
     assert e.StoreFull(f"no room in {odd}").remark.encode() == rb"no room in store/x\udcff"
 
 
+@pytest.mark.parametrize("error", [each[0] for each in EXAMPLES])
+def test_a_fresh_copy_says_the_same_and_has_no_traceback(error: e.CometError) -> None:
+    try:
+        raise error
+    except e.CometError:
+        copy = e.fresh_copy(error)
+    assert (type(copy), str(copy), copy.args) == (type(error), str(error), error.args)
+    assert copy.__dict__ == error.__dict__
+    assert copy is not error
+    assert copy.__traceback__ is None
+
+
 def test_the_tree_has_three_branches() -> None:
     branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError, e.NotOpen)
     assert all(isinstance(error, branches) for error, _, _ in EXAMPLES)

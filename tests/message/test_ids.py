@@ -36,6 +36,9 @@ def test_unique_keys_differ_and_name_their_maker() -> None:
     assert len(set(keys)) == len(keys)
     assert all(len(key) == 32 and key.startswith("7F0000011234ABCDEF01") for key in keys)
     assert len(ids.UniqueKeys(bytes(16), 1, 2).next(0)) == 56
+    many = maker.many(1_700_000_000_060, 9_000)
+    assert len({*keys, *many, maker.next(1_700_000_000_060)}) == len(keys) + 9_001
+    assert many[0][:20] == keys[0][:20]
 
 
 def test_unique_key_counts_from_the_first_of_the_month() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.message import batch
 from cometmq.protocol.codes import Language
 from cometmq.protocol.connection import Connection
 from cometmq.protocol.fields import to_ext
@@ -264,3 +265,59 @@ def test_both_cores_read_the_same() -> None:
 
     check()
     assert taken > 100  # many of these were plain
+
+
+@given(
+    entries=st.lists(
+        st.tuples(st.binary(max_size=60), TEXTS, TEXTS, st.integers(-(2**31), 2**31 - 1)),
+        max_size=6,
+    ),
+    with_flags=st.booleans(),
+)
+def test_a_batch_body_holds_the_messages(
+    entries: list[tuple[bytes, str, str, int]], with_flags: bool
+) -> None:
+    bodies, texts, keys, flags = map(list, zip(*entries, strict=True)) if entries else ([],) * 4
+    for core in cores():
+        packed = core.batch_body(bodies, texts, keys, flags if with_flags else [])
+        found = batch.split(packed)
+        assert [each.body for each in found] == bodies
+        assert [each.flag for each in found] == (flags if with_flags else [0] * len(bodies))
+        for each, text, key in zip(found, texts, keys, strict=True):
+            own = f"UNIQ_KEY\x01{key}"
+            assert each.properties.decode() == (f"{text}\x02{own}" if text else own)
+
+
+def test_a_batch_body_is_refused_with_its_reason(core: SimpleNamespace) -> None:
+    assert core.batch_body([], [], [], []) == b""
+    longest = "x" * (32_767 - len("\x02UNIQ_KEY\x01K"))
+    assert core.batch_body([b""], [longest], ["K"], [])
+    with pytest.raises(ValueError, match="32768 bytes; the limit is 32767"):
+        core.batch_body([b"", b""], ["", longest + "x"], ["K", "K"], [])
+    for short in ([[b""], [], ["K"], []], [[b""], [""], [], []], [[b""], [""], ["K"], [1, 2]]):
+        with pytest.raises(ValueError, match=r"argument|lengths"):
+            core.batch_body(*short)
+    for text in ("\ud800", "a\udfff"):
+        with pytest.raises(UnicodeEncodeError):
+            core.batch_body([b""], [text], ["K"], [])
+        with pytest.raises(UnicodeEncodeError):
+            core.batch_body([b""], [""], [text], [])
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 300))
+def test_unique_keys_count_round(first: int, count: int) -> None:
+    expected = [f"STEM{number % 65_536:04X}" for number in range(first, first + count)]
+    for core in cores():
+        assert core.unique_keys("STEM", first, count) == expected
+
+
+def test_a_batch_has_a_result_for_each_message(core: SimpleNamespace) -> None:
+    found = core.batch_results(made, "OK", ["K1", "K2", "K3"], "A,,C", "queue", 7, "region")
+    assert found == [
+        ("OK", "K1", "A", "queue", 7, "", "region"),
+        ("OK", "K2", "", "queue", 8, "", "region"),
+        ("OK", "K3", "C", "queue", 9, "", "region"),
+    ]
+    for ids in ("", "A", "A,B,C"):
+        with pytest.raises(ValueError, match="ids for 2 messages"):
+            core.batch_results(made, "OK", ["K1", "K2"], ids, "queue", 7, "")

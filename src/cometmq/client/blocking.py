@@ -18,6 +18,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
@@ -343,6 +344,36 @@ def _waiting(
     return call
 
 
+def _promising(
+    method: Callable[Concatenate[asynchronous.Client, P], Coroutine[Any, Any, asyncio.Future[T]]],
+) -> Callable[Concatenate[Client, P], futures.Future[T]]:
+    """Wrap a coroutine method that returns a future: a call returns one that any thread may use.
+
+    Cancelling it has no effect.
+    """
+    start: Callable[..., Coroutine[Any, Any, asyncio.Future[T]]] = method
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
+        promise: futures.Future[T] = futures.Future()
+        promise.set_running_or_notify_cancel()
+
+        def tell(done: asyncio.Future[T]) -> None:
+            error = futures.CancelledError() if done.cancelled() else done.exception()
+            if error is not None:
+                promise.set_exception(error)
+            else:
+                promise.set_result(done.result())
+
+        async def begin() -> None:
+            (await start(self.inner, *args, **kwargs)).add_done_callback(tell)
+
+        self._running().wait(begin())
+        return promise
+
+    return call
+
+
 def _read(argument: object) -> object:
     return list(argument) if isinstance(argument, Iterator) else argument
 
@@ -486,6 +517,8 @@ class Client:
     send_oneway = _waiting(asynchronous.Client.send_oneway)
     send_batch = _waiting(asynchronous.Client.send_batch)
     send_many = _waiting(asynchronous.Client.send_many)
+    send_soon = _promising(asynchronous.Client.send_soon)
+    flush = _waiting(asynchronous.Client.flush)
     queues = _waiting(asynchronous.Client.queues)
     subscribe = _subscribing(asynchronous.Client.subscribe)
     pull_consumer = _polling(asynchronous.Client.pull_consumer)

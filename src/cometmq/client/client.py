@@ -31,6 +31,7 @@ from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
 if TYPE_CHECKING:
+    import asyncio
     from datetime import datetime
 
     from cometmq.client.consumer.options import Sql
@@ -108,6 +109,8 @@ class Client:
             await consumer.close()
         self._subscriptions.clear()
         self._pull_consumers.clear()
+        if self._producer is not None:
+            await self._producer.flush()
         if self._tracer is not None:
             self.consume_hooks.remove(self._tracer.on_consume)
             await self._tracer.close()
@@ -229,9 +232,71 @@ class Client:
             message = msgspec.structs.replace(
                 message, delay_ms=delay_of(delay_s), deliver_at_ms=_epoch_ms(deliver_at)
             )
-        return await self.producer.send(
-            message, order_key=order_key, queue=queue, timeout_ms=timeout_ms
-        )
+        producer = self._producer or self.producer
+        # One coroutine less for each message of a batch.
+        if (
+            producer.lingering is not None
+            and order_key is None
+            and queue is None
+            and not timeout_ms
+        ):
+            return await producer.lingering.add(message)
+        return await producer.send(message, order_key=order_key, queue=queue, timeout_ms=timeout_ms)
+
+    @overload
+    async def send_soon(
+        self,
+        topic: Message,
+        body: None = None,
+        *,
+        order_key: Key | None = None,
+        queue: MessageQueue | None = None,
+    ) -> asyncio.Future[SendResult]: ...
+    @overload
+    async def send_soon(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str = "",
+        keys: Iterable[Key] | Key = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: Key | None = None,
+        queue: MessageQueue | None = None,
+    ) -> asyncio.Future[SendResult]: ...
+    async def send_soon(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str = "",
+        keys: Iterable[Key] | Key = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: Key | None = None,
+        queue: MessageQueue | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Take a message that leaves in a batch with others; return the future of its result.
+
+        ``sent = [await client.send_soon("orders", body) for body in bodies]``, then ``await`` each
+        of them: one task keeps thousands of messages on their way. Arguments are those of
+        :meth:`send`. This waits only while ``linger_buffer_bytes`` wait or are on their way. The
+        future raises what :meth:`send` raises; cancelling it before the batch leaves takes the
+        message back. :meth:`flush` waits for all. Raises WrongArgument and MessageIllegal.
+        """
+        message = _message(topic, body, tag, keys, properties, 0)
+        producer = self._producer or self.producer
+        accumulator = producer.accumulator
+        # One coroutine less for each message of a batch.
+        if accumulator is None or order_key is not None or queue is not None:
+            return await producer.send_soon(message, order_key=order_key, queue=queue)
+        sent = accumulator.add(message)
+        if accumulator.short:
+            await accumulator.wait_for_room()
+        return sent
+
+    async def flush(self) -> None:
+        """Send what :meth:`send_soon` took, and wait until each of these messages is settled."""
+        await self.producer.flush()
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
         """Recall a message sent with ``delay_s`` or ``deliver_at`` before it is due.

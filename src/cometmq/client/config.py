@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cometmq.protocol.acl import Credentials
 
 #: Types of settings by annotation, and what to call them.
-_TYPES = {"int": int, "str": str, "bool": bool}
-_ARTICLES = {int: "a whole number", str: "a text", bool: "True or False"}
+_TYPES: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool}
+_ARTICLES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False"}
 _SEPARATORS = re.compile(r"[;,\s]+")
 
 
@@ -96,6 +96,14 @@ class ClientConfig:
     max_message_bytes: int = 4 * 1024 * 1024
     #: Batches are split so that no part is larger.
     max_batch_bytes: int = 1024 * 1024
+    #: Collect single sends into batches: time for which a message may wait for others while a batch
+    #: is on its way; a fraction is allowed. 0: off.
+    linger_ms: float = 0
+    #: Such a batch leaves when it has this many bytes or messages.
+    linger_batch_bytes: int = 64 * 1024
+    linger_batch_messages: int = 512
+    #: Bytes of the messages that wait or are on their way; beyond it sends wait for room.
+    linger_buffer_bytes: int = 32 * 1024 * 1024
     #: Queues requested for a topic that its first message creates.
     default_topic_queues: int = 4
     #: Avoid a broker for a while after it was slow or failed, and probe unreachable brokers until
@@ -138,7 +146,7 @@ class ClientConfig:
                 continue
             if wanted is bool and type(value) is bool:
                 continue
-            raise SettingsError(each.name, f"{value!r} is not {_ARTICLES[wanted]}")
+            raise SettingsError(each.name, f"{value!r} is not {_ARTICLES[str(each.type)]}")
 
     @property
     def connect(self) -> ConnectOptions:

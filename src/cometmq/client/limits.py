@@ -211,7 +211,10 @@ def _check_encodable(text: str) -> None:
 
 def goes_alone(message: Message) -> bool:
     """Return whether no batch may hold a message: it is delayed, or goes to a retry topic."""
-    return message.is_delayed or message.topic.startswith(names.RETRY_PREFIX)
+    # Most messages have no delay, and a property costs more than three attributes.
+    if message.delay_level or message.delay_ms or message.deliver_at_ms:
+        return True
+    return message.topic.startswith(names.RETRY_PREFIX)
 
 
 def check_batch(messages: Sequence[Message]) -> None:
@@ -240,7 +243,7 @@ _OVERHEAD_BYTES: Final = 22 + 128
 
 def plan_batches(
     messages: Sequence[Message],
-    order_key: Callable[[Message], str | None],
+    order_key: Callable[[Message], str | None] | None,
     max_batch_bytes: int,
 ) -> list[tuple[list[int], str | None]]:
     """Group messages into batches; return their positions in ``messages`` with their order key.
@@ -252,21 +255,31 @@ def plan_batches(
     plan: list[tuple[list[int], str | None]] = []
     open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}
     for at, message in enumerate(messages):
-        key = order_key(message)
+        key = None if order_key is None else order_key(message)
         group = (message.topic, key)
-        size = _estimate_bytes(message)
+        size = _OVERHEAD_BYTES + len(message.body)
+        if message.tag or message.keys or message.properties or message.message_id:
+            size += _text_bytes_of(message)
         alone = goes_alone(message)
-        positions, filled = open_batches.get(group, ([], 0))
-        fits = positions and _alike(messages[positions[0]], message)
-        if alone or not fits or filled + size > max_batch_bytes:
-            positions, filled = [], 0
+        found = open_batches.get(group)
+        if found is not None:
+            positions, filled = found
+            size += filled
+        if (
+            found is None
+            or alone
+            or size > max_batch_bytes
+            or not _alike(messages[positions[0]], message)
+        ):
+            size -= 0 if found is None else filled
+            positions = []
             plan.append((positions, key))
         positions.append(at)
         # A message sent alone ends the open batch of its group: later messages may not precede it.
         if alone:
             open_batches.pop(group, None)
         else:
-            open_batches[group] = (positions, filled + size)
+            open_batches[group] = (positions, size)
     return plan
 
 
@@ -275,10 +288,11 @@ def _alike(first: Message, message: Message) -> bool:
     return first.wait_store == message.wait_store and first.born_ms == message.born_ms
 
 
-def _estimate_bytes(message: Message) -> int:
-    """Return an upper bound of an entry's size in bytes, without encoding its properties."""
-    size = _OVERHEAD_BYTES + len(message.body) + _text_bytes(message.tag)
-    size += _text_bytes(message.message_id)
+def _text_bytes_of(message: Message) -> int:
+    """Return an upper bound of the size of a message's properties in bytes, without encoding
+    them.
+    """
+    size = _text_bytes(message.tag) + _text_bytes(message.message_id)
     for key in message.keys:
         size += _text_bytes(key) + 1
     for name, value in message.properties.items():

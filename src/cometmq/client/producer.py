@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from cometmq.client.accumulator import Accumulator
 from cometmq.client.arguments import (
     Key,
     check_messages,
@@ -38,6 +39,7 @@ from cometmq.client.limits import (
 from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, Packer, SendResult, SendStatus
 from cometmq.core.errors import BrokerRefused, MessageIllegal
 from cometmq.message import properties as props
+from cometmq.message.model import MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Link
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from cometmq.client.routes import Brokers
     from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
-    from cometmq.message.model import Message, MessageQueue, StoredMessage
+    from cometmq.message.model import Message, StoredMessage
     from cometmq.net.client import CutHead, Outcome
 
 _WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
@@ -232,6 +234,11 @@ class Producer:
         self._packer = Packer(session.config, session.namespace)
         self._delivery = Delivery(session, known_as)
         self._plain = PlainSends(session, self._delivery, known_as)
+        self._lingers = session.config.linger_ms > 0
+        #: What collects messages into batches, from the first one on; ``lingering`` is the same if
+        #: it collects single sends too.
+        self.accumulator: Accumulator | None = None
+        self.lingering: Accumulator | None = None
         #: Hooks called at the end of each transaction; hooks may be added at any time.
         self.transaction_hooks: list[TransactionHook] = []
 
@@ -259,13 +266,17 @@ class Producer:
         """Send one message and wait until a broker has stored it.
 
         ``queue`` (a queue, or a function that picks one) or ``order_key`` chooses the queue;
-        otherwise queues take turns. ``timeout_ms`` (0: the configured one) bounds all attempts
+        otherwise queues take turns. With ``linger_ms`` it leaves in a batch with others, unless a
+        function picks its queue. ``timeout_ms`` (0: the configured one) bounds all attempts
         together. Raises WrongArgument for an argument of a wrong type, MessageIllegal for a message
         over a limit, RouteNotFound, the error of a forbidden hook, and the last attempt's
         NotConnected, RequestTimedOut or BrokerRefused.
         """
         if timeout_ms:
             check_timeout(timeout_ms)
+        if self._lingers and (queue is None or isinstance(queue, MessageQueue)):
+            self.lingering = accumulator = self.accumulator or self.accumulate()
+            return await accumulator.add(message, order_text(order_key), queue, timeout_ms)
         if queue is None and order_key is None:
             posted = self._plain.post(message, timeout_ms)
             if posted is not None:
@@ -283,8 +294,51 @@ class Producer:
                 return await self._go_on(message, posted, outcome)
         key = order_text(order_key)
         check_queue(queue)
+        return await self._alone(message, key, timeout_ms, queue)
+
+    async def _alone(
+        self,
+        message: Message,
+        key: str | None,
+        timeout_ms: int,
+        queue: MessageQueue | QueueSelector | None = None,
+    ) -> SendResult:
         packed = await self._pack_one(message)
         return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
+
+    async def send_soon(
+        self,
+        message: Message,
+        *,
+        order_key: Key | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 0,
+    ) -> asyncio.Future[SendResult]:
+        """Take a message that leaves in a batch with others; return the future of its result.
+
+        It waits only while ``linger_buffer_bytes`` wait or are on their way. Raises WrongArgument
+        and MessageIllegal; the future raises the other errors of :meth:`send`. Cancelling the
+        future before its batch leaves takes the message back.
+        """
+        if timeout_ms:
+            check_timeout(timeout_ms)
+        if queue is not None and not isinstance(queue, MessageQueue):
+            refuse("queue", "a MessageQueue", queue, "only send takes functions")
+        accumulator = self.accumulator or self.accumulate()
+        sent = accumulator.add(message, order_text(order_key), queue, timeout_ms)
+        if accumulator.short:
+            await accumulator.wait_for_room()
+        return sent
+
+    async def flush(self) -> None:
+        """Wait until all messages that :meth:`send_soon` and lingering sends took are settled."""
+        if self.accumulator is not None:
+            await self.accumulator.flush()
+
+    def accumulate(self) -> Accumulator:
+        """Make what collects messages into batches."""
+        self.accumulator = Accumulator(self._session, self._delivery, self._packer, self._pack_one)
+        return self.accumulator
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
         """Recall a message with a delay or delivery time of its own: consumers do not receive it.
@@ -357,17 +411,17 @@ class Producer:
         batches sent before the failed one remain stored.
         """
         given = check_messages(messages)
-        for message in given:
-            self._packer.check(message)
+        texts = self._packer.check_all(given)
         results: list[SendResult | None] = [None] * len(given)
         for positions, key in plan_batches(
             given, _key_function(order_key), self._config.max_batch_bytes
         ):
             part = [given[at] for at in positions]
             if len(part) == 1:
-                sent = [await self.send(part[0], order_key=key, timeout_ms=timeout_ms)]
+                sent = [await self._alone(part[0], key, timeout_ms)]
             else:
-                sent = await self._delivery.send(self._pack_batch(part), key, None, timeout_ms)
+                packed = self._pack_checked(part, [texts[at] for at in positions])
+                sent = await self._delivery.send(packed, key, None, timeout_ms)
             for at, result in zip(positions, sent, strict=True):
                 results[at] = result
         return [result for result in results if result is not None]
@@ -467,12 +521,20 @@ class Producer:
 
     def _pack_batch(self, messages: list[Message]) -> Packed:
         now_ms = self._clock.wall_ms()
-        make_key = self._session.unique_keys.next
-        keys = [message.message_id or make_key(now_ms) for message in messages]
-        return self._packer.batch(messages, keys, now_ms)
+        return self._packer.batch(messages, self._keys(messages, now_ms), now_ms)
+
+    def _pack_checked(self, messages: list[Message], texts: list[str]) -> Packed:
+        now_ms = self._clock.wall_ms()
+        return self._packer.checked_batch(messages, texts, self._keys(messages, now_ms), now_ms)
+
+    def _keys(self, messages: list[Message], now_ms: int) -> list[str]:
+        keys = self._session.unique_keys.many(now_ms, len(messages))
+        return [message.message_id or key for message, key in zip(messages, keys, strict=True)]
 
 
-def _key_function(order_key: OrderKey) -> Callable[[Message], str | None]:
+def _key_function(order_key: OrderKey) -> Callable[[Message], str | None] | None:
+    if order_key is None:
+        return None
     if callable(order_key):
         return lambda message: order_text(order_key(message))
     key = order_text(order_key)

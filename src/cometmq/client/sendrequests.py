@@ -5,7 +5,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from cometmq.client.limits import (
     check_target,
 )
 from cometmq.core.errors import BrokerRefused, CometError, MessageIllegal
-from cometmq.message import batch, properties
+from cometmq.message import properties
 from cometmq.message.compression import compress
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
@@ -27,6 +27,7 @@ from cometmq.message.record import COMPRESSED, TransactionType, with_transaction
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import from_ext
 from cometmq.protocol.headers import SendMessageResponse, SendMessageV2
+from cometmq.speedups import batch_body, batch_results
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 #: Larger bodies are compressed in a thread: compressing this many bytes takes about 1 ms.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024
+_NO_WAIT: Final = f"{properties.WAIT}\x01false"
+#: A unique key of the greatest length.
+_LONGEST_KEY: Final = "0" * 56
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +119,36 @@ class Packer:
         check_message(message, self._config.max_message_bytes)
         return topic
 
+    def check_all(self, messages: Sequence[Message]) -> list[str]:
+        """Check messages that may share a batch, and return their :meth:`batch_text`.
+
+        Raises MessageIllegal.
+        """
+        topic: str | None = None
+        body_bytes = self._config.max_message_bytes
+        texts: list[str] = []
+        for message in messages:
+            # Most messages have the topic of the one before, and nothing else but a body.
+            if (
+                message.topic is not topic
+                or type(message.body) is not bytes
+                or len(message.body) > body_bytes
+                or message.tag
+                or message.keys
+                or message.properties
+                or message.message_id
+                or message.flag
+                or message.born_ms
+                or message.is_delayed
+                or self._namespace
+            ):
+                self.check(message)
+                topic = message.topic
+                texts.append(self.batch_text(message))
+            else:
+                texts.append("")
+        return texts
+
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
         """Return a request for one message. Raises MessageIllegal.
 
@@ -141,32 +175,69 @@ class Packer:
 
         ``born_ms`` is the birth time of messages that set none.
         """
-        topic, *_ = [self.check(message) for message in messages]
+        for message in messages:
+            self.check(message)
         check_batch(messages)
-        entries: list[tuple[int, bytes, bytes]] = []
-        for message, key in zip(messages, unique_keys, strict=True):
-            pairs = self._pairs(message, key)
-            del pairs[properties.WAIT]
-            text = check_property_size(properties.encode_text(pairs))
-            entries.append((message.flag, message.body, text.encode("utf-8", "replace")))
-        body = batch.pack(entries)
+        texts = [self.batch_text(message) for message in messages]
+        return self.checked_batch(messages, texts, list(unique_keys), born_ms)
+
+    def checked_batch(
+        self,
+        messages: Sequence[Message],
+        texts: list[str],
+        unique_keys: list[str],
+        born_ms: int,
+    ) -> Packed:
+        """Return :meth:`batch` of messages that were checked.
+
+        ``texts`` are their results of :meth:`batch_text`. Raises MessageIllegal for a batch over
+        the limit.
+        """
+        first = messages[0]
+        flags = [message.flag for message in messages]
+        bodies = [message.body for message in messages]
+        if any([type(each) is not bytes for each in bodies]):
+            bodies = list(map(bytes, bodies))
+        body = batch_body(bodies, texts, unique_keys, flags if any(flags) else [])
         if len(body) > self._config.max_message_bytes:
             raise MessageIllegal(
-                f"the batch of {len(entries)} messages has {len(body)} bytes; the limit is "
+                f"the batch of {len(messages)} messages has {len(body)} bytes; the limit is "
                 f"{self._config.max_message_bytes}: send_many splits it"
             )
-        shared = {} if messages[0].wait_store else {properties.WAIT: "false"}
         return Packed(
-            topic,
+            self._namespace.wrap(first.topic),
             RequestCode.SEND_BATCH_MESSAGE,
             body,
-            properties.encode_text(shared),
+            "" if first.wait_store else _NO_WAIT,
             0,
             0,
-            messages[0].born_ms or born_ms,
+            first.born_ms or born_ms,
             tuple(messages),
             tuple(unique_keys),
         )
+
+    def batch_text(self, message: Message) -> str:
+        """Return the properties of a message in a batch, without its unique key.
+
+        Raises MessageIllegal if they are too long with the key.
+        """
+        if not (
+            message.tag
+            or message.keys
+            or message.properties
+            or message.message_id
+            or self._namespace
+        ):
+            return ""
+        key = message.message_id or _LONGEST_KEY
+        pairs = self._pairs(message, key)
+        del pairs[properties.WAIT], pairs[properties.UNIQ_KEY]
+        text = properties.encode_text(pairs)
+        check_property_size(
+            f"{text}{properties.PROPERTY_SEPARATOR}{properties.UNIQ_KEY}"
+            f"{properties.NAME_VALUE_SEPARATOR}{key}"
+        )
+        return text
 
     def retry(
         self,
@@ -278,18 +349,21 @@ def read_results(
         return [
             SendResult(status, keys[0], header.msg_id, stored, at, transaction_id, region, handle)
         ]
-    offset_ids = header.msg_id.split(",")
-    if len(offset_ids) != len(keys):
-        problem = f"{len(offset_ids)} ids for {len(keys)} messages"
-        raise CometError(f"{address}: bad answer to a batch: {problem}")
-    first = header.queue_offset
-    offsets: Iterable[int] = range(first, first + len(keys))
     if scattered := ext.get("queueOffsets"):
         offsets = _numbers(address, scattered, len(keys))
-    return [
-        SendResult(status, key, offset_id, stored, offset, "", region)
-        for key, offset_id, offset in zip(keys, offset_ids, offsets, strict=True)
-    ]
+        offset_ids = header.msg_id.split(",")
+        if len(offset_ids) != len(keys):
+            raise CometError(f"{address}: bad answer to a batch: {len(offset_ids)} ids")
+        return [
+            SendResult(status, key, offset_id, stored, offset, "", region)
+            for key, offset_id, offset in zip(keys, offset_ids, offsets, strict=True)
+        ]
+    try:
+        return batch_results(
+            SendResult, status, list(keys), header.msg_id, stored, header.queue_offset, region
+        )
+    except ValueError as error:
+        raise CometError(f"{address}: bad answer to a batch: {error}") from None
 
 
 def _numbers(address: str, text: str, count: int) -> list[int]:

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, TypeVar
 
-E = TypeVar("E", bound="StoreError")
+E = TypeVar("E", bound=Exception)
 
 #: What clients do most, by request code. Plain numbers, because core imports nothing above it.
 _OPERATIONS: Final = {
@@ -149,12 +149,14 @@ class StoreError(CometError):
 
 
 def fresh_copy(error: E) -> E:
-    """Return a copy of a stored error, to be raised once more.
+    """Return a copy of an error that is raised several times, without its traceback.
 
-    The stored error itself would collect tracebacks with the frames of all raises, which keep their
-    requests alive.
+    One error would collect tracebacks with the frames of all raises, which keep their requests
+    alive.
     """
-    return type(error)(*error.args)
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
 
 
 class StoreCorrupt(StoreError):

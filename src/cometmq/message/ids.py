@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from cometmq.speedups import unique_keys
+
 
 class OffsetId(NamedTuple):
     """Parts of an offset id: the broker's address and the physical offset of the record."""
@@ -78,12 +80,23 @@ class UniqueKeys:
     def next(self, now_ms: int) -> str:
         """Return a new unique key; ``now_ms`` is wall time."""
         if now_ms != self._made_ms:
-            if not self._month_start_ms <= now_ms < self._month_end_ms:
-                self._month_start_ms, self._month_end_ms = _month_of(now_ms)
-            self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
-            self._made_ms = now_ms
+            self._set_time(now_ms)
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._stem}{counter:04X}"
+
+    def many(self, now_ms: int, count: int) -> list[str]:
+        """Return ``count`` new unique keys; ``now_ms`` is wall time."""
+        if now_ms != self._made_ms:
+            self._set_time(now_ms)
+        first = self._counter + 1
+        self._counter = (self._counter + count) & 0xFFFF
+        return unique_keys(self._stem, first, count)
+
+    def _set_time(self, now_ms: int) -> None:
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+        self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
+        self._made_ms = now_ms
 
 
 def lasting_key(number: int, made_ms: int, check: int) -> str:

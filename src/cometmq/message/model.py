@@ -26,7 +26,7 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
     queue_id: int
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """Message to send. ``properties`` are the user's own.
 
     At most one of ``delay_level``, ``delay_ms`` (after a broker received it) and ``deliver_at_ms``

@@ -26,7 +26,13 @@ from cometmq.speedups.plain.pullanswers import (
     read_pull,
 )
 from cometmq.speedups.plain.pulls import is_record, take_records
-from cometmq.speedups.plain.requests import send_frame, settle_plain
+from cometmq.speedups.plain.requests import (
+    batch_body,
+    batch_results,
+    send_frame,
+    settle_plain,
+    unique_keys,
+)
 from cometmq.speedups.plain.sends import Outlet, SendBatch, send_answers
 from cometmq.speedups.plain.syncthread import SyncThread
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
@@ -60,6 +66,8 @@ __all__ = [
     "WriteBatch",
     "answer_frame",
     "append_batch",
+    "batch_body",
+    "batch_results",
     "check_records",
     "cut_records",
     "in_order",
@@ -75,6 +83,7 @@ __all__ = [
     "send_frame",
     "settle_plain",
     "take_records",
+    "unique_keys",
     "walk",
 ]
 
@@ -95,7 +104,7 @@ NAMES = {
         "read_pull",
     ),
     "pulls": ("is_record", "take_records"),
-    "requests": ("send_frame", "settle_plain"),
+    "requests": ("batch_body", "batch_results", "send_frame", "settle_plain", "unique_keys"),
     "sends": ("Outlet", "SendBatch", "send_answers"),
     "syncthread": ("SyncThread",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),

@@ -1,16 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain sends and pulls of a client: request frames of sends, and results of both.
+"""Plain sends and pulls of a client: request frames of sends, bodies of batches, and results.
 
 Compiled; plain/requests.py is the definition. Untrusted bytes are read by headers.pxd.
 """
 
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from cometmq.speedups.compiled.headers cimport (
     LONG_NUMBER, NUMBER, ODD_MAX, REMARK, SHORT_HEADER_MAX_BYTES, TEXT, Field, Form, Header,
     form_of, make_fields, read_header,
 )
-from cometmq.speedups.compiled.octets cimport DIGITS_MAX, Bytes, be32, put32, put_decimal
+from cometmq.speedups.compiled.octets cimport (
+    DIGITS_MAX, Bytes, be32, put16, put32, put_decimal,
+)
+from cometmq.speedups.compiled.properties cimport PROPERTIES_MAX_BYTES
 from cometmq.speedups.compiled.texts cimport is_text
 
 cdef extern from "Python.h":
@@ -39,6 +42,13 @@ cdef enum:
     NEXT = 7
     LOWEST = 8
     HIGHEST = 9
+    # Fields of a batch's entry before its body, and with the length of its properties.
+    ENTRY_HEAD_BYTES = 20
+    ENTRY_FIXED_BYTES = 22
+    # "UNIQ_KEY" with the sign after it.
+    KEY_NAME_BYTES = 9
+    COUNTER_DIGITS = 4
+    INT_MAX = 0x7FFFFFFF
 
 cdef tuple NAMED = (
     (b"msgId", TEXT), (b"queueId", NUMBER), (b"queueOffset", LONG_NUMBER), (b"transactionId", TEXT),
@@ -141,6 +151,105 @@ def send_frame(
             out += digit_counts[2]
     memcpy(out, PyBytes_AsString(body), body_bytes)
     return frame
+
+
+def unique_keys(str stem not None, long long first, Py_ssize_t count):
+    """Return unique keys; see plain/requests.py."""
+    cdef unsigned char made[256]
+    cdef const char *hexadecimal = b"0123456789ABCDEF"
+    cdef Py_ssize_t size = 0, n
+    cdef const char *text = PyUnicode_AsUTF8AndSize(stem, &size)
+    cdef long long number
+    cdef list found = []
+    if size > <Py_ssize_t>sizeof(made) - COUNTER_DIGITS:
+        raise ValueError("the stem of a unique key is too long")
+    memcpy(made, text, size)
+    for n in range(count):
+        number = first + n
+        made[size] = hexadecimal[number >> 12 & 15]
+        made[size + 1] = hexadecimal[number >> 8 & 15]
+        made[size + 2] = hexadecimal[number >> 4 & 15]
+        made[size + 3] = hexadecimal[number & 15]
+        found.append(PyUnicode_FromStringAndSize(<const char *>made, size + COUNTER_DIGITS))
+    return found
+
+
+def batch_body(
+    list bodies not None, list texts not None, list keys not None, list flags not None
+):
+    """Return the body of a batch send; see plain/requests.py."""
+    cdef Py_ssize_t count = len(bodies), n, body_bytes, own_bytes, text_bytes = 0, key_bytes = 0
+    cdef long long total = 0
+    cdef bytes body
+    cdef str text, key
+    cdef Bytes source
+    cdef unsigned char *out
+    if len(texts) != count or len(keys) != count or flags and len(flags) != count:
+        raise ValueError("lists of different lengths")
+    for n in range(count):
+        body, text, key = bodies[n], texts[n], keys[n]
+        PyUnicode_AsUTF8AndSize(text, &text_bytes)
+        PyUnicode_AsUTF8AndSize(key, &key_bytes)
+        own_bytes = text_bytes + (text_bytes > 0) + KEY_NAME_BYTES + key_bytes
+        if own_bytes > PROPERTIES_MAX_BYTES:
+            raise ValueError(f"properties have {own_bytes} bytes; the limit is 32767")
+        total += ENTRY_FIXED_BYTES + PyBytes_Size(body) + own_bytes
+    if total > INT_MAX:
+        raise ValueError("a batch larger than 2 GiB")
+    packed = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+    out = <unsigned char *>PyBytes_AsString(packed)
+    for n in range(count):
+        body, text, key = bodies[n], texts[n], keys[n]
+        body_bytes = PyBytes_Size(body)
+        source = <Bytes>PyUnicode_AsUTF8AndSize(text, &text_bytes)
+        PyUnicode_AsUTF8AndSize(key, &key_bytes)
+        own_bytes = text_bytes + (text_bytes > 0) + KEY_NAME_BYTES + key_bytes
+        put32(out, <unsigned int>(ENTRY_FIXED_BYTES + body_bytes + own_bytes))
+        put32(out + 4, 0)
+        put32(out + 8, 0)
+        put32(out + 12, <unsigned int><int>flags[n] if flags else 0)
+        put32(out + 16, <unsigned int>body_bytes)
+        memcpy(out + ENTRY_HEAD_BYTES, PyBytes_AsString(body), body_bytes)
+        out += ENTRY_HEAD_BYTES + body_bytes
+        put16(out, <unsigned int>own_bytes)
+        out += 2
+        if text_bytes:
+            memcpy(out, source, text_bytes)
+            out[text_bytes] = 2
+            out += text_bytes + 1
+        memcpy(out, b"UNIQ_KEY\x01", KEY_NAME_BYTES)
+        memcpy(out + KEY_NAME_BYTES, PyUnicode_AsUTF8AndSize(key, &key_bytes), key_bytes)
+        out += KEY_NAME_BYTES + key_bytes
+    return packed
+
+
+def batch_results(
+    make, status, list keys not None, str ids not None, queue, long long offset, str region
+):
+    """Return the results of a batch; see plain/requests.py."""
+    cdef Py_ssize_t size = 0, n, count = len(keys), commas = 0
+    cdef const char *at = PyUnicode_AsUTF8AndSize(ids, &size)
+    cdef const char *end = at + size
+    cdef const char *stop = at
+    cdef list found = []
+    while True:
+        stop = <const char *>memchr(stop, c',', end - stop)
+        if stop == NULL:
+            break
+        commas += 1
+        stop += 1
+    if commas + 1 != count:
+        raise ValueError(f"{commas + 1} ids for {count} messages")
+    for n in range(count):
+        stop = <const char *>memchr(at, c',', end - at)
+        if stop == NULL:
+            stop = end
+        found.append(make(
+            status, keys[n], PyUnicode_FromStringAndSize(at, stop - at), queue, offset + n, "",
+            region,
+        ))
+        at = stop + 1
+    return found
 
 
 cdef inline str _text(Header *answer, int number):

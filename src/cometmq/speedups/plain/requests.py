@@ -1,4 +1,4 @@
-"""Plain sends and pulls of a client: request frames of sends, and results of both.
+"""Plain sends and pulls of a client: request frames of sends, bodies of batches, and results.
 
 This is the definition; compiled/requests.pyx does the same, byte for byte. An answer is plain if
 all of the following is true; every other frame is odd and is handled individually:
@@ -14,6 +14,7 @@ all of the following is true; every other frame is odd and is handled individual
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.speedups.plain.headers import (
@@ -27,6 +28,7 @@ from cometmq.speedups.plain.headers import (
     Odd,
     read_header,
 )
+from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES
 
 _FORMS: Final = {
     0: Form(
@@ -53,6 +55,10 @@ _ESCAPES: Final = {
 }
 #: Number of header pieces of a send, around its queue id, born time, properties and opaque.
 _PIECES: Final = 5
+#: Size, magic, CRC, flag and body length of an entry of a batch, then the length of its properties.
+_ENTRY: Final = Struct(">iiiii")
+_LENGTH: Final = Struct(">H")
+_COUNTER_MASK: Final = 0xFFFF
 
 
 class Waiter(Protocol):
@@ -94,6 +100,52 @@ def send_frame(
     values = (b"%d" % queue_id, b"%d" % born_ms, text, b"%d" % opaque, b"")
     head = b"".join([piece + value for piece, value in zip(pieces, values, strict=True)])
     return LENGTHS.pack(4 + len(head) + len(body), len(head)) + head + body
+
+
+def unique_keys(stem: str, first: int, count: int) -> list[str]:
+    """Return ``count`` unique keys: ``stem`` with four digits each, which count from ``first``."""
+    return [f"{stem}{number & _COUNTER_MASK:04X}" for number in range(first, first + count)]
+
+
+def batch_body(bodies: list[bytes], texts: list[str], keys: list[str], flags: list[int]) -> bytes:
+    """Return the body of a batch send (message/batch.py) with a message for each of ``bodies``.
+
+    The properties of a message are its text of ``texts``, then its unique key of ``keys``. Without
+    ``flags`` all flags are 0. Raises ValueError for lists of different lengths and for properties
+    longer than 32 767 bytes, UnicodeEncodeError for text that UTF-8 cannot encode.
+    """
+    parts: list[bytes] = []
+    for body, text, key, flag in zip(bodies, texts, keys, flags or [0] * len(bodies), strict=True):
+        properties = f"{text}\x02UNIQ_KEY\x01{key}" if text else f"UNIQ_KEY\x01{key}"
+        own = properties.encode()
+        if len(own) > PROPERTIES_MAX_BYTES:
+            raise ValueError(f"properties have {len(own)} bytes; the limit is 32767")
+        size = _ENTRY.size + len(body) + _LENGTH.size + len(own)
+        parts += _ENTRY.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(own)), own
+    return b"".join(parts)
+
+
+def batch_results(
+    make: Callable[..., Any],
+    status: Any,
+    keys: list[str],
+    ids: str,
+    queue: Any,
+    offset: int,
+    region: str,
+) -> list[Any]:
+    """Return the results of a batch that was stored with consecutive queue offsets from ``offset``.
+
+    ``ids`` are the message ids, separated by commas. ``make`` builds a result as for
+    :func:`settle_plain`. Raises ValueError unless there are as many ids as ``keys``.
+    """
+    found = ids.split(",")
+    if len(found) != len(keys):
+        raise ValueError(f"{len(found)} ids for {len(keys)} messages")
+    return [
+        make(status, key, message_id, queue, offset + at, "", region)
+        for at, (key, message_id) in enumerate(zip(keys, found, strict=True))
+    ]
 
 
 def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int, int]:
