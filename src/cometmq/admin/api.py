@@ -2,21 +2,28 @@
 
 Each operation queries the name servers and brokers that it needs; nothing is cached. A broker on
 another machine refuses operations that change state unless its settings allow them.
+
+Brokers are asked together (:meth:`Admin.ask_together`), so that a silent one costs its timeout
+once. An operation with a parameter ``unread`` returns what the others answered and appends those
+that did not; without that list it raises, because the answer would lack a part.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import convert
 
 from cometmq.client.pull import Puller
 from cometmq.client.routes import by_queue, queue_of
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,
+    CometError,
     NotConnected,
     NotFound,
     RequestTimedOut,
@@ -69,6 +76,30 @@ log = logging.getLogger(__name__)
 END: Final = -1
 #: Brokers wait 10 s for a consumer.
 _RELAY_TIMEOUT_MS: Final = 15_000
+#: Least time for an answer.
+_TIMEOUT_MS: Final = 5_000
+#: Brokers that are asked at one time.
+_CONCURRENT: Final = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker process."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A broker whose part of an answer is missing, and why."""
+
+    broker: Broker
+    error: CometError
 
 
 class ConsumerAdmin:
@@ -95,17 +126,17 @@ class ConsumerAdmin:
         """
         header = h.ResetOffset(topic, group, at_ms, force)
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        found: dict[MessageQueue, int] = {}
-        for name, address in await self._masters(topic):
+
+        async def reset(master: Broker) -> dict[MessageQueue, int]:
             try:
-                response = await self._call(address, code, header)
+                response = await self._call(master.address, code, header)
             except BrokerRefused as refusal:
                 if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
                     raise
-                found.update(await self._set(group, topic, name, at_ms, force=force))
-            else:
-                found.update((queue_of(key), at) for key, at in read_offsets(response.body).items())
-        return dict(sorted(found.items()))
+                return await self._set(group, topic, master.name, at_ms, force=force)
+            return {queue_of(key): at for key, at in read_offsets(response.body).items()}
+
+        return _merged(await self._admin.ask_together(await self._masters(topic), reset))
 
     async def positions(
         self, group: str, topic: str, client_id: str = ""
@@ -117,8 +148,8 @@ class ConsumerAdmin:
         header = h.GetConsumerStatus(topic, group, client_id or None)
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         # Members are connected to all brokers of the topic, so any one broker knows them all.
-        (_, address), *_ = await self._masters(topic)
-        response = await self._call(address, code, header)
+        master, *_ = await self._masters(topic)
+        response = await self._call(master.address, code, header)
         table = parse_json(response.body, ConsumerStatusRead).consumer_table
         return {client: by_queue(queues) for client, queues in table.items()}
 
@@ -130,9 +161,9 @@ class ConsumerAdmin:
         ``stacks`` requests the stack traces of its threads and tasks.
         """
         header = h.GetConsumerRunningInfo(group, client_id, stacks)
-        (_, address), *_ = await self._masters(RETRY_PREFIX + group)
+        master, *_ = await self._masters(RETRY_PREFIX + group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        response = await self._call(address, code, header, _RELAY_TIMEOUT_MS)
+        response = await self._call(master.address, code, header, _RELAY_TIMEOUT_MS)
         return read_running_info(response, client_id)
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> DirectResult:
@@ -153,22 +184,27 @@ class ConsumerAdmin:
         No member of ``target`` should be running, because it would overwrite the offsets.
         """
         header = h.CloneGroupOffset(source, target, topic or None)
+
+        async def clone(master: Broker) -> None:
+            await self._call(master.address, RequestCode.CLONE_GROUP_OFFSET, header)
+
         masters = await self._masters(topic or RETRY_PREFIX + source)
-        for _, address in masters:
-            await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+        await self._admin.ask_together(masters, clone)
 
     async def time_span(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
         """Return store times of messages in each queue.
 
         They are those of the oldest and the newest message, and of the group's next one.
         """
-        found: dict[MessageQueue, QueueTimeSpan] = {}
         header = h.ConsumeTimeSpan(topic, group)
-        for _, address in await self._masters(topic):
-            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-            spans = parse_json(response.body, ConsumeTimeSpans).consume_time_span_set
-            found.update((queue_of(span.message_queue), span) for span in spans)
-        return dict(sorted(found.items()))
+
+        async def spans(master: Broker) -> dict[MessageQueue, QueueTimeSpan]:
+            code = RequestCode.QUERY_CONSUME_TIME_SPAN
+            response = await self._call(master.address, code, header)
+            found = parse_json(response.body, ConsumeTimeSpans).consume_time_span_set
+            return {queue_of(span.message_queue): span for span in found}
+
+        return _merged(await self._admin.ask_together(await self._masters(topic), spans))
 
     async def _set(
         self, group: str, topic: str, broker: str, at_ms: int, *, force: bool
@@ -187,12 +223,9 @@ class ConsumerAdmin:
         await self._admin.commit_group_offsets(group, found)
         return found
 
-    async def _masters(self, topic: str) -> list[tuple[str, str]]:
-        """Return name and address of the masters that have a topic."""
-        route = await self._session.route(topic)
-        masters = [
-            (each.broker_name, address) for each in route.broker_datas if (address := each.master())
-        ]
+    async def _masters(self, topic: str) -> list[Broker]:
+        """Return the masters that have a topic, at least one."""
+        masters = await self._admin.masters_of(topic)
         if not masters:
             raise RouteNotFound(topic, "none of its masters is running")
         return masters
@@ -221,20 +254,23 @@ def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:
     return dict(sorted(by_queue(info.mq_table).items()))
 
 
+def _raise_first(unread: Sequence[Unread]) -> None:
+    """Raise the error of the first broker in a list that is not used any more."""
+    for each in unread:
+        error = each.error
+        raise error
+
+
+def _merged(parts: Mapping[Broker, Mapping[MessageQueue, T]]) -> dict[MessageQueue, T]:
+    """Return what brokers said of their queues, sorted."""
+    found = {queue: each for part in parts.values() for queue, each in part.items()}
+    return dict(sorted(found.items()))
+
+
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
 _INDEX_TIME_UNIT_MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """One broker process."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
 
 
 class Admin:
@@ -246,7 +282,7 @@ class Admin:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.timeout_ms = max(session.config.request_timeout_ms, 5_000)
+        self.timeout_ms = max(session.config.request_timeout_ms, _TIMEOUT_MS)
         self.puller = Puller(session)
         #: Operations on running consumers.
         self.consumers = ConsumerAdmin(self, session, self.timeout_ms)
@@ -365,9 +401,11 @@ class Admin:
         Raises NotFound for an unknown cluster.
         """
         header = h.Topic(topic=topic)
-        code = RequestCode.DELETE_TOPIC_IN_BROKER
-        for broker in await self.find_brokers(cluster=cluster):
-            await self.call(broker.address, code, header)
+
+        async def delete(broker: Broker) -> None:
+            await self.call(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+
+        await self.ask_together(await self.find_brokers(cluster=cluster), delete)
         gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
         for address in self.session.config.name_servers:
             await self.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
@@ -380,13 +418,15 @@ class Admin:
 
     async def system_topics(self) -> set[str]:
         """Return the system topics of brokers and name servers."""
-        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-        found: set[str] = set()
-        for broker in await self.brokers(masters_only=True):
+
+        async def ask(broker: Broker) -> list[str]:
+            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
             response = await self.call(broker.address, code, None)
-            found.update(parse_json(response.body, TopicList).topic_list)
+            return parse_json(response.body, TopicList).topic_list
+
+        lists = await self.ask_together(await self.brokers(masters_only=True), ask)
         response = await self.ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
-        return found.union(parse_json(response.body, TopicList).topic_list)
+        return set().union(*lists.values(), parse_json(response.body, TopicList).topic_list)
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic on one broker; None when the broker lacks the
@@ -399,14 +439,17 @@ class Admin:
         """Return the route of a topic. Raises RouteNotFound."""
         return await self.session.route(topic)
 
-    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+    async def topic_stats(
+        self, topic: str, *, unread: list[Unread] | None = None
+    ) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset of each queue of a topic. Raises RouteNotFound."""
-        code = RequestCode.GET_TOPIC_STATS_INFO
-        found: dict[MessageQueue, TopicOffset] = {}
-        for address in await self.masters_of(topic):
-            response = await self.call(address, code, h.Topic(topic=topic))
-            found.update(by_queue(parse_json(response.body, TopicStatsRead).offset_table))
-        return dict(sorted(found.items()))
+
+        async def stats(master: Broker) -> dict[MessageQueue, TopicOffset]:
+            code = RequestCode.GET_TOPIC_STATS_INFO
+            response = await self.call(master.address, code, h.Topic(topic=topic))
+            return by_queue(parse_json(response.body, TopicStatsRead).offset_table)
+
+        return _merged(await self.ask_together(await self.masters_of(topic), stats, unread))
 
     # ------------------------------------------------------------------ groups
 
@@ -418,14 +461,18 @@ class Admin:
 
         Raises NotFound for an unknown cluster, or if no such master is registered.
         """
-        code, wanted = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, set(brokers)
+        wanted = set(brokers)
         masters = await self._masters_in(cluster)
         unknown = sorted(wanted.difference(each.name for each in masters))
         if unknown:
             raise NotFound("broker", unknown[0], "no master with this name is registered")
-        for broker in masters:
-            if not wanted or broker.name in wanted:
-                await self.call(broker.address, code, None, encode_json(group))
+
+        async def update(broker: Broker) -> None:
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            await self.call(broker.address, code, None, encode_json(group))
+
+        chosen = [each for each in masters if not wanted or each.name in wanted]
+        await self.ask_together(chosen, update)
 
     async def delete_group(self, group: str, cluster: str = "") -> None:
         """Delete a consumer group, including its offsets, on all masters of a cluster.
@@ -433,27 +480,74 @@ class Admin:
         Raises NotFound for an unknown cluster, or if no master is registered.
         """
         header = h.GroupName(group_name=group, remove_offset=True)
-        for broker in await self._masters_in(cluster):
+
+        async def delete(broker: Broker) -> None:
             await self.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+        await self.ask_together(await self._masters_in(cluster), delete)
 
     async def knows_group(self, group: str) -> bool:
         """Return whether any broker knows a group: from its settings, its offsets or its
         members.
+
+        Raises the error of a broker that did not answer if no other one knows the group.
         """
-        for broker in await self.brokers(masters_only=True):
-            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            response = await self.call(broker.address, code, None)
-            table = parse_json(response.body, SubscriptionGroupTable).subscription_group_table
-            if group in table:
+        masters, unread = await self.brokers(masters_only=True), list[Unread]()
+
+        async def knows(broker: Broker) -> bool:
+            if group in await self.group_configs(broker) or group in await self._committed(broker):
                 return True
-            # A broker of Java keeps the offsets of a topic that was deleted.
-            response = await self.call(broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None)
-            offsets = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
-            if any(key.partition("@")[2] == group for key in offsets):
-                return True
-        if await self.consumer_progress(group):
+            return bool(await self._progress(broker, group, None)) or (
+                await self.members_at(broker, group) is not None
+            )
+
+        if any((await self.ask_together(masters, knows, unread)).values()):
             return True
-        return await self.consumer_connections(group) is not None
+        _raise_first(unread)
+        return False
+
+    async def group_configs(self, broker: Broker) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of all groups on one broker, by group."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        response = await self.call(broker.address, code, None)
+        return parse_json(response.body, SubscriptionGroupTable).subscription_group_table
+
+    async def group_names(self, broker: Broker) -> set[str]:
+        """Return the groups that have settings or offsets on one broker."""
+        return {*await self.group_configs(broker), *await self._committed(broker)} - {""}
+
+    async def _committed(self, broker: Broker) -> set[str]:
+        """Return the groups that have offsets on one broker.
+
+        A broker of Java keeps the offsets of a topic that was deleted.
+        """
+        response = await self.call(broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+        table = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
+        return {key.partition("@")[2] for key in convert(table, dict[str, Any])}
+
+    async def members_at(self, broker: Broker, group: str) -> ConsumerConnections | None:
+        """Return the members of a group connected to one broker; None when there are none."""
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        try:
+            response = await self.call(broker.address, code, h.ConsumerGroup(group))
+        except BrokerRefused as refusal:
+            if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None
+            raise
+        return parse_json(response.body, ConsumerConnections)
+
+    async def _progress(
+        self, broker: Broker, group: str, topic: str | None
+    ) -> dict[MessageQueue, ConsumeOffset]:
+        return by_queue((await self.consume_stats(broker, group, topic)).offset_table)
+
+    async def consume_stats(
+        self, broker: Broker, group: str, topic: str | None = None
+    ) -> ConsumeStatsRead:
+        """Return the progress of a group in one topic or in all, as one broker reports it."""
+        header = h.GetConsumeStats(consumer_group=group, topic=topic)
+        response = await self.call(broker.address, RequestCode.GET_CONSUME_STATS, header)
+        return parse_json(response.body, ConsumeStatsRead)
 
     async def require_group(self, group: str) -> None:
         """Raise NotFound for a group that no broker knows."""
@@ -462,42 +556,52 @@ class Admin:
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume or consumed a topic, sorted. Raises RouteNotFound."""
-        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        found: set[str] = set()
-        for address in await self.masters_of(topic):
-            response = await self.call(address, code, h.Topic(topic=topic))
-            found.update(parse_json(response.body, GroupList).group_list)
-        return sorted(found)
+
+        async def ask(master: Broker) -> list[str]:
+            code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+            response = await self.call(master.address, code, h.Topic(topic=topic))
+            return parse_json(response.body, GroupList).group_list
+
+        lists = await self.ask_together(await self.masters_of(topic), ask)
+        return sorted(set().union(*lists.values()))
 
     async def consumer_connections(self, group: str) -> ConsumerConnections | None:
-        """Return the connected members of a group; None when there are none."""
-        header = h.ConsumerGroup(consumer_group=group)
-        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        for broker in await self.brokers(masters_only=True):
-            try:
-                response = await self.call(broker.address, code, header)
-            except BrokerRefused as refusal:
-                if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                    continue
-                raise
-            return parse_json(response.body, ConsumerConnections)
+        """Return the members of a group that are connected to the first broker that has some; None
+        when no broker has any.
+
+        Raises the error of a broker that did not answer if no other one has members.
+        """
+        unread: list[Unread] = []
+        for found in (await self.all_connections(group, unread=unread)).values():
+            return found
+        _raise_first(unread)
         return None
 
+    async def all_connections(
+        self, group: str, *, unread: list[Unread] | None = None
+    ) -> dict[Broker, ConsumerConnections]:
+        """Return the connected members of a group by master, for the masters that have some."""
+
+        async def ask(broker: Broker) -> ConsumerConnections | None:
+            return await self.members_at(broker, group)
+
+        found = await self.ask_together(await self.brokers(masters_only=True), ask, unread)
+        return {broker: each for broker, each in found.items() if each is not None}
+
     async def consumer_progress(
-        self, group: str, topic: str | None = None
+        self, group: str, topic: str | None = None, *, unread: list[Unread] | None = None
     ) -> dict[MessageQueue, ConsumeOffset]:
         """Return a group's progress in each queue of one topic or of all.
 
         The lag of a queue is ``broker_offset - consumer_offset``. The result is empty for a group
         that never consumed.
         """
-        code = RequestCode.GET_CONSUME_STATS
-        header = h.GetConsumeStats(consumer_group=group, topic=topic)
-        found: dict[MessageQueue, ConsumeOffset] = {}
-        for broker in await self.brokers(masters_only=True):
-            response = await self.call(broker.address, code, header)
-            found.update(by_queue(parse_json(response.body, ConsumeStatsRead).offset_table))
-        return dict(sorted(found.items()))
+
+        async def ask(broker: Broker) -> dict[MessageQueue, ConsumeOffset]:
+            return await self._progress(broker, group, topic)
+
+        masters = await self.brokers(masters_only=True)
+        return _merged(await self.ask_together(masters, ask, unread))
 
     async def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return the committed offset of a group in each queue of a topic; None where there is
@@ -626,25 +730,25 @@ class Admin:
             end_timestamp=end_ms,
             unique_key_query=True if unique else None,
         )
-        route = await self.topic_route(topic)
-        found: list[StoredMessage] = []
-        for broker in route.broker_datas:
-            address = broker.master()
-            if address is None:
-                continue
+
+        async def ask(master: Broker) -> list[StoredMessage]:
             try:
-                response = await self.call(address, RequestCode.QUERY_MESSAGE, header)
+                response = await self.call(master.address, RequestCode.QUERY_MESSAGE, header)
             except BrokerRefused as refusal:
                 if refusal.code == ResponseCode.QUERY_NOT_FOUND:
-                    continue
+                    return []
                 raise
-            for record in iter_decode(response.body):
-                message = from_record(record, broker.broker_name)
+            found = [from_record(record, master.name) for record in iter_decode(response.body)]
+            return [
+                message
+                for message in found
                 # The index contains only hashes, so compare the text of the key.
-                mine = (message.unique_key,) if unique else message.keys
-                in_time = begin_ms <= message.store_ms <= end_ms
-                if key in mine and message.topic == topic and in_time:
-                    found.append(message)
+                if key in ((message.unique_key,) if unique else message.keys)
+                if message.topic == topic and begin_ms <= message.store_ms <= end_ms
+            ]
+
+        parts = await self.ask_together(await self.masters_of(topic), ask)
+        found = [message for part in parts.values() for message in part]
         return sorted(found, key=lambda message: message.store_ms)[:count]
 
     # ------------------------------------------------------------------ parts
@@ -659,10 +763,52 @@ class Admin:
         address = await self.session.master_of(queue)
         await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
-    async def masters_of(self, topic: str) -> list[str]:
-        """Return the addresses of the masters that have a topic. Raises RouteNotFound."""
+    async def masters_of(self, topic: str) -> list[Broker]:
+        """Return the masters that have a topic. Raises RouteNotFound."""
         route = await self.topic_route(topic)
-        return [address for each in route.broker_datas if (address := each.master())]
+        return [
+            Broker(each.cluster, each.broker_name, 0, address)
+            for each in route.broker_datas
+            if (address := each.master())
+        ]
+
+    async def ask_together(
+        self,
+        brokers: Sequence[Broker],
+        ask: Callable[[Broker], Awaitable[T]],
+        unread: list[Unread] | None = None,
+    ) -> dict[Broker, T]:
+        """Ask brokers together; return the result of ``ask`` for each, in their order.
+
+        Brokers for which it raises a CometError are appended to ``unread``. One in that list that
+        could not be reached is not asked again. Without the list the first of these errors is
+        raised, once all brokers were asked.
+        """
+        silent = {
+            each.broker
+            for each in unread or ()
+            if isinstance(each.error, NotConnected | RequestTimedOut)
+        }
+        brokers = [broker for broker in brokers if broker not in silent]
+        gate, failed = asyncio.Semaphore(_CONCURRENT), dict[Broker, CometError]()
+        found: dict[Broker, T] = {}
+
+        async def one(broker: Broker) -> None:
+            async with gate:
+                try:
+                    found[broker] = await ask(broker)
+                except CometError as error:
+                    failed[broker] = error
+
+        await asyncio.gather(*map(one, brokers))
+        for broker in brokers:
+            if (error := failed.get(broker)) is None:
+                continue
+            if unread is None:
+                raise error
+            if all(each.broker != broker for each in unread):
+                unread.append(Unread(broker, error))
+        return {broker: found[broker] for broker in brokers if broker in found}
 
     async def _masters_in(self, cluster: str) -> list[Broker]:
         found = await self.find_brokers(cluster=cluster, masters_only=True)

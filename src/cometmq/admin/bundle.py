@@ -40,7 +40,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin
+    from cometmq.admin.api import Admin, Unread
 
 #: Largest file, and largest sum of all files, before compression.
 FILE_BYTES_MAX: Final = 4 << 20
@@ -188,9 +188,11 @@ async def _servers(admin: Admin, contents: _Contents) -> None:
 
 
 async def _topics(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
+    unread: list[Unread] = []
+
     async def one(topic: str) -> Any:
         route = await admin.topic_route(topic)
-        stats = await admin.topic_stats(topic)
+        stats = await admin.topic_stats(topic, unread=unread)
         queues = [
             {
                 "broker": queue.broker_name,
@@ -206,15 +208,19 @@ async def _topics(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
     # Topics of retries and dead letters come last: they say least if there are too many.
     names = await admin.list_topics()
     ordered = sorted(names, key=lambda name: name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
-    return await _each(ordered, one, "topic", gaps)
+    found = await _each(ordered, one, "topic", gaps)
+    gaps += (Gap(f"queues at {each.broker.address}", str(each.error)) for each in unread)
+    return found
 
 
 async def _groups(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
     groups = Groups(admin)
-    configs = await groups.configs()
+    unread: list[Unread] = []
+    configs = await groups.configs(unread=unread)
 
     async def one(group: str) -> Any:
-        progress = await admin.consumer_progress(group)
+        progress = await admin.consumer_progress(group, unread=unread)
+        connected = await admin.all_connections(group, unread=unread)
         queues = [
             {
                 "topic": queue.topic,
@@ -228,12 +234,14 @@ async def _groups(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
         ]
         return {
             "settings": configs.get(group, {}),
-            "members": await admin.consumer_connections(group),
+            "members": next(iter(connected.values()), None),
             "lag": total_lag(progress.values()) if progress else None,
             "queues": queues,
         }
 
-    return await _each(await groups.names(), one, "group", gaps)
+    found = await _each(await groups.names(unread=unread), one, "group", gaps)
+    gaps += (Gap(f"groups at {each.broker.address}", str(each.error)) for each in unread)
+    return found
 
 
 async def _each(

@@ -8,7 +8,8 @@ the protocol of RocketMQ 4.9 allows:
     connected members       brokers tell them the time to go back to (code 222), for whole topics;
                             other offsets would be overwritten by the members: GroupInUse
 
-A group that no broker knows raises NotFound; progress is never reported as 0 for it.
+A group that no broker knows raises NotFound; progress is never reported as 0 for it. For
+``unread`` see api.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import convert, structs
+from msgspec import structs
 
 from cometmq.admin.api import END
 from cometmq.admin.messages import Messages, Position, PositionKind, Selection
@@ -37,14 +38,13 @@ from cometmq.protocol.bodies import (
     ProducerTable,
     RunningInfoRead,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
     reset_to,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin, Broker
+    from cometmq.admin.api import Admin, Broker, Unread
     from cometmq.message.model import MessageQueue
 
 #: Requests at one time.
@@ -184,27 +184,28 @@ class Groups:
 
     # ------------------------------------------------------------------ what there is
 
-    async def names(self) -> list[str]:
+    async def names(self, *, unread: list[Unread] | None = None) -> list[str]:
         """Return all groups with settings or offsets on any broker, sorted."""
-        found: set[str] = set()
-        for broker in await self._admin.brokers(masters_only=True):
-            found.update(await self._configs(broker))
-            response = await self._admin.call(
-                broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None
-            )
-            table = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
-            found.update(key.partition("@")[2] for key in convert(table, dict[str, Any]))
-        found.discard("")
-        return sorted(found)
+        masters = await self._admin.brokers(masters_only=True)
+        found = await self._admin.ask_together(masters, self._admin.group_names, unread)
+        return sorted(set().union(*found.values()))
 
-    async def summaries(self, names: Iterable[str] = ()) -> list[GroupSummary]:
+    async def summaries(
+        self, names: Iterable[str] = (), *, unread: list[Unread] | None = None
+    ) -> list[GroupSummary]:
         """Return one row for each group, of all groups if no names are given."""
         gate = asyncio.Semaphore(_CONCURRENT)
+        masters = await self._admin.brokers(masters_only=True)
 
         async def summary(group: str) -> GroupSummary:
+            async def ask(broker: Broker) -> tuple[ConsumeStatsRead, ConsumerConnections | None]:
+                stats = await self._admin.consume_stats(broker, group)
+                return stats, await self._admin.members_at(broker, group)
+
             async with gate:
-                progress = await self._progress(group, "")
-                connected = await self._connections(group)
+                found = (await self._admin.ask_together(masters, ask, unread)).values()
+            progress = _progress_of(group, [stats for stats, _ in found])
+            connected = [members for _, members in found if members is not None]
             first = connected[0] if connected else None
             return GroupSummary(
                 group,
@@ -215,7 +216,7 @@ class Groups:
                 progress.lag,
             )
 
-        wanted = list(names) or await self.names()
+        wanted = list(names) or await self.names(unread=unread)
         return list(await asyncio.gather(*map(summary, wanted)))
 
     async def config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
@@ -225,17 +226,23 @@ class Groups:
             await self._admin.require_group(group)
         return found or {}
 
-    async def configs(self) -> dict[str, dict[str, SubscriptionGroupConfig]]:
+    async def configs(
+        self, *, unread: list[Unread] | None = None
+    ) -> dict[str, dict[str, SubscriptionGroupConfig]]:
         """Return the settings of all groups, by group and broker name."""
+        masters = await self._admin.brokers(masters_only=True)
+        tables = await self._admin.ask_together(masters, self._admin.group_configs, unread)
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
-        for broker in await self._admin.brokers(masters_only=True):
-            for group, config in (await self._configs(broker)).items():
+        for broker, table in tables.items():
+            for group, config in table.items():
                 found.setdefault(group, {})[broker.name] = config
         return found
 
-    async def members(self, group: str) -> ConsumerConnections | None:
+    async def members(
+        self, group: str, *, unread: list[Unread] | None = None
+    ) -> ConsumerConnections | None:
         """Return the members connected to any broker; None if a known group has none."""
-        connected = await self._connections(group)
+        connected = list((await self._admin.all_connections(group, unread=unread)).values())
         if not connected:
             await self._admin.require_group(group)
             return None
@@ -267,7 +274,9 @@ class Groups:
             return []
         return list(await asyncio.gather(*map(ask, connected.connection_set)))
 
-    async def progress(self, group: str, topic: str = "") -> Progress:
+    async def progress(
+        self, group: str, topic: str = "", *, unread: list[Unread] | None = None
+    ) -> Progress:
         """Return the progress of a group in one topic or in all.
 
         Raises NotFound too if the group has never consumed ``topic``.
@@ -276,7 +285,13 @@ class Groups:
         if topic and group not in await self._admin.groups_of(topic):
             await self._admin.require_group(group)
             raise NotFound("group", group, f"it has not consumed topic {topic!r}")
-        found = await self._progress(group, topic)
+
+        async def ask(broker: Broker) -> ConsumeStatsRead:
+            return await self._admin.consume_stats(broker, group, topic or None)
+
+        masters = await self._admin.brokers(masters_only=True)
+        parts = await self._admin.ask_together(masters, ask, unread)
+        found = _progress_of(group, parts.values())
         if not found.queues:
             await self._admin.require_group(group)
         return found
@@ -287,30 +302,37 @@ class Groups:
         With ``topic`` only the brokers of that topic are asked.
         """
         if topic:
-            addresses = await self._admin.masters_of(topic)
+            masters = await self._admin.masters_of(topic)
         else:
-            addresses = [each.address for each in await self._admin.brokers(masters_only=True)]
-        found: dict[str, ClientConnection] = {}
-        for address in addresses:
+            masters = await self._admin.brokers(masters_only=True)
+
+        async def ask(broker: Broker) -> list[ClientConnection]:
             code = RequestCode.GET_PRODUCER_CONNECTION_LIST
             try:
-                response = await self._admin.call(address, code, h.ProducerGroup(group))
+                response = await self._admin.call(broker.address, code, h.ProducerGroup(group))
             except BrokerRefused as refusal:
                 if refusal.code != ResponseCode.SYSTEM_ERROR:
                     raise
-                continue  # this broker has no producer of the group
-            connections = parse_json(response.body, ProducerConnections).connection_set
-            found.update((each.client_id, each) for each in connections)
+                return []  # this broker has no producer of the group
+            return list(parse_json(response.body, ProducerConnections).connection_set)
+
+        parts = await self._admin.ask_together(masters, ask)
+        found = {each.client_id: each for part in parts.values() for each in part}
         if not found:
             raise NotFound("producer group", group, "no producer of it is connected")
         return [found[key] for key in sorted(found)]
 
     async def all_producers(self, broker: str = "") -> dict[str, list[ProducerInfo]]:
         """Return all connected producers by group, on one broker (name or address) or on all."""
-        found: dict[str, dict[str, ProducerInfo]] = {}
-        for each in await self._admin.find_brokers(broker, masters_only=True):
+
+        async def ask(each: Broker) -> ProducerTable:
             response = await self._admin.call(each.address, RequestCode.GET_ALL_PRODUCER_INFO, None)
-            for group, infos in parse_json(response.body, ProducerTable).data.items():
+            return parse_json(response.body, ProducerTable)
+
+        masters = await self._admin.find_brokers(broker, masters_only=True)
+        found: dict[str, dict[str, ProducerInfo]] = {}
+        for table in (await self._admin.ask_together(masters, ask)).values():
+            for group, infos in table.data.items():
                 found.setdefault(group, {}).update((info.client_id, info) for info in infos)
         return {group: [ids[key] for key in sorted(ids)] for group, ids in sorted(found.items())}
 
@@ -428,12 +450,15 @@ class Groups:
             raise GroupInUse(group, ids, "stop them first, because they would commit offsets again")
         await self._admin.require_group(group)
         header = h.GroupName(group_name=group, remove_offset=True)
-        for broker in await self._admin.brokers(masters_only=True):
-            config = (await self._configs(broker)).get(group)
+
+        async def forget(broker: Broker) -> None:
+            config = (await self._admin.group_configs(broker)).get(group)
             await self._admin.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
             if config is not None:
                 code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
                 await self._admin.call(broker.address, code, None, encode_json(config))
+
+        await self._admin.ask_together(await self._admin.brokers(masters_only=True), forget)
 
     async def delete(self, group: str, cluster: str = "", *, topics: bool = False) -> None:
         """Delete a group with its offsets; with ``topics`` also its retry and dead-letter topics.
@@ -454,32 +479,16 @@ class Groups:
 
     # ------------------------------------------------------------------ parts
 
-    async def _configs(self, broker: Broker) -> dict[str, SubscriptionGroupConfig]:
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        response = await self._admin.call(broker.address, code, None)
-        return parse_json(response.body, SubscriptionGroupTable).subscription_group_table
-
     async def _connections(self, group: str) -> list[ConsumerConnections]:
         """Return the connections of a group on each master that has some."""
-        found: list[ConsumerConnections] = []
-        for broker in await self._admin.brokers(masters_only=True):
-            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-            try:
-                response = await self._admin.call(broker.address, code, h.ConsumerGroup(group))
-            except BrokerRefused as refusal:
-                if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                    raise
-            else:
-                found.append(parse_json(response.body, ConsumerConnections))
-        return found
+        return list((await self._admin.all_connections(group)).values())
 
-    async def _progress(self, group: str, topic: str) -> Progress:
-        header = h.GetConsumeStats(consumer_group=group, topic=topic or None)
-        queues: dict[MessageQueue, ConsumeOffset] = {}
-        rate = 0.0
-        for broker in await self._admin.brokers(masters_only=True):
-            response = await self._admin.call(broker.address, RequestCode.GET_CONSUME_STATS, header)
-            stats = parse_json(response.body, ConsumeStatsRead)
-            queues.update(by_queue(stats.offset_table))
-            rate += stats.consume_tps
-        return Progress(group, dict(sorted(queues.items())), rate)
+
+def _progress_of(group: str, parts: Iterable[ConsumeStatsRead]) -> Progress:
+    """Return the progress of a group from what brokers report."""
+    queues: dict[MessageQueue, ConsumeOffset] = {}
+    rate = 0.0
+    for stats in parts:
+        queues.update(by_queue(stats.offset_table))
+        rate += stats.consume_tps
+    return Progress(group, dict(sorted(queues.items())), rate)

@@ -36,7 +36,7 @@ from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import from_ext
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin, Broker
+    from cometmq.admin.api import Admin, Broker, Unread
     from cometmq.admin.failover import Told
     from cometmq.protocol.bodies import AccountEntry, BrokerStatsItem
     from cometmq.protocol.frame import Response
@@ -311,12 +311,14 @@ class Servers:
 
         Raises RouteNotFound when none of them has the topic.
         """
-        found = await self._admin.find_brokers(broker, cluster, masters_only=True)
-        outcomes: list[Applied] = []
-        for each in found:
-            config = await self._admin.topic_config(each.address, topic)
+
+        async def change(each: Broker) -> Applied | None:
+            try:
+                config = await self._admin.topic_config(each.address, topic)
+            except ClientError as error:
+                return Applied(each.name, each.address, error)
             if config is None:
-                continue
+                return None
             header = h.CreateTopic(
                 topic=topic,
                 default_topic=topic,
@@ -327,8 +329,10 @@ class Servers:
                 topic_sys_flag=config.topic_sys_flag,
                 order=config.order,
             )
-            code = RequestCode.UPDATE_AND_CREATE_TOPIC
-            outcomes.append(await self._on_broker(each, code, header))
+            return await self._on_broker(each, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+        found = await self._admin.find_brokers(broker, cluster, masters_only=True)
+        outcomes = [each for each in await asyncio.gather(*map(change, found)) if each]
         if not outcomes:
             raise RouteNotFound(topic, "no master of those has it")
         return outcomes
@@ -386,11 +390,11 @@ class Servers:
 
     async def topic_traffic(self, topic: str) -> TopicTraffic:
         """Return what was put into a topic and what its groups got. Raises RouteNotFound."""
-        addresses = await self._admin.masters_of(topic)
+        masters = await self._admin.masters_of(topic)
         groups = await self._admin.groups_of(topic)
 
         async def of(name: str, key: str = topic) -> Traffic:
-            return await self.traffic(name, key, addresses)
+            return await self.traffic(name, key, masters)
 
         return TopicTraffic(
             topic,
@@ -406,32 +410,41 @@ class Servers:
             },
         )
 
-    async def broker_traffic(self, broker: str = "", cluster: str = "") -> list[BrokerTraffic]:
+    async def broker_traffic(
+        self, broker: str = "", cluster: str = "", *, unread: list[Unread] | None = None
+    ) -> list[BrokerTraffic]:
         """Return what was put on and got from each broker, slaves included."""
-        found: list[BrokerTraffic] = []
-        for each in await self._admin.find_brokers(broker, cluster):
-            put = await self.traffic("BROKER_PUT_NUMS", each.cluster, [each.address])
-            got = await self.traffic("BROKER_GET_NUMS", each.cluster, [each.address])
-            found.append(BrokerTraffic(each.name, each.address, put, got))
-        return found
 
-    async def traffic(self, name: str, key: str, addresses: Iterable[str]) -> Traffic:
+        async def ask(each: Broker) -> BrokerTraffic:
+            put = await self.traffic("BROKER_PUT_NUMS", each.cluster, [each])
+            got = await self.traffic("BROKER_GET_NUMS", each.cluster, [each])
+            return BrokerTraffic(each.name, each.address, put, got)
+
+        found = await self._admin.find_brokers(broker, cluster)
+        return list((await self._admin.ask_together(found, ask, unread)).values())
+
+    async def traffic(self, name: str, key: str, brokers: Sequence[Broker]) -> Traffic:
         """Return a figure of brokers together, by RocketMQ's name and key of it.
 
         A broker that has counted nothing under this name and key adds nothing (upstream:
         BrokerStatsManager.java).
         """
         header = h.ViewBrokerStatsData(name, key)
-        total = Traffic()
-        for address in addresses:
+
+        async def ask(each: Broker) -> BrokerStatsData | None:
             code = RequestCode.VIEW_BROKER_STATS_DATA
             try:
-                response = await self._admin.call(address, code, header)
+                response = await self._admin.call(each.address, code, header)
             except BrokerRefused as refusal:
                 if refusal.code != ResponseCode.SYSTEM_ERROR:
                     raise
+                return None
+            return parse_json(response.body, BrokerStatsData)
+
+        total = Traffic()
+        for found in (await self._admin.ask_together(brokers, ask)).values():
+            if found is None:
                 continue
-            found = parse_json(response.body, BrokerStatsData)
             total = Traffic(
                 _added(total.minute, found.stats_minute),
                 _added(total.hour, found.stats_hour),
@@ -443,20 +456,22 @@ class Servers:
 
     async def accounts(self, broker: str = "", cluster: str = "") -> list[BrokerAccounts]:
         """Return the accounts of brokers. Raises BrokerRefused where access control is off."""
-        found: list[BrokerAccounts] = []
-        for each in await self._admin.find_brokers(broker, cluster):
+
+        async def ask(each: Broker) -> BrokerAccounts:
             code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
             response = await self._admin.call(each.address, code, None)
             config = parse_json(response.body, AclConfig)
             accounts = tuple(map(_account, config.plain_access_configs))
             patterns = tuple(config.global_white_addrs)
-            found.append(BrokerAccounts(each.name, each.address, accounts, patterns))
-        return found
+            return BrokerAccounts(each.name, each.address, accounts, patterns)
+
+        found = await self._admin.find_brokers(broker, cluster)
+        return list((await self._admin.ask_together(found, ask)).values())
 
     async def acl_versions(self, broker: str = "", cluster: str = "") -> list[AclVersions]:
         """Return the versions of the account files of brokers."""
-        found: list[AclVersions] = []
-        for each in await self._admin.find_brokers(broker, cluster):
+
+        async def ask(each: Broker) -> AclVersions:
             code = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
             response = await self._admin.call(each.address, code, None)
             header = from_ext(h.AclVersionResponse, response.ext)
@@ -464,8 +479,10 @@ class Servers:
                 (header.all_acl_file_version or "{}").encode(), dict[str, DataVersion]
             )
             default = parse_json(header.version.encode(), DataVersion)
-            found.append(AclVersions(each.name, each.address, default, files))
-        return found
+            return AclVersions(each.name, each.address, default, files)
+
+        found = await self._admin.find_brokers(broker, cluster)
+        return list((await self._admin.ask_together(found, ask)).values())
 
     async def put_account(
         self, account: Account, broker: str = "", cluster: str = ""

@@ -13,7 +13,7 @@ from cometmq.cli.render import Address, Result
 from cometmq.core.errors import BrokerRefused, CometError
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin, Broker
+    from cometmq.admin.api import Admin, Broker, Unread
     from cometmq.admin.failover import PromotionOutcome, Told
     from cometmq.admin.servers import Applied, ServerSettings, Traffic
     from cometmq.protocol.bodies import Finding
@@ -221,6 +221,14 @@ def _reason(error: CometError | None) -> str | None:
     return str(error) if error else None
 
 
+def missing(unread: list[Unread]) -> str:
+    """Return the problem of a command that lacks the answers of brokers; "" if it has them all."""
+    reasons = "; ".join(
+        f"{each.broker.name} at {each.broker.address}: {_reason(each.error)}" for each in unread
+    )
+    return f"without what these brokers have: {reasons}" if reasons else ""
+
+
 @broker.command("config set", "broker config set broker-a fileReservedTime=48", does="updated")
 async def config_set(
     cluster: Connected,
@@ -315,13 +323,14 @@ def traffic_row(of: str, figure: str, found: Traffic) -> TrafficRow:
 @broker.command("stats", "broker stats", "broker stats --broker broker-a --watch 10")
 async def stats(
     cluster: Connected, broker_name: BrokerOption = "", cluster_name: ClusterName = ""
-) -> list[TrafficRow]:
+) -> Result[TrafficRow]:
     """Show the messages that were put on brokers and got from them."""
-    rows = []
-    for each in await cluster.servers.broker_traffic(broker_name, cluster_name):
+    rows: list[TrafficRow] = []
+    unread: list[Unread] = []
+    for each in await cluster.servers.broker_traffic(broker_name, cluster_name, unread=unread):
         of = f"{each.server} {each.address}"
         rows += [traffic_row(of, "put", each.put), traffic_row(of, "got", each.got)]
-    return rows
+    return Result(rows, problem=missing(unread))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from cometmq.cli.command import DryRun, Noun, Yes, confirm
+from cometmq.cli.commands.broker import missing
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
 from cometmq.cli.render import Address, Result, when
@@ -14,7 +15,7 @@ from cometmq.core.errors import CometError, SettingsError
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin
+    from cometmq.admin.api import Admin, Unread
     from cometmq.admin.groups import OffsetPlan
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import ConsumerConnections
@@ -178,19 +179,20 @@ class GroupDeleted:
 async def list_(
     cluster: Connected,
     everything: Annotated[bool, Option("--all", "-a", help="Also groups of the system.")] = False,
-) -> list[GroupRow]:
+) -> Result[GroupRow]:
     """List the groups that the brokers know, with their members and lag."""
     groups = cluster.groups
-    names = [name for name in await groups.names() if everything or not _is_of_system(name)]
-    if not names:
-        return []
-    return [
+    unread: list[Unread] = []
+    known = await groups.names(unread=unread)
+    names = [name for name in known if everything or not _is_of_system(name)]
+    rows = [
         GroupRow(
             each.group, each.members, each.lag, each.consumed_per_second,
             each.consume_type or None, each.message_model or None,
         )
-        for each in await groups.summaries(names)
+        for each in (await groups.summaries(names, unread=unread) if names else ())
     ]  # fmt: skip
+    return Result(rows, problem=missing(unread))
 
 
 def _is_of_system(name: str) -> bool:
@@ -232,8 +234,10 @@ async def lag(cluster: Connected, name: Name, topic: OneTopic = "") -> Result[La
     """Show the offsets of a group, and its lag, in each queue."""
     if topic:
         await cluster.admin.topic_route(topic)
-    progress = await cluster.groups.progress(name, topic)
-    owners = await _owners(cluster.admin, name, {queue.topic for queue in progress.queues})
+    unread: list[Unread] = []
+    progress = await cluster.groups.progress(name, topic, unread=unread)
+    topics = {queue.topic for queue in progress.queues}
+    owners = await _owners(cluster.admin, name, topics, unread)
     rows = [
         LagRow(
             queue.topic, queue.broker_name, queue.queue_id, each.broker_offset,
@@ -244,12 +248,14 @@ async def lag(cluster: Connected, name: Name, topic: OneTopic = "") -> Result[La
     ]  # fmt: skip
     if not rows:
         raise CometError(f"group {name!r} has not consumed any topic")
-    return Result(rows, notes=(f"lag={progress.lag}",))
+    return Result(rows, notes=(f"lag={progress.lag}",), problem=missing(unread))
 
 
-async def _owners(admin: Admin, name: str, topics: set[str]) -> dict[MessageQueue, str]:
+async def _owners(
+    admin: Admin, name: str, topics: set[str], unread: list[Unread]
+) -> dict[MessageQueue, str]:
     """Return the member that reads each queue, as far as the members report it."""
-    if await admin.consumer_connections(name) is None:
+    if not await admin.all_connections(name, unread=unread):
         return {}
     found: dict[MessageQueue, str] = {}
     for topic in sorted(topics):
