@@ -37,6 +37,8 @@ _CLIENT = (
     *("client/transactions Transaction", "client/consumer/pushconsumer Subscription"),
     *("client/consumer/received ReceivedMessage", "client/consumer/pullconsumer PullConsumer"),
     *("message/model MessageView", "message/model StoredMessage", "client/consumer/options Sql"),
+    *("client/typed TypedTopic", "client/typed TypedMessage", "client/typed TypedSubscription"),
+    "client/serializers Serializer",
     *("client/consumer/allocate ByConfig", "client/consumer/allocate ConsistentHash"),
     *("client/consumer/allocate MachineRoom", "client/consumer/allocate MachineRoomNearby"),
     *("client/hooks SendAttempt", "client/hooks ConsumeAttempt"),
@@ -53,7 +55,7 @@ _ADMIN = (
 _ERRORS = (
     *("CometError", "ClientError", "NotConnected", "RequestTimedOut", "RouteNotFound", "NotFound"),
     *("BrokerRefused", "AlreadyInUse", "MessageIllegal", "WrongArgument", "NotOpen"),
-    "SettingsError",
+    *("SettingsError", "UndecodableMessage"),
 )
 
 #: Pages by the names of their files.

@@ -9,6 +9,7 @@
     Client, BlockingClient    send and consume, with an event loop and without
     ClientConfig              all their settings
     Message, MessageView      a message to send, and a received one
+    TypedTopic                values instead of bytes: client.topic("orders", Order)
     Admin                     topics, groups, stored messages, servers
     SqliteOutbox, Relay       messages that are part of a transaction of a database
     CometError                the root of all errors
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     from cometmq.client.hooks import SendAttempt as SendAttempt
     from cometmq.client.sendrequests import SendResult as SendResult
     from cometmq.client.sendrequests import SendStatus as SendStatus
+    from cometmq.client.serializers import Serializer as Serializer
     from cometmq.client.transactions import Transaction as Transaction
+    from cometmq.client.typed import TypedMessage as TypedMessage
+    from cometmq.client.typed import TypedSubscription as TypedSubscription
+    from cometmq.client.typed import TypedTopic as TypedTopic
     from cometmq.core.errors import AlreadyInUse as AlreadyInUse
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from cometmq.core.errors import RequestTimedOut as RequestTimedOut
     from cometmq.core.errors import RouteNotFound as RouteNotFound
     from cometmq.core.errors import SettingsError as SettingsError
+    from cometmq.core.errors import UndecodableMessage as UndecodableMessage
     from cometmq.core.errors import WrongArgument as WrongArgument
     from cometmq.filter.sqltext import BadFilter as BadFilter
     from cometmq.message.model import Message as Message
@@ -83,6 +89,7 @@ _ERRORS = (
     "RequestTimedOut",
     "RouteNotFound",
     "SettingsError",
+    "UndecodableMessage",
     "WrongArgument",
 )
 _STRATEGIES = ("ByConfig", "ConsistentHash", "MachineRoom", "MachineRoomNearby")
@@ -106,12 +113,16 @@ _HOMES = {
     "SendAttempt": "cometmq.client.hooks",
     "SendResult": "cometmq.client.sendrequests",
     "SendStatus": "cometmq.client.sendrequests",
+    "Serializer": "cometmq.client.serializers",
     "Sql": "cometmq.client.consumer.options",
     "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
     "TlsOptions": "cometmq.net.outgoing",
     "Subscription": "cometmq.client.consumer.pushconsumer",
     "Transaction": "cometmq.client.transactions",
+    "TypedMessage": "cometmq.client.typed",
+    "TypedSubscription": "cometmq.client.typed",
+    "TypedTopic": "cometmq.client.typed",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
     **dict.fromkeys(_STRATEGIES, "cometmq.client.consumer.allocate"),
 }

@@ -55,7 +55,9 @@ def _of_self(node: ast.AST) -> str:
 
 def _callable_attributes(owner: ast.ClassDef, names: set[str]) -> set[str]:
     """Return the attributes of a class that hold a callable: those annotated as one, and those that
-    it sets and calls."""
+    it sets and calls. The keys of a TypedDict are no attributes."""
+    if any(ast.unparse(base) == "TypedDict" for base in owner.bases):
+        return set()
     annotated, assigned, called = set(), set(), set()
     for node in ast.walk(owner):
         if isinstance(node, ast.AnnAssign):

@@ -108,6 +108,31 @@ async def test_a_failed_message_comes_back_and_then_dies(client: Client, topic: 
     assert (dead.body, dead.keys) == (b"poison", ("k",))
 
 
+async def test_typed_values_and_what_is_none(client: Client, topic: str) -> None:
+    numbers = client.topic(topic, dict[str, int], keys=lambda value: value["n"])
+    await numbers.send_batch([{"n": 1}, {"n": 2}], tag="a")
+    await client.send(topic, b"no JSON")
+    await numbers.send({"n": 3})
+    group = fresh_name()
+    subscription = numbers.subscribe(group=group, start="first", on_undecodable="dead_letter")
+    found = set()
+    async for message in subscription:
+        async with message.processing():
+            assert message.keys == (str(message.value["n"]),)
+            found.add(message.value["n"])
+        if len(found) == 3:
+            break
+    assert found == {1, 2, 3}
+    # Delivered before or after the last value, so ask once more for what is left.
+    waiting = asyncio.ensure_future(anext(subscription))
+    await eventually(lambda: subscription.undecodable_count == 1)
+    [letter] = await read_all(client, f"%DLQ%{group}", 1)
+    assert letter.body == b"no JSON"
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await subscription.close()
+
+
 @proves("offsets kept and asked for")
 async def test_the_group_remembers_where_it_stood(client: Client, topic: str) -> None:
     queue = (await client.queues(topic))[0]

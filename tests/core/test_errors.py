@@ -23,6 +23,7 @@ EXAMPLES: list[tuple[e.CometError, int, str]] = [
     (e.NotFound("group", "g", "check its name"), 1, "group 'g': check its name"),
     (e.BrokerRefused("h:1", 10, 2, "busy"), 2, "h:1 refused a send with code 2: busy"),
     (e.WrongArgument("body", "must be bytes, not str"), 13, "body must be bytes, not str"),
+    (e.UndecodableMessage("t", "id", "not JSON"), 1, "id of topic 't' cannot be decoded: not JSON"),
     (e.NotOpen("the client is not open: use start()"), 1, "the client is not open"),
     (e.AlreadyInUse("consumer", "g", "close it"), 1, "already has a consumer of group 'g': close"),
 ]
@@ -53,8 +54,9 @@ def test_a_fresh_copy_says_the_same_and_has_no_traceback(error: e.CometError) ->
 
 
 def test_the_tree_has_three_branches() -> None:
-    branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError, e.NotOpen)
-    assert all(isinstance(error, branches) for error, _, _ in EXAMPLES)
+    branches = (e.ProtocolError, e.StoreError, e.ClientError)
+    others = (e.SettingsError, e.NotOpen, e.UndecodableMessage)
+    assert all(isinstance(error, (*branches, *others)) for error, _, _ in EXAMPLES)
     assert issubclass(e.BadRequest, e.RemoteProtocolError)
 
 

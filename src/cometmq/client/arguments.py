@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
-from cometmq.core.errors import WrongArgument
+from cometmq.core.errors import MessageIllegal, WrongArgument
 from cometmq.message.model import Message, MessageQueue
 
 #: A key, or the order key of a message: an integer stands for its decimal text.
@@ -143,6 +143,19 @@ def check_moment(argument: str, value: object) -> None:
     """Raise WrongArgument for anything but a datetime."""
     if not isinstance(value, datetime):
         refuse(argument, "a datetime with a time zone", value)
+
+
+def epoch_ms(deliver_at: datetime | None) -> int:
+    """Return milliseconds since the epoch; 0 for None.
+
+    Raises WrongArgument for anything but a datetime, MessageIllegal for one without a time zone.
+    """
+    if deliver_at is None:
+        return 0
+    check_moment("deliver_at", deliver_at)
+    if deliver_at.tzinfo is None:
+        raise MessageIllegal(f"deliver_at {deliver_at} has no time zone: give a time zone")
+    return round(deliver_at.timestamp() * 1_000)
 
 
 def check_function(argument: str, value: Any) -> None:

@@ -19,29 +19,47 @@ import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
 from cometmq.client import transactions
+from cometmq.client.arguments import check_function
 from cometmq.client.consumer import (
     pullconsumer,
     pushconsumer,
     received,
 )
-from cometmq.core.errors import NotOpen
-from cometmq.message.model import MessageView
+from cometmq.core.errors import NotOpen, UndecodableMessage
+from cometmq.message.model import Message, MessageView
 from cometmq.net.eventloop import loop_factory
 
 if TYPE_CHECKING:
+    from cometmq.client import typed
+    from cometmq.client.arguments import Key
     from cometmq.client.config import ClientConfig
+    from cometmq.client.consumer.options import Allocation, Mode, Sql, Start
     from cometmq.client.sendrequests import SendResult
+    from cometmq.client.serializers import (
+        Content,
+        Delayed,
+        PromptKeywords,
+        SendKeywords,
+        Serializer,
+        TypedBody,
+    )
     from cometmq.message.model import MessageQueue, StoredMessage
 
 __all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
 
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+#: What becomes of a message that cannot be decoded; see typed.py.
+OnUndecodable = (
+    Literal["retry", "dead_letter"] | Callable[["ReceivedMessage", UndecodableMessage], Any]
+)
 
 
 class LoopThread:
@@ -487,6 +505,22 @@ class Client:
         """The asyncio client; run its coroutines with :meth:`wait`."""
         return self._inner
 
+    def topic(
+        self,
+        name: str,
+        value_type: type[T],
+        *,
+        serializer: Serializer[T] | Literal["json", "msgpack"] = "json",
+        keys: Callable[[T], Iterable[Key] | Key] | None = None,
+        order_key: Callable[[T], Key | None] | None = None,
+    ) -> TypedTopic[T]:
+        """Return a topic whose messages are values of one type; see the asyncio client's."""
+        from cometmq.client.serializers import TypedBody
+        from cometmq.client.typed import TypedTopic as Inner
+
+        body = TypedBody(value_type, serializer, keys=keys, order_key=order_key)
+        return TypedTopic(self, Inner(self._inner, name, body), body)
+
     @property
     def puller(self) -> Puller:
         """Reader of queues at explicit offsets, without a consumer group.
@@ -526,3 +560,176 @@ class Client:
     transaction_checker = _deciding(asynchronous.Client.transaction_checker)
     request = _waiting(asynchronous.Client.request)
     replier = _deciding(asynchronous.Client.replier)
+
+
+class TypedMessage(MessageView, Generic[T]):
+    """A message of a typed subscription, with its ``value``."""
+
+    __slots__ = ("_received", "value")
+
+    def __init__(self, received: ReceivedMessage, value: T) -> None:
+        super().__init__(received.stored)
+        self._received = received
+        self.value = value
+
+    def processing(self, *, reraise: bool = False) -> Processing:
+        """Return a block that settles the message; see ReceivedMessage.processing."""
+        return self._received.processing(reraise=reraise)
+
+    def ack(self) -> None:
+        """Acknowledge the message: it is not delivered again."""
+        self._received.ack()
+
+    def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
+        """Have the message delivered again later."""
+        self._received.retry(delay_level, pause_ms=pause_ms)
+
+
+class TypedSubscription(Generic[T]):
+    """Membership in a consumer group whose messages have a ``value``; see Subscription."""
+
+    def __init__(
+        self, subscription: Subscription, body: TypedBody[T], on_undecodable: OnUndecodable
+    ) -> None:
+        self._subscription = subscription
+        self._body = body
+        from cometmq.client.typed import Undecodable
+
+        self._undecodable = Undecodable(on_undecodable)
+
+    @property
+    def undecodable_count(self) -> int:
+        """Number of deliveries that could not be decoded."""
+        return self._undecodable.count
+
+    def __enter__(self) -> TypedSubscription[T]:
+        self._subscription.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        return self
+
+    def __next__(self) -> TypedMessage[T]:
+        while True:
+            received = next(self._subscription)
+            try:
+                return TypedMessage(received, self._body.decode(received))
+            except UndecodableMessage as error:
+                with received.processing():
+                    # A blocking message settles within the call, so there is nothing to wait for.
+                    self._undecodable.settle(received, error)
+
+    def run(self, handler: Callable[[TypedMessage[T]], Any], *, reraise: bool = False) -> None:
+        """Call ``handler`` with every message that can be decoded; see Subscription.run."""
+        check_function("handler", handler)
+
+        def handle(received: ReceivedMessage) -> None:
+            try:
+                value = self._body.decode(received)
+            except UndecodableMessage as error:
+                self._undecodable.settle(received, error)
+            else:
+                handler(TypedMessage(received, value))
+
+        self._subscription.run(handle, reraise=reraise)
+
+    def close(self) -> None:
+        """Leave the group; iterations and handlers end."""
+        self._subscription.close()
+
+
+class TypedTopic(Generic[T]):
+    """A topic whose messages are values of one type; made by the blocking client's ``topic``."""
+
+    def __init__(self, client: Client, inner: typed.TypedTopic[T], body: TypedBody[T]) -> None:
+        self.name = inner.name
+        self._client = client
+        self._inner = inner
+        self._body = body
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def decode(self, message: MessageView) -> T:
+        """Return the value of a message that was read by other means. Raises UndecodableMessage."""
+        return self._body.decode(message)
+
+    def message(self, value: T, **keywords: Unpack[Delayed]) -> Message:
+        """Return a value as a message, for ``send_batch`` and ``send_many`` of the client."""
+        return self._inner.message(value, **keywords)
+
+    def send(self, value: T, **keywords: Unpack[SendKeywords]) -> SendResult:
+        """Send a value and wait until a broker has stored it; see Client.send."""
+        return self._client.wait(self._inner.send(value, **keywords))
+
+    def send_oneway(self, value: T, **keywords: Unpack[Content]) -> None:
+        """Send a value without waiting for a response; see Client.send_oneway."""
+        self._client.wait(self._inner.send_oneway(value, **keywords))
+
+    def send_batch(
+        self, values: Iterable[T], *, timeout_ms: int = 0, **keywords: Unpack[Content]
+    ) -> list[SendResult]:
+        """Send values in one request: all are stored, or none; see Client.send_batch."""
+        sending = self._inner.send_batch(list(values), timeout_ms=timeout_ms, **keywords)
+        return self._client.wait(sending)
+
+    def transaction(
+        self, value: T, *, group: str = "", **keywords: Unpack[PromptKeywords]
+    ) -> Transaction:
+        """Send a value that consumers see only if a block succeeds; see Client.transaction."""
+        body = self._body.encode(value)
+        filled = self._body.filled(value, keywords)
+        return self._client.transaction(self.name, body, group=group, **filled)
+
+    def request(self, value: T, reply: type[R], **keywords: Unpack[PromptKeywords]) -> R:
+        """Send a value and return the reply, a value of type ``reply``; see Client.request."""
+        return self._client.wait(self._inner.request(value, reply, **keywords))
+
+    def replier(
+        self, reply: type[R], *, group: str, concurrency: int = 8, start: Start = "last"
+    ) -> Callable[[Callable[[T], R | None]], Callable[[T], R | None]]:
+        """Return a decorator: a function of a value that returns the reply, or None for none."""
+        register = self._client.replier(
+            self.name, group=group, concurrency=concurrency, start=start
+        )
+        replies = self._body.reply(reply)
+
+        def decorate(function: Callable[[T], R | None]) -> Callable[[T], R | None]:
+            def respond(message: MessageView) -> bytes | None:
+                answer = function(self._body.decode(message))
+                return None if answer is None else replies.encode(answer)
+
+            register(respond)
+            return function
+
+        return decorate
+
+    def subscribe(
+        self,
+        *,
+        group: str,
+        filter: str | Sql = "*",
+        concurrency: int = 8,
+        ordered: bool = False,
+        mode: Mode = "clustering",
+        start: Start = "last",
+        max_reconsume_times: int = -1,
+        allocation: Allocation = "average",
+        on_undecodable: OnUndecodable = "retry",
+    ) -> TypedSubscription[T]:
+        """Consume values as a member of ``group``; see the asyncio client's TypedTopic."""
+        subscription = self._client.subscribe(
+            self.name,
+            group=group,
+            filter=filter,
+            concurrency=concurrency,
+            ordered=ordered,
+            mode=mode,
+            start=start,
+            max_reconsume_times=max_reconsume_times,
+            allocation=allocation,
+        )
+        return TypedSubscription(subscription, self._body, on_undecodable)

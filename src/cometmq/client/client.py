@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import msgspec
 
 from cometmq.client.arguments import (
     Key,
-    check_moment,
     check_topic_type,
     checked_body,
     delay_of,
+    epoch_ms,
     key_texts,
 )
 from cometmq.client.config import ClientConfig, make_config
@@ -26,7 +26,7 @@ from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
 from cometmq.client.tracing import Tracer
 from cometmq.client.transactions import Checker, CheckerTable, Transaction
-from cometmq.core.errors import MessageIllegal, NotOpen
+from cometmq.core.errors import NotOpen
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.sendrequests import SendResult
+    from cometmq.client.serializers import Serializer
+    from cometmq.client.typed import TypedTopic
     from cometmq.core.clock import Clock
     from cometmq.message.model import MessageView
+
+T = TypeVar("T")
 
 
 class Client:
@@ -230,7 +234,7 @@ class Client:
         message = _message(topic, body, tag, keys, properties, delay_level)
         if delay_s or deliver_at is not None:
             message = msgspec.structs.replace(
-                message, delay_ms=delay_of(delay_s), deliver_at_ms=_epoch_ms(deliver_at)
+                message, delay_ms=delay_of(delay_s), deliver_at_ms=epoch_ms(deliver_at)
             )
         producer = self._producer or self.producer
         # One coroutine less for each message of a batch.
@@ -297,6 +301,29 @@ class Client:
     async def flush(self) -> None:
         """Send what :meth:`send_soon` took, and wait until each of these messages is settled."""
         await self.producer.flush()
+
+    def topic(
+        self,
+        name: str,
+        value_type: type[T],
+        *,
+        serializer: Serializer[T] | Literal["json", "msgpack"] = "json",
+        keys: Callable[[T], Iterable[Key] | Key] | None = None,
+        order_key: Callable[[T], Key | None] | None = None,
+    ) -> TypedTopic[T]:
+        """Return a topic whose messages are values of one type, to send and to subscribe to.
+
+        ``orders = client.topic("orders", Order, keys=lambda order: order.id)``
+
+        ``value_type`` is a msgspec struct, a dataclass, a TypedDict, a pydantic model, or any type
+        that ``serializer`` takes. ``keys`` and ``order_key`` are functions of a value, for sends
+        that do not name them. Raises SettingsError for a type or serializer that cannot be used.
+        """
+        from cometmq.client.serializers import TypedBody
+        from cometmq.client.typed import TypedTopic
+
+        body = TypedBody(value_type, serializer, keys=keys, order_key=order_key)
+        return TypedTopic(self, name, body)
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
         """Recall a message sent with ``delay_s`` or ``deliver_at`` before it is due.
@@ -553,16 +580,6 @@ class Client:
         else:
             queues = await self.session.subscribe_queues(known_as)
         return tuple(map(namespace.unwrap_queue, queues))
-
-
-def _epoch_ms(moment: datetime | None) -> int:
-    """Return milliseconds since the epoch; 0 for None. Raise MessageIllegal without a time zone."""
-    if moment is None:
-        return 0
-    check_moment("deliver_at", moment)
-    if moment.tzinfo is None:
-        raise MessageIllegal(f"deliver_at {moment} has no time zone: give a time zone")
-    return round(moment.timestamp() * 1_000)
 
 
 def _message(

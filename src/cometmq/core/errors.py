@@ -233,6 +233,16 @@ class WrongArgument(MessageIllegal, TypeError):
         super().__init__(f"{argument} {problem}")
 
 
+class UndecodableMessage(CometError, ValueError):
+    """The body of message ``message_id`` is no value of its typed topic; ``reason`` says why."""
+
+    def __init__(self, topic: str, message_id: str, reason: str) -> None:
+        self.topic = topic
+        self.message_id = message_id
+        self.reason = reason
+        super().__init__(f"message {message_id} of topic {topic!r} cannot be decoded: {reason}")
+
+
 class NotOpen(CometError, RuntimeError):
     """An object is used before it is open, or after it was closed."""
 

@@ -1,0 +1,215 @@
+"""Values of one type as bodies of messages, and back. Pure.
+
+:class:`TypedBody` is what a typed topic knows about its bodies. Bodies carry their content type in
+the user property ``content-type``; one without it is taken for the topic's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypedDict, TypeVar, cast
+
+import msgspec
+
+from cometmq.client.arguments import key_text, key_texts, refuse
+from cometmq.core.errors import SettingsError, UndecodableMessage, WrongArgument
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cometmq.client.arguments import Key
+    from cometmq.client.delivery import QueueSelector
+    from cometmq.message.model import MessageQueue, MessageView
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: The user property with the content type of a body.
+CONTENT_TYPE: Final = "content-type"
+JSON: Final = "application/json"
+MESSAGEPACK: Final = "application/msgpack"
+
+
+class Serializer(Protocol[T]):
+    """Turns values into bytes and back; ``content_type`` says which bytes these are."""
+
+    @property
+    def content_type(self) -> str:
+        """A media type, such as ``application/json``."""
+        ...
+
+    def encode(self, value: T, /) -> bytes:
+        """Return the body of a value. Raise ValueError or TypeError for none of this type."""
+        ...
+
+    def decode(self, body: bytes, /) -> T:
+        """Return the value of a body. Raise an Exception, best a ValueError, for none."""
+        ...
+
+
+class Place(TypedDict, total=False):
+    """Keywords of a typed send that say where the message goes; as those of Client.send."""
+
+    queue: MessageQueue | QueueSelector | None
+    timeout_ms: int
+
+
+class Content(TypedDict, total=False):
+    """Keywords of a typed send that belong to the message; as those of Client.send."""
+
+    tag: str
+    keys: Iterable[Key] | Key
+    properties: Mapping[str, str] | None
+    order_key: Key | None
+
+
+class Delayed(Content, total=False):
+    """Those of a message, and its delay."""
+
+    delay_level: int
+    delay_s: float
+    deliver_at: datetime | None
+
+
+class SendKeywords(Delayed, Place, total=False):
+    """All keywords of Client.send."""
+
+
+class PromptKeywords(Content, Place, total=False):
+    """All keywords of requests and transactions, which cannot be delayed."""
+
+
+class Structured(Generic[T]):
+    """JSON or MessagePack of what msgspec knows: its structs, dataclasses, TypedDicts, plain types.
+
+    Raises SettingsError for a type that it does not know.
+    """
+
+    def __init__(self, kind: type[T], content_type: str) -> None:
+        self.content_type = content_type
+        is_json = content_type == JSON
+        try:
+            if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
+                raise TypeError("msgspec does not know it")
+            decoder: Any = msgspec.json.Decoder(kind) if is_json else msgspec.msgpack.Decoder(kind)
+        except TypeError as error:
+            raise SettingsError(
+                "value type",
+                f"{kind!r} is no struct, dataclass, TypedDict or pydantic model: {error}; "
+                "pass a serializer of your own",
+            ) from None
+        self._decode: Callable[[bytes], T] = decoder.decode
+        self.encode: Callable[[T], bytes] = (
+            msgspec.json.Encoder() if is_json else msgspec.msgpack.Encoder()
+        ).encode
+
+    def decode(self, body: bytes, /) -> T:
+        """Return the value of a body. Raises msgspec.DecodeError, RecursionError."""
+        return self._decode(body)
+
+
+class PydanticModel(Generic[T]):
+    """JSON or MessagePack of a pydantic model, by the model's own rules."""
+
+    def __init__(self, kind: Any, content_type: str) -> None:
+        self.content_type = content_type
+        self._kind = kind
+        self._is_json = content_type == JSON
+
+    def encode(self, value: Any, /) -> bytes:
+        """Return the body of a model."""
+        if self._is_json:
+            return cast("str", value.model_dump_json()).encode()
+        return msgspec.msgpack.encode(value.model_dump(mode="json"))
+
+    def decode(self, body: bytes, /) -> T:
+        """Return the model of a body. Raises pydantic.ValidationError, ValueError."""
+        if self._is_json:
+            return cast("T", self._kind.model_validate_json(body))
+        return cast("T", self._kind.model_validate(msgspec.msgpack.decode(body)))
+
+
+def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
+    """Return the serializer ``wanted`` for values of a type; "json" and "msgpack" are names.
+
+    Raises SettingsError for another name and for a type that needs a serializer of its own.
+    """
+    if not isinstance(wanted, str):
+        return wanted
+    known = {"json": JSON, "msgpack": MESSAGEPACK}
+    if wanted not in known:
+        raise SettingsError("serializer", f"{wanted!r} is neither json, msgpack nor a Serializer")
+    # A model has these; asking for them does not import pydantic.
+    is_model = hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")
+    return (PydanticModel if is_model else Structured)(kind, known[wanted])
+
+
+class TypedBody(Generic[T]):
+    """Encodes and decodes the bodies of one topic.
+
+    ``keys`` and ``order_key`` are functions of a value, for sends that do not name them.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        serializer: Serializer[T] | str = "json",
+        *,
+        keys: Callable[[T], Iterable[Key] | Key] | None = None,
+        order_key: Callable[[T], Key | None] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._wanted = serializer
+        self._serializer = serializer_of(kind, serializer)
+        self._keys = keys
+        self._order_key = order_key
+        # Values of generic types and of TypedDicts have another class.
+        found: object = kind
+        is_class = isinstance(found, type) and not hasattr(found, "__total__")
+        self._class: type | None = kind if is_class else None
+
+    def reply(self, kind: type[R]) -> TypedBody[R]:
+        """Return the body of replies of a type: JSON, unless these bodies are MessagePack."""
+        return TypedBody(kind, "msgpack" if self._wanted == "msgpack" else "json")
+
+    def encode(self, value: T) -> bytes:
+        """Return a value's body. Raises WrongArgument for a value of another type."""
+        if self._class is not None and not isinstance(value, self._class):
+            refuse("value", self._class.__name__, value)
+        try:
+            return self._serializer.encode(value)
+        except (ValueError, TypeError) as error:
+            raise WrongArgument("value", f"cannot be encoded: {error}") from error
+
+    def filled(self, value: T, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keywords of a send with the content type, the keys and the order key."""
+        properties = {
+            **(given.get("properties") or {}),
+            CONTENT_TYPE: self._serializer.content_type,
+        }
+        keywords = {**given, "properties": properties}
+        if self._keys is not None and "keys" not in given:
+            keywords["keys"] = key_texts(self._keys(value))
+        if self._order_key is not None and "order_key" not in given:
+            key = self._order_key(value)
+            keywords["order_key"] = None if key is None else key_text("order_key", key)
+        return keywords
+
+    def decode(self, message: MessageView) -> T:
+        """Return the value of a message. Raises UndecodableMessage."""
+        wanted = self._serializer.content_type
+        given = message.properties.get(CONTENT_TYPE)
+        if given is not None and _media_type(given) != _media_type(wanted):
+            raise _undecodable(message, f"its content type is {given!r}, not {wanted!r}")
+        try:
+            return self._serializer.decode(message.body)
+        except Exception as error:  # parsers of foreign bytes raise more than ValueError
+            raise _undecodable(message, f"its body is not {wanted}: {error}") from error
+
+
+def _media_type(text: str) -> str:
+    return text.partition(";")[0].strip().lower()
+
+
+def _undecodable(message: MessageView, reason: str) -> UndecodableMessage:
+    return UndecodableMessage(message.topic, message.message_id, reason)
