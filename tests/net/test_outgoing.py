@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 import trustme
+import uvloop
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -389,6 +393,41 @@ async def test_changed_credentials_are_used(
         await until_used(None, "first", "second-key", "third")
     finally:
         watching.cancel()
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_silent_tls_peer_delays_an_end_for_a_second(
+    factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """Also if the connection was closing before, for example because it was idle."""
+    authority = trustme.CA()
+    settings = tls_settings(tmp_path, authority)
+    context = ServerTls(settings).context
+    options = TlsOptions(settings.trust_path, check_host_name=False)
+
+    async def run(address: str) -> None:
+        async with remoting(options) as asking:
+            with pytest.raises(RequestTimedOut):
+                await asking.request(address, BEAT, None, timeout_ms=300)
+            link = asking.open_link(address)
+            assert link is not None
+            link.close("idle")
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await asking.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted: list[ssl.SSLSocket] = []
+
+        def accept() -> None:
+            accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(run(f"127.0.0.1:{listener.getsockname()[1]}"))
+        thread.join()
+        accepted[0].close()
 
 
 async def test_open_connections_sign_with_other_credentials() -> None:

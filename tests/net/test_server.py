@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import trustme
+import uvloop
 
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net import server as server_module
@@ -97,6 +99,61 @@ async def test_a_drain_ends_at_its_limit() -> None:
         client.send(INFO)
         await until(lambda: any(peer.is_serving for peer in served.server.peers))
         assert not await served.server.drain(lambda: True, 20)
+
+
+def test_a_socket_of_a_drained_server_is_given_up_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number of the listening socket may belong to another connection at once."""
+
+    async def run() -> None:
+        async with (
+            serving({BEAT: beat}) as other,
+            serving({BEAT: beat}, tls=ServerTls(tls_settings(tmp_path, trustme.CA()))) as served,
+        ):
+            await asyncio.sleep(0)  # it accepts
+            assert await served.server.drain(lambda: True, 0)
+            for opaque in range(3):
+                client = await other.connect()
+                client.send(BEAT, opaque=opaque)
+                assert (await client.frame())[0].opaque == opaque
+
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(run())
+    assert "failed" not in caplog.text
+
+
+async def test_a_connection_that_is_opening_during_a_drain_is_not_served(tmp_path: Path) -> None:
+    """Neither one that has sent nothing nor one within its TLS handshake."""
+    authority, served_requests = trustme.CA(), []
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+
+    def count(peer: Peer, request: Request[Any]) -> Reply | None:
+        served_requests.append(request)
+        return Reply()
+
+    tls = ServerTls(tls_settings(tmp_path, authority))
+    async with serving({BEAT: count}, tls=tls) as served:
+        silent, secure = await served.connect(), await served.connect()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        shaking = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            shaking.do_handshake()
+        secure.writer.write(outgoing.read())
+        incoming.write(await secure.reader.read(1 << 16))
+        await until(lambda: served.server.open_connections == 2)
+        assert await served.server.drain(lambda: True, 0)
+        silent.send(BEAT)
+        assert await silent.closed()
+        shaking.do_handshake()
+        shaking.write(encode_head(code=BEAT, opaque=1, flag=0, ext={}))
+        secure.writer.write(outgoing.read())
+        with contextlib.suppress(ConnectionError):
+            while await secure.reader.read(1 << 16):
+                pass  # until the server closes
+    assert served_requests == []
 
 
 async def test_one_port_serves_tls_and_plain(tmp_path: Path) -> None:

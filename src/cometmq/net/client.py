@@ -535,7 +535,9 @@ class Link(asyncio.Protocol):
         """Send queued bytes, then close."""
         self._problem = problem
         self._flush()
-        if self._transport is not None:
+        # After a second close(), asyncio's TLS transport ignores abort() and waits 30 s for a peer
+        # that is silent.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     async def wait_closed(self) -> None:

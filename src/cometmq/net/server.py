@@ -74,7 +74,10 @@ class Server:
         self._lookout = lookout
         self._reserve = reserve
         self._servers: list[asyncio.Server] = []
-        self._sockets: list[socket.socket] = []
+        #: With TLS: sockets, and the tasks that accept on them.
+        self._sockets: list[tuple[socket.socket, asyncio.Task[None]]] = []
+        #: True once no more connections are taken.
+        self._is_ending = False
         self._scanning = False
         self._listeners: list[socket.socket] = []
         #: The idle time after which the system closes connections.
@@ -143,8 +146,10 @@ class Server:
             server = await loop.create_server(self._new_peer, sock=listener, backlog=waiting)
             self._servers.append(server)
         else:
-            self._sockets.append(listener)
-            self._tasks.spawn(self._accept(listener), name=f"accept {listener.getsockname()}")
+            accepting = self._tasks.spawn(
+                self._accept(listener), name=f"accept {listener.getsockname()}"
+            )
+            self._sockets.append((listener, accepting))
 
     async def drain(self, is_idle: Callable[[], bool], limit_ms: int) -> bool:
         """Take no more connections and requests; wait until those that were received are answered
@@ -163,10 +168,17 @@ class Server:
         return True
 
     def _stop_listening(self) -> None:
+        self._is_ending = True
         for server in self._servers:
             server.close()
-        for listener in self._sockets:
+        loop = asyncio.get_running_loop()
+        for listener, accepting in self._sockets:
+            # First, while the descriptor is this socket's: another socket may get its number, and
+            # the loop would take that one for the listener.
+            loop.remove_reader(listener)
+            accepting.cancel()
             listener.close()
+        self._sockets.clear()
 
     async def close(self) -> None:
         """Stop listening, then close every connection after sending the bytes queued for it."""
@@ -190,12 +202,18 @@ class Server:
             clock=self._clock,
             watchdog=self.watchdog,
             peers=self._peers,
-            # With TLS the place of a connection was counted when it was accepted.
-            has_room=self.has_room if self._tls is None else None,
+            has_room=self._admits,
             lookout=self._lookout,
             departures=self._departures,
             budget=self._budget,
         )
+
+    def _admits(self, host: str) -> bool:
+        """Return whether a connection that is ready for requests may enter.
+
+        With TLS its place was counted when it was accepted, but the server may be ending since.
+        """
+        return not self._is_ending and (self._tls is not None or self.has_room(host))
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -225,7 +243,9 @@ class Server:
             async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
                 first = await _peek(loop, accepted)
             assert self._tls is not None
-            if first[:1] == bytes([_TLS_HANDSHAKE]):
+            if self._is_ending:
+                accepted.close()
+            elif first[:1] == bytes([_TLS_HANDSHAKE]):
                 await loop.connect_accepted_socket(
                     self._new_peer,
                     accepted,
