@@ -73,6 +73,21 @@ def test_a_reached_offset_is_released_by_the_next_advance() -> None:
     assert watermark.position == 10
 
 
+def test_cancelled_tokens_leave_no_garbage() -> None:
+    """Neither one by one nor after many."""
+    watermark: OffsetWaiters[int] = OffsetWaiters()
+    watermark.park(20_000, 30_000, -1)
+    for _ in range(3):
+        keys = [watermark.park(number, number, number) for number in range(3_000)]
+        for key in keys:
+            assert watermark.cancel(key) is not None
+    for number in range(5_000):
+        assert watermark.cancel(watermark.park(number, number, number)) == number
+    assert len(watermark._by_deadline) < 2_000
+    assert len(watermark._by_offset) < 2_000
+    assert watermark.advance(20_000) == [-1]
+
+
 @given(st.booleans())
 def test_released_tokens_leave_no_garbage(by_offset: bool) -> None:
     watermark: OffsetWaiters[int] = OffsetWaiters()

@@ -46,7 +46,9 @@ class OffsetWaiters(Generic[Token]):
     def cancel(self, key: int) -> Token | None:
         """Remove and return a parked token, for example of a closed connection; None if it is
         gone."""
-        return self.parked.pop(key, None)
+        token = self.parked.pop(key, None)
+        self._drop_dead()
+        return token
 
     def advance(self, position: int) -> list[Token]:
         """Move to ``position``, never back; return the tokens that waited for it, in order of
@@ -80,13 +82,20 @@ class OffsetWaiters(Generic[Token]):
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
-        # A released token leaves a dead entry in the other heap. If these were not removed, a busy
-        # SYNC_FLUSH broker would keep those of five seconds (syncFlushTimeout).
-        bound = 2 * len(self.parked) + 1024
+        self._drop_dead()
+        return released
+
+    def _drop_dead(self) -> None:
+        """Remove the entries of tokens that are gone once they outnumber the others.
+
+        A released token leaves one in the other heap, a cancelled one leaves two. A busy SYNC_FLUSH
+        broker would keep those of five seconds (syncFlushTimeout).
+        """
+        parked = self.parked
+        bound = 2 * len(parked) + 1024
         if len(self._by_deadline) > bound:
-            self._by_deadline = [pair for pair in self._by_deadline if pair[1] in self.parked]
+            self._by_deadline = [pair for pair in self._by_deadline if pair[1] in parked]
             self._by_deadline.sort()
         if len(self._by_offset) > bound:
-            self._by_offset = [pair for pair in self._by_offset if pair[1] in self.parked]
+            self._by_offset = [pair for pair in self._by_offset if pair[1] in parked]
             self._by_offset.sort()
-        return released

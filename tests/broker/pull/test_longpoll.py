@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from cometmq.broker.pull.longpoll import HeldPull, LongPoll
 from cometmq.core.clock import VirtualClock
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
-from cometmq.net.router import Router
+from cometmq.net.router import Router, begin_task
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.frame import Request
 from cometmq.protocol.registry import Side
@@ -214,6 +215,71 @@ async def test_the_bound_refuses_to_hold(monkeypatch: Any) -> None:
     held.hold(peer, 1)
     held.hold(peer, 1)
     assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 1, PullFilter(), 99_999))
+
+
+async def test_released_pulls_keep_their_places_until_they_are_served(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "MAX_HELD", 2)
+    held = Held()
+    peer = held.peer()
+    held.hold(peer, 1)
+    held.hold(peer, 1)
+    held.longpoll.wake([(("t", 0), 2)])
+    assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 2, PullFilter(), 99_999))
+    held.run()
+    held.hold(peer, 2)
+
+
+async def test_pulls_that_were_released_early_leave_no_ticks(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "_SPARE_SCHEDULED", 10)
+    held = Held()
+    patient = held.hold(held.peer(), 1_000, wait_ms=900)
+    peer = held.peer()
+    for number in range(500):
+        held.hold(peer, 0, wait_ms=1_000 + number * longpoll.TICK_MS, topic=f"t{number % 7}")
+        held.wake([((f"t{number % 7}", 0), 1)])
+    assert sum(map(len, held.longpoll._due.values())) <= 14
+    assert len(held.longpoll._ticks) <= 14
+    assert len(held.served) == 500
+    held.clock.advance(1_000)
+    held.expire()
+    assert held.served[500:] == [(patient, True)]
+
+
+async def test_a_pull_that_fails_does_not_take_others_along() -> None:
+    held = Held()
+    peer = held.peer()
+    pulls = [held.hold(peer, 1) for _ in range(3)]
+    served: list[HeldPull] = []
+
+    def serve(pull: HeldPull, final: bool) -> None:
+        served.append(pull)
+        if len(served) == 1:
+            raise ValueError("bug")
+
+    held.longpoll._serve = serve
+    held.longpoll.wake([(("t", 0), 2)])
+    with pytest.raises(ValueError, match="bug"):
+        held.run()
+    held.run()
+    assert served == pulls
+
+
+async def test_a_pull_that_looks_on_as_a_slow_request_ends_as_one() -> None:
+    """Served or not, the count of the process does not grow for good."""
+    held = Held()
+    for closes in (False, True):
+        peer = held.peer()
+        budget = peer.memory.budget
+        before = budget.tasks
+        pull = HeldPull(peer, REQUEST, ("t", 0), 1, PullFilter(), 0)
+        begin_task(peer)
+        pull.is_task = True
+        held.longpoll.look_on(pull)
+        assert budget.tasks == before + 1
+        if closes:
+            peer.connection_lost(None)
+        held.run()
+        assert (peer.running_tasks, budget.tasks) == (0, before)
 
 
 @given(

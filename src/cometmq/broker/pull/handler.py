@@ -422,7 +422,8 @@ class PullHandler:
             self._send_away(pull)
             return
         # Filters have used up this turn: evaluate this one in a later turn.
-        if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
+        has_room = self._filters.has_room and not self.longpoll.is_full_for(peer)
+        if wanted.sql is not None and self.longpoll.rests and has_room:
             if wanted.sql.weight > LIGHT_WEIGHT:
                 begin_task(peer)
                 pull.is_task = True
@@ -431,9 +432,6 @@ class PullHandler:
         self._read(pull, final=False)
 
     def _serve_held(self, pull: HeldPull, final: bool) -> None:
-        if pull.is_task:
-            pull.is_task = False
-            pull.peer.running_tasks -= 1
         try:
             if _may_get_messages(pull):
                 self._read(pull, final)

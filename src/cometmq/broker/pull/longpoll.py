@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.offsetwaiters import OffsetWaiters
 from cometmq.net.limits import Limit
+from cometmq.net.router import end_task
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[str, int]
 
-#: Maximum number of held pulls; further ones are answered at once. Each takes about 1 KB, so a
-#: broker with little memory holds fewer. Long texts are also charged to their connections.
+#: Maximum number of held pulls and of released ones that are not served yet; further ones are
+#: answered at once. Each takes about 1 KB, so a broker with little memory holds fewer. Long texts
+#: are also charged to their connections.
 MAX_HELD: Final = 100_000
 #: Maximum of one connection; a client has one pull held for each queue that it reads.
 MAX_HELD_BY_PEER: Final = 10_000
@@ -43,6 +45,8 @@ SERVING_NS: Final = 5_000_000
 #: Limit of the hold time that a client asks for; a client's own request timeout is 30 s.
 MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
+#: Queues in ticks, beyond twice the number of held pulls, above which dead ones are forgotten.
+_SPARE_SCHEDULED: Final = 10_000
 
 
 class HeldPull:
@@ -51,7 +55,7 @@ class HeldPull:
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
     ``rules`` are those of access control under which the peer was allowed to pull; None without it.
     ``is_task`` is True while the pull counts as a slow request of its connection, because it waits
-    for a later turn to evaluate an expensive filter.
+    for a later turn to evaluate an expensive filter; :meth:`end_task` ends that.
     """
 
     __slots__ = (
@@ -91,6 +95,12 @@ class HeldPull:
         self.key = -1
         self.is_task = False
         self.rules: object = None
+
+    def end_task(self) -> None:
+        """Count the pull as a slow request no longer, if it was one."""
+        if self.is_task:
+            self.is_task = False
+            end_task(self.peer)
 
     @property
     def request(self) -> Request[PullMessage]:
@@ -136,7 +146,13 @@ class LongPoll:
         # releases thousands of pulls a second: one entry per pull would pile up until its deadline.
         self._due: dict[int, dict[QueueKey, None]] = {}
         self._ticks: list[int] = []
+        self._scheduled = 0  # queues in all ticks
         self.count = 0
+
+    def is_full_for(self, peer: Peer) -> bool:
+        """Return whether as many pulls wait as the memory of the process allows."""
+        waiting = self.count + len(self._ready)
+        return waiting >= peer.memory.budget.max_waiting(MAX_HELD)
 
     def hold(self, pull: HeldPull) -> bool:
         """Hold ``pull`` until its queue has a message at its offset.
@@ -147,7 +163,7 @@ class LongPoll:
         if pull.peer.closed:
             return False
         held = len(pulls or ())
-        if held >= MAX_HELD_BY_PEER or self.count >= pull.peer.memory.budget.max_waiting(MAX_HELD):
+        if held >= MAX_HELD_BY_PEER or self.is_full_for(pull.peer):
             reason = f"{held} pulls of the connection wait, {self.count} of all: answered at once"
             pull.peer.limits.hit(Limit.HELD_PULLS, pull.peer.address, reason)
             return False
@@ -158,11 +174,11 @@ class LongPoll:
         if not self.count:
             self._listeners.append(self._dispatched)
         self.count += 1
-        self._schedule(pull)
         if pulls is None:
             pulls = self._of_peer[pull.peer] = set()
             pull.peer.on_close.append(self._forget)
         pulls.add(pull)
+        self._schedule(pull)
         return True
 
     def _dispatched(self, grown: Sequence[ConsumeQueue]) -> None:
@@ -201,7 +217,9 @@ class LongPoll:
     def expire(self, now_ms: int) -> None:
         """Release the pulls whose deadline is at or before ``now_ms``."""
         while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
-            for queue in self._due.pop(heappop(self._ticks)):
+            queues = self._due.pop(heappop(self._ticks))
+            self._scheduled -= len(queues)
+            for queue in queues:
                 waiters = self._held.get(queue)
                 if waiters is not None:
                     self._release(queue, waiters.expire(now_ms), final=True)
@@ -213,7 +231,21 @@ class LongPoll:
         if queues is None:
             queues = self._due[tick] = {}
             heappush(self._ticks, tick)
-        queues[pull.queue] = None
+        if pull.queue not in queues:
+            queues[pull.queue] = None
+            self._scheduled += 1
+            # Pulls that were released early or dropped leave theirs until the tick.
+            if self._scheduled > 2 * self.count + _SPARE_SCHEDULED:
+                self._schedule_again()
+
+    def _schedule_again(self) -> None:
+        """Forget the ticks of pulls that are not held any more."""
+        self._due.clear()
+        self._ticks.clear()
+        self._scheduled = 0
+        for pulls in self._of_peer.values():
+            for pull in pulls:
+                self._schedule(pull)
 
     def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
         self._drop_if_empty(queue)
@@ -242,16 +274,19 @@ class LongPoll:
             odd = set(self._serve_plain(plain))
             answered = set(plain) - odd
             some = [each for each in some if each[0] not in answered]
-        while some:
-            pull, final = some.pop(0)
-            if not pull.peer.closed:
-                self._serve(pull, final)
-                if self.rests or now_ns() >= stop_ns:
-                    break
-        # Pulls that were not served in time go back to the front, in the same order.
-        ready.extendleft(reversed(some))
-        if ready:
-            self._serve_soon()
+        try:
+            while some:
+                pull, final = some.pop(0)
+                pull.end_task()
+                if not pull.peer.closed:
+                    self._serve(pull, final)
+                    if self.rests or now_ns() >= stop_ns:
+                        break
+        finally:
+            # Pulls that were not served in time go back to the front, in the same order.
+            ready.extendleft(reversed(some))
+            if ready:
+                self._serve_soon()
 
     def _drop_if_empty(self, queue: QueueKey) -> None:
         if not len(self._held[queue]):
