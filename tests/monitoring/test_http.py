@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cometmq.monitoring import http
-from cometmq.monitoring.http import Answer, HttpConnections
+from cometmq.monitoring.http import Answer, Answering, HttpConnections
 
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+CLOSING = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def echo(path: str) -> Answer:
@@ -19,8 +20,8 @@ async def echo(path: str) -> Answer:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[HttpConnections, int]]:
-    connections = HttpConnections(echo)
+async def serving(answer: Answering = echo) -> AsyncIterator[tuple[HttpConnections, int]]:
+    connections = HttpConnections(answer)
     server = await asyncio.start_server(connections.serve, "127.0.0.1", 0)
     async with server:
         yield connections, server.sockets[0].getsockname()[1]
@@ -112,11 +113,61 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for reader, writer in held:
             writer.write(HELLO)
             await reader.readuntil(b"/hello")
+        assert (await answer_to(port, CLOSING)).endswith(b"/last")
+        # The place was that of the connection that had waited for a request the longest.
+        assert await held[0][0].read() == b""
+        held[1][1].write(CLOSING)
+        assert (await held[1][0].read()).endswith(b"/last")
+        assert connections.refusals == {"connections": 1}
+        for _, writer in held:
+            writer.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /hel"])
+async def test_held_connections_keep_nobody_out(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    async with serving() as (connections, port):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in held:
+            writer.write(begun)
+        for _ in range(5):
+            assert (await answer_to(port, CLOSING)).endswith(b"/last")
+        assert connections.requests == {200: 5}
+        for _, writer in held:
+            writer.close()
+
+
+async def test_no_request_loses_its_place_while_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+    going_on = asyncio.Event()
+
+    async def slow(path: str) -> Answer:
+        await going_on.wait()
+        return Answer(200, path.encode())
+
+    async with serving(slow) as (connections, port):
+        answered = asyncio.create_task(answer_to(port, CLOSING))
+        async with asyncio.timeout(10):
+            while not connections._open or connections._waiting:
+                await asyncio.sleep(0.001)
         assert await answer_to(port, HELLO) == b""
         assert connections.refusals == {"connections": 1}
-        held[0][1].close()
-        closing = b"GET /again HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        async with asyncio.timeout(10):
-            while b"/again" not in await answer_to(port, closing):
-                await asyncio.sleep(0.01)
-        held[1][1].close()
+        going_on.set()
+        assert (await answered).endswith(b"/last")
+
+
+async def test_a_flood_is_answered_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ANSWERS_PER_S", 50)
+    monkeypatch.setattr(http, "BURST_S", 0.1)
+    async with serving() as (connections, port):
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        texts = await asyncio.gather(*(answer_to(port, HELLO * 9 + CLOSING) for _ in range(3)))
+        assert [text.count(b"HTTP/1.1 200") for text in texts] == [10, 10, 10]
+        # 30 answers, of which five were made up.
+        assert loop.time() - begun_s > 0.9 * 25 / 50
+        assert connections.refusals == {}

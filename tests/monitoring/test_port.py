@@ -90,6 +90,23 @@ async def test_metrics_are_collected_once_a_second() -> None:
                 await asyncio.sleep(0.1)
 
 
+async def test_metrics_that_fail_are_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Watched):
+        async def series(self, slices: Slices) -> AsyncIterator[Series]:
+            self.collected += 1
+            if self.collected:
+                raise ValueError("a bug")
+            yield Series(TIMES, 0)
+
+    part = Failing()
+    part.progress.done()
+    async with running(part) as address:
+        answers = await asyncio.gather(*(fetched(address, "/metrics") for _ in range(5)))
+        assert {answer.status for answer in answers} == {500}
+        assert part.collected == 1, "those that waited get the same answer"
+    assert "metrics_failed error=ValueError('a bug')" in caplog.text
+
+
 async def test_a_loop_that_hangs_is_not_alive() -> None:
     clock = VirtualClock()
     tasks = Tasks()

@@ -2,7 +2,10 @@
 
 What a client may take is bounded: connections in all, the bytes and the time of a request, the time
 in which it reads an answer, and the pause between two requests. Whatever goes beyond that is
-closed and counted.
+closed and counted. A connection too many takes the place of the one that has been waiting for a
+request the longest, so that nobody keeps a kubelet or Prometheus out by holding connections.
+Requests beyond a rate are answered later: the port's thread shares the interpreter with the
+servers, and each answer costs them time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ REQUEST_MAX_BYTES: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 10
 IDLE_TIMEOUT_S: Final = 120
 WRITE_TIMEOUT_S: Final = 30
+#: Answers a second, and the time for which unused ones may be made up.
+ANSWERS_PER_S: Final = 200
+BURST_S: Final = 0.25
 TEXT: Final = "text/plain; charset=utf-8"
 _READ_BYTES: Final = 4_096
 
@@ -41,17 +47,23 @@ class HttpConnections:
 
     def __init__(self, answer: Answering) -> None:
         self._answer = answer
-        self._open = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        #: Those of them that wait for a request, in the order in which they began to.
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        self._turn_s = 0.0
         self.requests: Counter[int] = Counter()
         self.refusals: Counter[str] = Counter()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
-        if self._open >= CONNECTIONS_MAX:
+        if len(self._open) >= CONNECTIONS_MAX:
             self.refusals["connections"] += 1
-            writer.transport.abort()
-            return
-        self._open += 1
+            refused = next(iter(self._waiting), writer)
+            self._leave(refused)
+            refused.transport.abort()
+            if refused is writer:
+                return
+        self._open.add(writer)
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX_BYTES)
         try:
             idle_timeout_s = REQUEST_TIMEOUT_S  # until a first request
@@ -70,7 +82,18 @@ class HttpConnections:
             writer.transport.abort()
             raise
         finally:
-            self._open -= 1
+            self._leave(writer)
+
+    def _leave(self, writer: asyncio.StreamWriter) -> None:
+        self._open.discard(writer)
+        self._waiting.pop(writer, None)
+
+    async def _take_turn(self) -> None:
+        """Wait until another request may be answered."""
+        now_s = asyncio.get_running_loop().time()
+        self._turn_s = max(self._turn_s + 1 / ANSWERS_PER_S, now_s - BURST_S)
+        if self._turn_s > now_s:
+            await asyncio.sleep(self._turn_s - now_s)  # noqa: TID251 - no clock of a server
 
     async def _serve_one(
         self,
@@ -80,21 +103,29 @@ class HttpConnections:
         idle_timeout_s: float,
     ) -> bool:
         """Answer one request; return whether another one may follow."""
+        self._waiting[writer] = None
+        request, answer = None, None
         try:
             request = await _next_request(connection, reader, idle_timeout_s)
         except h11.RemoteProtocolError as error:
+            answer = Answer(error.error_status_hint, f"{error}\n".encode())
+        self._waiting.pop(writer, None)
+        if writer.is_closing():
+            return False  # its place was taken
+        if answer is not None:
             self.refusals["request"] += 1
             if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return False
-            request, answer = None, Answer(error.error_status_hint, f"{error}\n".encode())
-        else:
-            if request is None:
-                return False
+        elif request is None:
+            return False
+        await self._take_turn()
+        if request is not None:
             if request.method in (b"GET", b"HEAD"):
                 path = request.target.partition(b"?")[0].decode("ascii", "replace")
                 answer = await self._answer(path)
             else:
                 answer = Answer(405, b"only GET and HEAD are served\n")
+        assert answer is not None
         self.requests[answer.status] += 1
         headers = [
             ("Content-Type", answer.content_type),

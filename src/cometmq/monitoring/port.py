@@ -117,6 +117,8 @@ class MonitoringPort:
         if self._thread is not None:
             self._stops.result()()
             await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT_S)
+            if self._thread.is_alive():
+                log.error("monitoring_not_ended within_s=%d", _CLOSE_TIMEOUT_S)
 
     async def _beat(self) -> None:
         while True:
@@ -182,8 +184,9 @@ class MonitoringPort:
         loop = asyncio.get_running_loop()
         async with self._collecting:
             if loop.time() >= self._fresh_until_s:
+                # A failure too: requests that waited for it would each wait as long again.
                 self._last = await self._fresh_metrics()
-                self._fresh_until_s = loop.time() + (FRESH_S if self._last.status == 200 else 0)
+                self._fresh_until_s = loop.time() + FRESH_S
             return self._last
 
     async def _fresh_metrics(self) -> Answer:
@@ -202,6 +205,9 @@ class MonitoringPort:
                 return Answer(200, await asyncio.wrap_future(collected), CONTENT_TYPE)
         except TimeoutError:
             return Answer(503, b"the metrics were not collected in time\n")
+        except Exception as error:
+            log.error("metrics_failed error=%r", error)
+            return Answer(500, b"the metrics could not be collected: see the log of the server\n")
 
     # ----------------------------------------------------------------- in the thread of the servers
 
