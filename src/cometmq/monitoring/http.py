@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 import h11
 
+from cometmq.core.clock import SystemClock
+
 CONNECTIONS_MAX: Final = 32
 REQUEST_MAX_BYTES: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 10
@@ -24,7 +26,7 @@ IDLE_TIMEOUT_S: Final = 120
 WRITE_TIMEOUT_S: Final = 30
 #: Answers a second, and the time for which unused ones may be made up.
 ANSWERS_PER_S: Final = 200
-BURST_S: Final = 0.25
+BURST_MS: Final = 250
 TEXT: Final = "text/plain; charset=utf-8"
 _READ_BYTES: Final = 4_096
 
@@ -50,7 +52,9 @@ class HttpConnections:
         self._open: set[asyncio.StreamWriter] = set()
         #: Those of them that wait for a request, in the order in which they began to.
         self._waiting: dict[asyncio.StreamWriter, None] = {}
-        self._turn_s = 0.0
+        # Not the servers' clock: this is another event loop.
+        self._clock = SystemClock()
+        self._turn_ms = 0.0
         self.requests: Counter[int] = Counter()
         self.refusals: Counter[str] = Counter()
 
@@ -90,10 +94,10 @@ class HttpConnections:
 
     async def _take_turn(self) -> None:
         """Wait until another request may be answered."""
-        now_s = asyncio.get_running_loop().time()
-        self._turn_s = max(self._turn_s + 1 / ANSWERS_PER_S, now_s - BURST_S)
-        if self._turn_s > now_s:
-            await asyncio.sleep(self._turn_s - now_s)  # noqa: TID251 - no clock of a server
+        now_ms = self._clock.monotonic_ms()
+        self._turn_ms = max(self._turn_ms + 1_000 / ANSWERS_PER_S, now_ms - BURST_MS)
+        if self._turn_ms > now_ms:
+            await self._clock.sleep_ms(self._turn_ms - now_ms)
 
     async def _serve_one(
         self,
