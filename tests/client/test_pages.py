@@ -1,4 +1,4 @@
-"""The programs of docs/client.md and docs/how-to/typed-messages.md run as they stand there."""
+"""The programs of docs/client.md and of pages about its features run as they stand there."""
 
 import ast
 import asyncio
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 import cometmq
 from cometmq.testing.cluster import Cluster
@@ -61,3 +62,15 @@ async def test_typed_messages(cometmq_cluster: Cluster, capsys: pytest.CaptureFi
     # The order of two queues is open.
     assert re.search(r"^(7 \('7',\)|9 \('9',\)|8 \('8',\))$", shown, re.MULTILINE)
     assert "{'price': 14}" in shown
+
+
+async def test_observe_a_client(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [block] = blocks("how-to/observe-a-client.md")
+    provider = TracerProvider()
+    given = block.replace("instrument(client)", "instrument(client, tracer_provider=provider)")
+    async with cometmq.Client(cometmq_cluster.namesrv) as client:
+        await run(given, {"client": client, "provider": provider})
+    shown = capsys.readouterr().out
+    assert re.search(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-9a-f]$", shown, re.MULTILINE)

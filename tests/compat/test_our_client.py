@@ -108,6 +108,23 @@ async def test_a_failed_message_comes_back_and_then_dies(client: Client, topic: 
     assert (dead.body, dead.keys) == (b"poison", ("k",))
 
 
+async def test_a_trace_context_survives_a_broker_and_a_retry(client: Client, topic: str) -> None:
+    given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await client.send(topic, b"traced", properties={"traceparent": given, "tracestate": "a=b,c=d"})
+    subscription = client.subscribe(topic, group=fresh_name(), start="first")
+    for attempt in range(2):
+        async with asyncio.timeout(60):
+            message = await anext(subscription)
+        assert message.reconsume_times == attempt
+        assert message.properties["traceparent"] == given
+        assert message.properties["tracestate"] == "a=b,c=d"
+        if attempt:
+            message.ack()
+        else:
+            await message.retry(ONE_SECOND_LEVEL)
+    await subscription.close()
+
+
 async def test_typed_values_and_what_is_none(client: Client, topic: str) -> None:
     numbers = client.topic(topic, dict[str, int], keys=lambda value: value["n"])
     await numbers.send_batch([{"n": 1}, {"n": 2}], tag="a")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.delivery import QueueSelector
-    from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
+    from cometmq.client.hooks import ConsumeHook, ForbiddenHook, MessageHook, SendHook
     from cometmq.client.sendrequests import SendResult
     from cometmq.client.serializers import Serializer
     from cometmq.client.typed import TypedTopic
@@ -164,6 +164,11 @@ class Client:
     def send_hooks(self) -> list[SendHook]:
         """Hooks called around every send attempt; hooks may be added at any time."""
         return self.producer.hooks
+
+    @property
+    def message_hooks(self) -> list[MessageHook]:
+        """Hooks called with each message before it is packed, which may add properties to it."""
+        return self.producer.message_hooks
 
     @property
     def forbidden_hooks(self) -> list[ForbiddenHook]:

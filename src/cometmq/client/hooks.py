@@ -111,6 +111,10 @@ class TransactionEnd:
 SendHook = Hook[SendAttempt]
 ConsumeHook = Hook[ConsumeAttempt]
 
+#: Called with each message before it is packed, once for all attempts; returns it, or another one
+#: to send in its place, such as one with further properties.
+MessageHook = Callable[["Message"], "Message"]
+
 #: Called after each end of a transaction that was sent to its broker.
 TransactionHook = Callable[[TransactionEnd], None]
 
@@ -134,6 +138,16 @@ def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
             hook.after(attempt)
         except Exception:
             log.exception("hook_failed hook=%r moment=after", hook)
+
+
+def prepared(hooks: Sequence[MessageHook], message: Message) -> Message:
+    """Return the message that the hooks make of one."""
+    for hook in list(hooks):
+        try:
+            message = hook(message)
+        except Exception:
+            log.exception("hook_failed hook=%r moment=message", hook)
+    return message
 
 
 def tell(hooks: Sequence[TransactionHook], end: TransactionEnd) -> None:

@@ -29,6 +29,7 @@ from cometmq.client.arguments import (
     refuse,
 )
 from cometmq.client.delivery import Begun, Delivery
+from cometmq.client.hooks import prepared
 from cometmq.client.limits import (
     check_message,
     check_producer_group,
@@ -47,7 +48,7 @@ from cometmq.protocol.headers import RecallMessage, SendMessageV2
 
 if TYPE_CHECKING:
     from cometmq.client.delivery import QueueSelector
-    from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
+    from cometmq.client.hooks import ForbiddenHook, MessageHook, SendHook, TransactionHook
     from cometmq.client.routes import Brokers
     from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
@@ -239,6 +240,8 @@ class Producer:
         #: it collects single sends too.
         self.accumulator: Accumulator | None = None
         self.lingering: Accumulator | None = None
+        #: Hooks that may add properties to each message; hooks may be added at any time.
+        self.message_hooks: list[MessageHook] = []
         #: Hooks called at the end of each transaction; hooks may be added at any time.
         self.transaction_hooks: list[TransactionHook] = []
 
@@ -274,6 +277,8 @@ class Producer:
         """
         if timeout_ms:
             check_timeout(timeout_ms)
+        if self.message_hooks:
+            message = prepared(self.message_hooks, message)
         if self._lingers and (queue is None or isinstance(queue, MessageQueue)):
             self.lingering = accumulator = self.accumulator or self.accumulate()
             return await accumulator.add(message, order_text(order_key), queue, timeout_ms)
@@ -324,6 +329,7 @@ class Producer:
             check_timeout(timeout_ms)
         if queue is not None and not isinstance(queue, MessageQueue):
             refuse("queue", "a MessageQueue", queue, "only send takes functions")
+        message = prepared(self.message_hooks, message)
         accumulator = self.accumulator or self.accumulate()
         sent = accumulator.add(message, order_text(order_key), queue, timeout_ms)
         if accumulator.short:
@@ -375,7 +381,7 @@ class Producer:
         """
         key = order_text(order_key)
         check_queue(queue)
-        packed = await self._pack_one(message)
+        packed = await self._pack_one(prepared(self.message_hooks, message))
         await self._delivery.send_oneway(packed, key, queue)
 
     async def send_batch(
@@ -398,6 +404,8 @@ class Producer:
         key = order_text(order_key)
         check_queue(queue)
         check_timeout(timeout_ms)
+        if self.message_hooks:
+            given = [prepared(self.message_hooks, each) for each in given]
         return await self._delivery.send(self._pack_batch(given), key, queue, timeout_ms)
 
     async def send_many(
@@ -411,6 +419,8 @@ class Producer:
         batches sent before the failed one remain stored.
         """
         given = check_messages(messages)
+        if self.message_hooks:
+            given = [prepared(self.message_hooks, each) for each in given]
         texts = self._packer.check_all(given)
         results: list[SendResult | None] = [None] * len(given)
         for positions, key in plan_batches(
@@ -443,6 +453,7 @@ class Producer:
         key = order_text(order_key)
         check_queue(queue)
         check_timeout(timeout_ms)
+        message = prepared(self.message_hooks, message)
         packed = (await self._pack_one(message)).prepared(self.known_as)
         sent = await self._delivery.send(packed, key, queue, timeout_ms, attempts=attempts)
         return sent[0]
@@ -462,6 +473,7 @@ class Producer:
         """
         key = order_text(order_key)
         check_queue(queue)
+        message = prepared(self.message_hooks, message)
         packed = (await self._pack_one(message)).with_properties(reserved)
         return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
 
@@ -470,6 +482,7 @@ class Producer:
 
         Raises as :meth:`send`, and BrokerRefused if the requester did not receive the reply.
         """
+        message = prepared(self.message_hooks, message)
         packed = (await self._pack_one(message)).with_properties(reserved).as_reply(message.topic)
         return (await self._delivery.send(packed, None, None, 0))[0]
 
@@ -478,6 +491,7 @@ class Producer:
         self._delivery.hooks = other.hooks
         self._delivery.forbidden_hooks = other.forbidden_hooks
         self.transaction_hooks = other.transaction_hooks
+        self.message_hooks = other.message_hooks
 
     async def send_to_retry(
         self,

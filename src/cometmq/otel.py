@@ -1,0 +1,305 @@
+"""OpenTelemetry for a client: traces that follow messages, and metrics (``pip install
+'cometmq[otel]'``).
+
+Names and attributes are those of OpenTelemetry's semantic conventions for messaging and RocketMQ:
+
+| span | kind | when |
+|---|---|---|
+| ``create TOPIC`` | producer | a message is made; its context travels in the user properties |
+| ``send TOPIC`` | client | each attempt to send; linked to the messages of a batch |
+| ``process TOPIC`` | consumer | a handler or a ``processing()`` block; child of ``create`` |
+
+The processing span is the current one in the block and in handlers. The handlers of BlockingClient
+run in threads of their own, where it is not.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+from cometmq.client.client import Client
+from cometmq.client.hooks import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, TracerProvider
+
+    from cometmq.client.blocking import Client as BlockingClient
+    from cometmq.client.hooks import ConsumeAttempt, SendAttempt
+    from cometmq.message.model import Message
+
+_SCOPE: Final = "cometmq"
+_SYSTEM: Final = {"messaging.system": "rocketmq"}
+_DESTINATION: Final = "messaging.destination.name"
+_PARTITION: Final = "messaging.destination.partition.id"
+_MESSAGE_ID: Final = "messaging.message.id"
+_ERROR_TYPE: Final = "error.type"
+_S_PER_MS: Final = 1 / 1_000
+_NS_PER_MS: Final = 1_000_000
+
+Attributes = dict[str, Any]
+
+
+def instrument(
+    client: Client | BlockingClient,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    propagator: TextMapPropagator | None = None,
+) -> Instrumentation:
+    """Trace and measure everything that an open client sends and processes from now on.
+
+    Providers and propagator are the global ones unless they are given. Raises NotOpen.
+    """
+    inner = client if isinstance(client, Client) else client.inner
+    tracer = trace.get_tracer(_SCOPE, version(_SCOPE), tracer_provider)
+    meter = metrics.get_meter(_SCOPE, version(_SCOPE), meter_provider)
+    used = propagate.get_global_textmap() if propagator is None else propagator
+    return Instrumentation(inner, tracer, meter, used)
+
+
+class Instrumentation:
+    """The hooks of one client; see :func:`instrument`."""
+
+    def __init__(
+        self,
+        client: Client,
+        tracer: trace.Tracer,
+        meter: metrics.Meter,
+        propagator: TextMapPropagator,
+    ) -> None:
+        self._client = client
+        self._creating = Creating(tracer, propagator)
+        self._sending = Sending(tracer, meter, propagator)
+        self._processing = ProcessingSpans(tracer, meter, propagator)
+        client.message_hooks.append(self._creating)
+        client.send_hooks.append(self._sending)
+        client.consume_hooks.append(self._processing)
+
+    def remove(self) -> None:
+        """Stop to trace and measure. Spans that are open end with their work."""
+        for hooks, hook in (
+            (self._client.message_hooks, self._creating),
+            (self._client.send_hooks, self._sending),
+            (self._client.consume_hooks, self._processing),
+        ):
+            if hook in hooks:
+                hooks.remove(hook)  # type: ignore[arg-type]
+
+
+class Creating:
+    """Makes the span of each message and puts its context into the message's properties.
+
+    A message that carries a context already, as one that is passed on, keeps it.
+    """
+
+    def __init__(self, tracer: trace.Tracer, propagator: TextMapPropagator) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+
+    def __call__(self, message: Message) -> Message:
+        """Return the message with the context of its span."""
+        if any(name in message.properties for name in self._propagator.fields):
+            return message
+        span = self._tracer.start_span(
+            f"create {message.topic}", kind=SpanKind.PRODUCER, attributes=_of_message(message)
+        )
+        with trace.use_span(span, end_on_exit=True):
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier)
+        return msgspec.structs.replace(message, properties={**message.properties, **carrier})
+
+
+def _of_message(message: Message) -> Attributes:
+    found: Attributes = {
+        **_SYSTEM,
+        "messaging.operation.name": "create",
+        "messaging.operation.type": "create",
+        _DESTINATION: message.topic,
+        "messaging.message.body.size": len(message.body),
+        "messaging.rocketmq.message.type": "delay" if message.is_delayed else "normal",
+    }
+    if message.tag:
+        found["messaging.rocketmq.message.tag"] = message.tag
+    if message.keys:
+        found["messaging.rocketmq.message.keys"] = tuple(message.keys)
+    if message.delay_level:
+        found["messaging.rocketmq.message.delay_time_level"] = message.delay_level
+    if message.deliver_at_ms:
+        found["messaging.rocketmq.message.delivery_timestamp"] = message.deliver_at_ms
+    return found
+
+
+class _Timed:
+    """A span of a hook, from its ``before`` to its ``after``; attempts are told by identity."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[Span, Any]] = {}
+
+    def keep(self, attempt: object, span: Span, more: Any = None) -> None:
+        """Remember a span until the attempt ends."""
+        self._open[id(attempt)] = span, more
+
+    def taken(self, attempt: object) -> tuple[Span, Any] | None:
+        """Return the span of an attempt that ends; None if it began before the hook was added."""
+        return self._open.pop(id(attempt), None)
+
+
+class Sending:
+    """The send hook: a span and measurements of each attempt."""
+
+    def __init__(
+        self, tracer: trace.Tracer, meter: metrics.Meter, propagator: TextMapPropagator
+    ) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+        self._spans = _Timed()
+        self._duration = meter.create_histogram(
+            "messaging.client.operation.duration", "s", "Duration of an attempt to send."
+        )
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages that a client tried to send."
+        )
+
+    def before(self, attempt: SendAttempt) -> None:
+        """Begin the span."""
+        links = [
+            Link(found)
+            for message in attempt.messages
+            if (found := _span_context(self._propagator, message.properties)) is not None
+        ]
+        topic = attempt.queue.topic
+        attributes = self._attributes(attempt) | _address(attempt.address)
+        attributes["messaging.rocketmq.client_group"] = attempt.group
+        if len(attempt.messages) > 1:
+            attributes["messaging.batch.message_count"] = len(attempt.messages)
+        span = self._tracer.start_span(
+            f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes, links=links,
+            start_time=attempt.started_ms * _NS_PER_MS,
+        )  # fmt: skip
+        self._spans.keep(attempt, span)
+
+    def after(self, attempt: SendAttempt) -> None:
+        """End the span, and count."""
+        attributes = self._attributes(attempt) | _failure(attempt.error)
+        attributes.pop(_PARTITION)
+        took_s = max(attempt.ended_ms - attempt.started_ms, 0) * _S_PER_MS
+        self._duration.record(took_s, attributes)
+        self._sent.add(len(attempt.messages), attributes)
+        found = self._spans.taken(attempt)
+        if found is None:
+            return
+        span, _ = found
+        if len(attempt.unique_keys) == 1:
+            span.set_attribute(_MESSAGE_ID, attempt.unique_keys[0])
+        _end(span, attempt.error, attempt.ended_ms)
+
+    def _attributes(self, attempt: SendAttempt) -> Attributes:
+        return {
+            **_SYSTEM,
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            _DESTINATION: attempt.queue.topic,
+            _PARTITION: f"{attempt.queue.broker_name}:{attempt.queue.queue_id}",
+        }
+
+
+class ProcessingSpans:
+    """The consume hook: a span, current while a message is processed, and measurements."""
+
+    def __init__(
+        self, tracer: trace.Tracer, meter: metrics.Meter, propagator: TextMapPropagator
+    ) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+        self._spans = _Timed()
+        self._duration = meter.create_histogram(
+            "messaging.process.duration", "s", "Duration of the processing of a message."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Messages that were processed."
+        )
+
+    def before(self, attempt: ConsumeAttempt) -> None:
+        """Begin the span, and make it the current one."""
+        message = attempt.message
+        creation = self._propagator.extract(message.properties)
+        attributes = self._attributes(attempt) | {
+            _MESSAGE_ID: message.message_id,
+            _PARTITION: f"{message.queue.broker_name}:{message.queue.queue_id}",
+            "messaging.message.body.size": len(message.body),
+            "messaging.rocketmq.message.redelivery_count": message.reconsume_times,
+        }
+        if message.tag:
+            attributes["messaging.rocketmq.message.tag"] = message.tag
+        if message.keys:
+            attributes["messaging.rocketmq.message.keys"] = tuple(message.keys)
+        span = self._tracer.start_span(
+            f"process {message.topic}", context=creation, kind=SpanKind.CONSUMER,
+            attributes=attributes, start_time=attempt.started_ms * _NS_PER_MS,
+        )  # fmt: skip
+        current = trace.set_span_in_context(span, creation)
+        self._spans.keep(attempt, span, (current, context.attach(current)))
+
+    def after(self, attempt: ConsumeAttempt) -> None:
+        """End the span, and count."""
+        attributes = self._attributes(attempt) | _failure(attempt.error)
+        took_s = max(attempt.ended_ms - attempt.started_ms, 0) * _S_PER_MS
+        self._duration.record(took_s, attributes)
+        self._consumed.add(1, attributes)
+        found = self._spans.taken(attempt)
+        if found is None:
+            return
+        span, (current, token) = found
+        # A block that was left by another task than entered it has another context.
+        if context.get_current() is current:
+            context.detach(token)
+        if attempt.outcome is not None:
+            span.set_attribute("cometmq.outcome", attempt.outcome.value)
+        failed = attempt.outcome is Outcome.RETRIED
+        _end(span, attempt.error, attempt.ended_ms, "the message is retried" if failed else "")
+
+    def _attributes(self, attempt: ConsumeAttempt) -> Attributes:
+        return {
+            **_SYSTEM,
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            _DESTINATION: attempt.message.topic,
+            "messaging.consumer.group.name": attempt.group,
+        }
+
+
+def _span_context(
+    propagator: TextMapPropagator, properties: Mapping[str, str]
+) -> trace.SpanContext | None:
+    found: Context = propagator.extract(properties)
+    span_context = trace.get_current_span(found).get_span_context()
+    return span_context if span_context.is_valid else None
+
+
+def _address(address: str) -> Attributes:
+    host, _, port = address.rpartition(":")
+    return {"server.address": host, "server.port": int(port)} if port.isdigit() else {}
+
+
+def _failure(error: BaseException | None) -> Attributes:
+    return {} if error is None else {_ERROR_TYPE: type(error).__qualname__}
+
+
+def _end(span: Span, error: BaseException | None, ended_ms: int, problem: str = "") -> None:
+    if error is not None:
+        span.record_exception(error)
+        span.set_attribute(_ERROR_TYPE, type(error).__qualname__)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+    elif problem:
+        span.set_status(Status(StatusCode.ERROR, problem))
+    span.end(ended_ms * _NS_PER_MS)
