@@ -1,5 +1,6 @@
 """A node as a child process: ready, stopped, killed, started again, refused."""
 
+import itertools
 import socket
 import subprocess
 import sys
@@ -143,6 +144,21 @@ def test_no_lasting_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        monkeypatch.setattr("cometmq.admin.node._LASTING_PORTS", (port, port + 1))
+        monkeypatch.setattr("cometmq.admin.node._own_ports", lambda: itertools.repeat(port))
         with pytest.raises(OSError, match="no free port"):
             lasting_port()
+
+
+def test_no_two_processes_get_the_same_lasting_port() -> None:
+    """Also while nobody listens on it: its node may be about to start again."""
+    code = (
+        "from cometmq.admin.node import lasting_port; print(*(lasting_port() for _ in range(90)))"
+    )
+    own = {lasting_port() for _ in range(90)}
+    for _ in range(3):
+        others = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+        found = {int(port) for port in others.stdout.split()}
+        assert found
+        assert not own & found

@@ -9,13 +9,17 @@ thread when there is an event loop.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import itertools
 import os
 import random
 import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +32,13 @@ STOP_TIMEOUT_MS: Final = 30_000
 VIP_DISTANCE: Final = 2
 _LOG_TAIL_BYTES: Final = 2_000
 _LASTING_PORTS: Final = (16_384, 32_768)
-_PORT_TRIES: Final = 100
+#: Each process takes its lasting ports from a part of them, one from each block: a broker listens
+#: beside its port too.
+_PARTS: Final = 32
+_BLOCK_PORTS: Final = 8
+_PORT_IN_BLOCK: Final = 5
+#: Open files with the locks of this process.
+_locks: list[contextlib.ExitStack] = []
 
 
 def lasting_port(distance: int = 0) -> int:
@@ -36,10 +46,12 @@ def lasting_port(distance: int = 0) -> int:
 
     Outgoing connections use the ephemeral range (from 32768 on in Linux) and may take a port there
     that a node just released; this port is below that range. With ``distance``, the port that far
-    below is free too. Raises OSError when none is found.
+    below is free too. No other process of this user gets the port from here while this one runs,
+    also while nothing listens on it. Raises OSError when none is found.
     """
-    for _ in range(_PORT_TRIES):
-        port = random.randrange(*_LASTING_PORTS)
+    ports = _own_ports()
+    for _ in range((_LASTING_PORTS[1] - _LASTING_PORTS[0]) // _PARTS // _BLOCK_PORTS):
+        port = next(ports)
         try:
             for each in {port, port - distance}:
                 with socket.socket() as probe:
@@ -49,6 +61,33 @@ def lasting_port(distance: int = 0) -> int:
             continue
         return port
     raise OSError(f"no free port among {_LASTING_PORTS}")
+
+
+@functools.cache
+def _own_ports() -> Iterator[int]:
+    """Return an endless iterator over the ports of a part that this process has for itself.
+
+    It is locked by a file in the folder for temporary files. If that is not possible, it is any.
+    """
+    parts = random.sample(range(_PARTS), _PARTS)
+    part = next(filter(_lock_part, parts), parts[0])
+    low, end = _LASTING_PORTS
+    size = (end - low) // _PARTS
+    first = low + part * size + _PORT_IN_BLOCK
+    return itertools.cycle(range(first, low + (part + 1) * size, _BLOCK_PORTS))
+
+
+def _lock_part(part: int) -> bool:
+    """Lock a part of the lasting ports until this process ends; return whether that succeeded."""
+    path = Path(tempfile.gettempdir(), f"cometmq-ports-{os.getuid()}-{part}")
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(path.open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        _locks.append(stack.pop_all())
+    return True
 
 
 class NodeFailed(CometError):
