@@ -389,3 +389,28 @@ async def test_clients_and_consumers_show_what_they_are(cometmq_session_cluster:
     assert repr(cometmq.BlockingClient(servers)) == (
         f"<BlockingClient over <Client of {servers}, not open>>"
     )
+
+
+async def test_drain_ends_all_subscriptions_together_and_leaves_sending(
+    client: Client,
+) -> None:
+    topics = [await fresh_topic(client, queues=1) for _ in range(2)]
+    begun: list[str] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        begun.append(message.topic)
+        await asyncio.Event().wait()
+
+    running = []
+    for topic in topics:
+        await client.send(topic, b"1")
+        given = client.subscribe(topic, group=fresh_name("g"), start="first")
+        running.append(asyncio.create_task(given.run(handle)))
+    await eventually(lambda: len(begun) == 2)
+    async with asyncio.timeout(5):
+        assert await client.drain(timeout_ms=50) == 2
+    assert (await client.send(topics[0], b"2")).queue_offset == 1
+    assert await client.drain() == 2
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.outbox.row import Settled, WantedRows
-from cometmq.outbox.table import Statement, Statements
+from cometmq.outbox.row import Settled, Statement, WantedRows
+from cometmq.outbox.table import Statements
 
 
 @pytest.mark.parametrize("mark", ["?", "%s"])

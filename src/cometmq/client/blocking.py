@@ -241,9 +241,9 @@ class Subscription(_Facade[pushconsumer.Subscription]):
                 raised.append(error)
                 self.close()
 
-    def close(self) -> None:
-        """Leave the group; iterations and handlers end."""
-        self._thread.wait(self._inner.close())
+    def close(self, timeout_ms: int = pushconsumer.DRAIN_MS) -> int:
+        """Leave the group; iterations and handlers end. See the asyncio client's."""
+        return self._thread.wait(self._inner.close(timeout_ms))
 
 
 class PullConsumer(_Facade[pullconsumer.PullConsumer]):
@@ -553,6 +553,7 @@ class Client:
     send_many = _waiting(asynchronous.Client.send_many)
     send_soon = _promising(asynchronous.Client.send_soon)
     flush = _waiting(asynchronous.Client.flush)
+    drain = _waiting(asynchronous.Client.drain)
     queues = _waiting(asynchronous.Client.queues)
     subscribe = _subscribing(asynchronous.Client.subscribe)
     pull_consumer = _polling(asynchronous.Client.pull_consumer)
@@ -636,9 +637,9 @@ class TypedSubscription(Generic[T]):
 
         self._subscription.run(handle, reraise=reraise)
 
-    def close(self) -> None:
-        """Leave the group; iterations and handlers end."""
-        self._subscription.close()
+    def close(self, timeout_ms: int = pushconsumer.DRAIN_MS) -> int:
+        """Leave the group; iterations and handlers end. See the asyncio client's."""
+        return self._subscription.close(timeout_ms)
 
 
 class TypedTopic(Generic[T]):

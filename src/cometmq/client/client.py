@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -19,7 +20,7 @@ from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.adminrequests import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
 from cometmq.client.consumer.pullconsumer import PullConsumer
-from cometmq.client.consumer.pushconsumer import Subscription
+from cometmq.client.consumer.pushconsumer import DRAIN_MS, Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.requestreply import Asker, Responder, respond
@@ -31,7 +32,6 @@ from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
 if TYPE_CHECKING:
-    import asyncio
     from datetime import datetime
 
     from cometmq.client.consumer.options import Sql
@@ -105,10 +105,19 @@ class Client:
             if self.config.trace:
                 self._trace(self._session)
 
+    async def drain(self, timeout_ms: int = DRAIN_MS) -> int:
+        """Stop consuming, and leave the client open for sends; for the end of a service.
+
+        All subscriptions take no more messages, wait together up to ``timeout_ms`` for those in
+        progress, store their offsets and leave their groups. Returns how many messages were not
+        finished in time; they are delivered again. Consumers that poll are not touched.
+        """
+        drained = [each.close(timeout_ms) for each in self._subscriptions]
+        return sum(await asyncio.gather(*drained))
+
     async def close(self) -> None:
-        """Leave all groups and close all connections."""
-        for subscription in self._subscriptions:
-            await subscription.close()
+        """Leave all groups and close all connections; messages in progress have 10 s."""
+        await self.drain()
         for consumer in self._pull_consumers:
             await consumer.close()
         self._subscriptions.clear()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpa
 import msgspec
 
 from cometmq.client.arguments import check_function, delay_of, epoch_ms
+from cometmq.client.consumer.pushconsumer import DRAIN_MS
 from cometmq.core.errors import SettingsError, UndecodableMessage
 from cometmq.message.model import Message, MessageView
 
@@ -175,9 +176,9 @@ class TypedSubscription(Generic[T]):
 
         await self._subscription.run(handle, reraise=reraise)
 
-    async def close(self) -> None:
+    async def close(self, timeout_ms: int = DRAIN_MS) -> int:
         """Leave the group; see Subscription.close."""
-        await self._subscription.close()
+        return await self._subscription.close(timeout_ms)
 
 
 class TopicClient(Protocol):

@@ -10,6 +10,7 @@ one key's messages are in the order of its transactions.
 
     row.py         a row as a message, its stable message id, the page a relay works on
     table.py       the common part of the tables of all databases
+    connections.py writes a row over the connection of SQLAlchemy, Django, asyncpg or psycopg
     sqlite.py      the table in SQLite        postgres.py   the table in PostgreSQL
     publishing.py  sends a page, plainly or as half messages with a checker that looks rows up
     relay.py       takes page after page

@@ -22,12 +22,13 @@ from zlib import crc32
 
 from cometmq.core.errors import SettingsError
 from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
-from cometmq.outbox.table import Outbox
+from cometmq.outbox.table import Outbox, split
 
 if TYPE_CHECKING:
     import psycopg
 
-    from cometmq.outbox.table import Statement, Statements, Value
+    from cometmq.outbox.row import Statement, Value
+    from cometmq.outbox.table import Statements
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -85,7 +86,10 @@ class PostgresOutbox(Outbox):
             with self._driver.connect(self.conninfo) as own:
                 self.create(own)
         else:
-            connection.execute(_CREATE.format(table=self.table) + self.statements.indexes())
+            connection.execute(";".join(self.schema()))
+
+    def schema(self) -> list[str]:
+        return split(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> PostgresSource:
         # Prepare no statements and set no session state: a connection pool may run each transaction
@@ -104,8 +108,10 @@ class PostgresOutbox(Outbox):
             (self._lock_space, order_key, *values),
         )
 
-    def _cursor(self, connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
-        return connection.cursor(row_factory=self._driver.rows.tuple_row)
+    def _insert_over(self, connection: psycopg.Connection[Any], statement: Statement) -> int:
+        cursor = connection.cursor(row_factory=self._driver.rows.tuple_row)
+        [(row_id,)] = cursor.execute(*statement).fetchall()
+        return int(row_id)
 
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
         with self._driver.connect(self.conninfo) as connection:

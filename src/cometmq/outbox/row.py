@@ -20,6 +20,10 @@ from cometmq.core.errors import CometError, MessageIllegal
 from cometmq.message.ids import lasting_key
 from cometmq.message.model import Message
 
+Value = str | int | bytes | None
+#: A statement and the values of its placeholders.
+Statement = tuple[str, tuple[Value, ...]]
+
 _PLAIN: Final = Message("", b"")
 _HEADERS: Final = tuple(
     name for name in Message.__struct_fields__ if name not in {"topic", "body", "message_id"}

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import SettingsError
 from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
-from cometmq.outbox.table import Outbox
+from cometmq.outbox.table import Outbox, split
 
 if TYPE_CHECKING:
-    from cometmq.outbox.table import Statement, Statements, Value
+    from cometmq.outbox.row import Statement, Value
+    from cometmq.outbox.table import Statements
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -71,7 +72,10 @@ class SqliteOutbox(Outbox):
             with closing(_connect(self.path)) as own:
                 self.create(own)
         else:
-            connection.executescript(_CREATE.format(table=self.table) + self.statements.indexes())
+            connection.executescript(";".join(self.schema()))
+
+    def schema(self) -> list[str]:
+        return split(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> SqliteSource:
         return SqliteSource(self.path, self.statements)
@@ -83,10 +87,12 @@ class SqliteOutbox(Outbox):
             values,
         )
 
-    def _cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+    def _insert_over(self, connection: sqlite3.Connection, statement: Statement) -> int:
         cursor = connection.cursor()
         cursor.row_factory = None
-        return cursor
+        # Read the whole result, otherwise SQLite treats the insert as unfinished.
+        [(row_id,)] = cursor.execute(*statement).fetchall()
+        return int(row_id)
 
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
         with closing(_connect(self.path)) as connection:

@@ -1,7 +1,8 @@
 """Base class of all outboxes: adding rows, and inspecting and deciding about refused ones; and the
 SQL statements with their values that all databases share.
 
-In a statement, a placeholder is ``?`` or ``%s``; everything else means the same in SQLite and
+In a statement, a placeholder is ``?`` or ``%s`` (connections.py rewrites it for
+other libraries); everything else means the same in SQLite and
 PostgreSQL.
 """
 
@@ -16,16 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.client.arguments import check_topic_type, order_text
 from cometmq.client.limits import check_message, check_target
 from cometmq.core.errors import SettingsError
+from cometmq.outbox.connections import insert, insert_async
 from cometmq.outbox.row import Refusal, Source, Status, headers_of
 
 if TYPE_CHECKING:
     from cometmq.client.arguments import Key
     from cometmq.message.model import Message
-    from cometmq.outbox.row import Settled, WantedRows
-
-Value = str | int | bytes | None
-#: A statement and the values of its placeholders.
-Statement = tuple[str, tuple[Value, ...]]
+    from cometmq.outbox.row import Settled, Statement, Value, WantedRows
 
 _WAITS: Final = "published_ms IS NULL AND refused IS NULL"
 _INDEXES: Final = f"""
@@ -41,6 +39,11 @@ _BEHIND_A_REFUSED: Final = (
     " AND held.topic = waiting.topic AND held.order_key = waiting.order_key"
     " AND held.id < waiting.id)"
 )
+
+
+def split(script: str) -> list[str]:
+    """Return the statements of a script, which has no semicolons in texts."""
+    return [part.strip() for part in script.split(";") if part.strip()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,12 @@ class Outbox(ABC):
         """Name in log messages: the database without passwords, and the table."""
 
     @abstractmethod
+    def schema(self) -> list[str]:
+        """Return the statements that create the table and its indexes where they are missing, for
+        migrations.
+        """
+
+    @abstractmethod
     def open(self) -> Source:
         """Open the outbox for a relay, for use in one thread. Raises the database's errors."""
 
@@ -163,10 +172,8 @@ class Outbox(ABC):
         """Return the insert of topic, order key, headers and body, which returns the new id."""
 
     @abstractmethod
-    def _cursor(self, connection: Any) -> Any:
-        """Return a cursor of the application's connection that yields tuples, whatever its row
-        factory.
-        """
+    def _insert_over(self, connection: Any, statement: Statement) -> int:
+        """Run an insert over a connection of the database's own driver; return the new id."""
 
     @abstractmethod
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
@@ -187,16 +194,28 @@ class Outbox(ABC):
         return self._insert((message.topic, key, headers_of(message), message.body))
 
     def add(self, connection: Any, message: Message, *, order_key: Key | None = None) -> int:
-        """Insert a message in the current transaction of ``connection`` (sqlite3, psycopg).
+        """Insert a message in the current transaction of ``connection``.
 
-        Returns the row's id. The message is sent if the transaction commits, after all messages of
-        its ``order_key`` that were committed before. Raises MessageIllegal for a message that
-        brokers would refuse.
+        ``connection`` is one of sqlite3 or psycopg, a Connection or Session of SQLAlchemy, or
+        Django's ``connection``. A Session flushes its changes first. Returns the row's id. The
+        message is sent if the transaction commits, after all messages of its ``order_key`` that
+        were committed before. Raises MessageIllegal for a message that brokers would refuse,
+        NotOpen outside of a transaction of Django, and WrongArgument for an async connection.
         """
         statement = self.statement(message, order_key=order_key)
-        # Read the whole result, otherwise SQLite treats the insert as unfinished.
-        [(row_id,)] = self._cursor(connection).execute(*statement).fetchall()
-        return int(row_id)
+        row_id = insert(connection, statement)
+        return self._insert_over(connection, statement) if row_id is None else row_id
+
+    async def add_async(
+        self, connection: Any, message: Message, *, order_key: Key | None = None
+    ) -> int:
+        """Insert a message in the current transaction of an async ``connection``; see :meth:`add`.
+
+        ``connection`` is one of asyncpg or of its pool, psycopg's AsyncConnection, or an
+        AsyncConnection or AsyncSession of SQLAlchemy. Raises NotOpen outside of a transaction of
+        asyncpg, and WrongArgument for any other connection.
+        """
+        return await insert_async(connection, self.statement(message, order_key=order_key))
 
     def status(self) -> Status:
         """Return the numbers of waiting and refused rows."""

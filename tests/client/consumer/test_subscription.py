@@ -152,6 +152,48 @@ async def test_everybody_who_closes_it_waits_for_its_end(
     await given.close()
 
 
+async def test_closing_waits_for_work_no_longer_than_it_is_told(
+    broker: FakeBroker, session: Session
+) -> None:
+    fill(broker, "1", "2")
+    begun: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        begun.append(message.body)
+        if message.body == b"2":
+            await asyncio.Event().wait()
+
+    given = subscription(session)
+    running = asyncio.create_task(given.run(handle))
+    await eventually(lambda: len(begun) == 2)
+    assert await given.close(timeout_ms=20) == 1
+    assert broker.offset("g", "t") == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_closing_counts_nothing_that_ends_in_time(
+    broker: FakeBroker, session: Session
+) -> None:
+    fill(broker, "1")
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: ReceivedMessage) -> None:
+        begun.set()
+        await end.wait()
+
+    given = subscription(session)
+    running = asyncio.create_task(given.run(handle))
+    await begun.wait()
+    closing = asyncio.create_task(given.close(timeout_ms=30_000))
+    await eventually(lambda: given.closed)
+    end.set()
+    assert await closing == 0
+    await running
+    assert broker.offset("g", "t") == 1
+
+
 async def test_one_that_was_never_used_can_be_closed(session: Session) -> None:
     async with subscription(session):
         unused = subscription(session)

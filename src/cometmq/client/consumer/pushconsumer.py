@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.client.arguments import check_function
+from cometmq.client.arguments import check_function, check_number
 from cometmq.client.consumer.acknowledgements import ConsumerSettler, RetryInPlace, SendBack
 from cometmq.client.consumer.adminrequests import DirectConsumption, Resets
 from cometmq.client.consumer.fetcher import Fetcher
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Maximum time that close() waits for messages that are being processed.
-_DRAIN_MS: Final = 10_000
+#: Time that close() waits for messages that are being processed, if it is not told.
+DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
 _RENEW_AGAIN_MS: Final = 3_000
@@ -160,20 +160,21 @@ class PushConsumer:
     def _received(self, inflight: InFlight, message: StoredMessage) -> ReceivedMessage:
         return ReceivedMessage(self._direct.settler_of(inflight), inflight, message)
 
-    async def close(self) -> None:
+    async def close(self, timeout_ms: int = DRAIN_MS) -> int:
         """Stop handing out messages, wait for those being processed, store offsets, leave the
         group.
 
-        The wait ends after 10 s.
+        The wait ends after ``timeout_ms``; return how many messages are not finished by then.
         """
         if self._closed:
-            return
+            return 0
         self._closed = True
         self._dispatch.close()
         for task in self._loops:
             task.cancel()
         self._fetcher.stop_pulling()
-        await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
+        await self._drain(lambda: self._settler.working == 0, timeout_ms)
+        unfinished = self._settler.working
         ends = [self._fetcher.stop(queue) for queue in self._fetcher.queues()]
         # The lock of a queue with a message that is still being processed is left to expire, so
         # that no other member begins before.
@@ -186,6 +187,7 @@ class PushConsumer:
                 if inflight.queue not in at_work:
                     await self._locks.release(inflight.queue)
         await self._session.remove_member(self)
+        return unfinished
 
     # ------------------------------------------------------------------ session.Member
 
@@ -385,7 +387,7 @@ class Subscription:
         self._in_a_row = 0
         self._has_joined = False
         self._starting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[int] | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "joined" if self._has_joined else "not joined yet"
@@ -518,21 +520,23 @@ class Subscription:
                 return rest
         return None
 
-    async def close(self) -> None:
-        """Leave the group: stop delivering, wait up to 10 s for messages in progress, store
-        offsets.
+    async def close(self, timeout_ms: int = DRAIN_MS) -> int:
+        """Leave the group: stop delivering, wait up to ``timeout_ms`` for messages in progress,
+        store offsets.
 
-        Iterations and handlers end. Do not call it inside ``message.processing()``: it would wait
-        for that message.
+        Iterations and handlers end. Returns how many messages were not finished in time; they are
+        delivered again. A call during another one waits for that one. Do not call it inside
+        ``message.processing()``: it would wait for that message.
         """
+        check_number("timeout_ms", timeout_ms)
         self.closed = True
         if self._closing is None:
             name = f"leave {self.options.group}"
-            self._closing = self._session.tasks.spawn(self._leave(), name=name)
+            self._closing = self._session.tasks.spawn(self._leave(timeout_ms), name=name)
         # Concurrent callers wait for the same task; cancelling one of them does not stop it.
-        await asyncio.shield(self._closing)
+        return await asyncio.shield(self._closing)
 
-    async def _leave(self) -> None:
+    async def _leave(self, timeout_ms: int) -> int:
         if self._starting is not None:
             await asyncio.wait((self._starting,))
-        await self._consumer.close()
+        return await self._consumer.close(timeout_ms)
