@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +46,25 @@ async def test_a_page_that_cannot_start_is_an_error(capfd: pytest.CaptureFixture
     finally:
         taken.close()
     assert "address already in use" in capfd.readouterr().err
+
+
+async def test_a_page_that_ends_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def recorded(*words: Any, **more: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*words, **more))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", recorded)
+    async with asyncio.timeout(60), page.running_page("127.0.0.1:1", 0, BrokerConfig()):
+        started[0].kill()
+        await started[0].wait()
+        while "dashboard_ended code=-9" not in caplog.text:
+            await asyncio.sleep(0.01)
+    caplog.clear()
+    async with asyncio.timeout(60), page.running_page("127.0.0.1:1", 0, BrokerConfig()):
+        pass
+    assert not caplog.text, "an ordinary end is no error"

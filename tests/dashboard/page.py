@@ -13,8 +13,8 @@ from urllib.parse import urlencode, urlsplit
 
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
-from cometmq.dashboard.app import Place, running_dashboard
-from cometmq.dashboard.guard import TOKEN_FIELD
+from cometmq.dashboard.app import running_dashboard
+from cometmq.dashboard.guard import TOKEN_FIELD, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Page:
 
 @asynccontextmanager
 async def running_page(
-    namesrv: str, *, names: tuple[str, ...] = (), **more: Any
+    namesrv: str, *, names: tuple[str, ...] = (), proxies: tuple[str, ...] = (), **more: Any
 ) -> AsyncIterator[Page]:
     """Run the page of a cluster in this event loop."""
     client = Client(namesrv, credentials=more.pop("credentials", None))
-    place = Place(names=names)
+    place = Place(names=names, proxies=proxies)
     async with running_dashboard(client, SystemClock(), place, **more) as url:
         yield Page(url)

@@ -1,10 +1,16 @@
 """Logins: who needs one, what it proves, and that nothing of it gets out."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from cometmq.dashboard import accounts
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.dashboard import attempts
+from cometmq.dashboard.accounts import LoginRefused, Viewers
 from cometmq.protocol.acl import Credentials
 from cometmq.testing.cluster import running_cluster
 from tests.dashboard.page import running_page
@@ -83,18 +89,90 @@ async def test_an_account_of_the_command_asks_for_the_same(tmp_path: Path) -> No
         assert cluster.broker in (await page.get("/")).text
 
 
-async def test_failed_logins_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "FAILURES_MAX", 2)
+async def test_failed_logins_are_limited_by_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "ADDRESS_FAILURES_MAX", 2)
     home = written_accounts(tmp_path / "home")
     async with (
         running_cluster(tmp_path, acl_enable=True, rocketmq_home=str(home)) as cluster,
-        running_page(cluster.namesrv) as page,
+        running_page(cluster.namesrv, proxies=("127.0.0.1",)) as page,
     ):
         for _ in range(2):
-            await page.post("/login", ADMIN | {"secret_key": "wrong-secret"})
-        refused = await page.post("/login", ADMIN)
+            wrong = ADMIN | {"secret_key": "wrong-secret"}
+            await page.post("/login", wrong, x_forwarded_for="10.1.2.3")
+        refused = await page.post("/login", ADMIN, x_forwarded_for="10.1.2.3")
         assert "wait a minute" in refused.text
         assert "set-cookie" not in refused.headers
+        # The forwarded address is that which the proxy saw, not what its peer says of itself.
+        forged = await page.post("/login", ADMIN, x_forwarded_for="10.9.9.9, 10.1.2.3")
+        assert "wait a minute" in forged.text
+        done = await page.post("/login", ADMIN, x_forwarded_for="10.1.2.4")
+        assert done.status == 303, "one address locks all out"
+        assert "secure" not in done.headers["set-cookie"].lower()
+        done = await page.post("/login", ADMIN, x_forwarded_proto="https")
+        assert "secure" in done.headers["set-cookie"].lower()
+
+
+async def test_only_named_proxies_are_believed(tmp_path: Path) -> None:
+    home = written_accounts(tmp_path / "home")
+    async with (
+        running_cluster(tmp_path, acl_enable=True, rocketmq_home=str(home)) as cluster,
+        running_page(cluster.namesrv, proxies=("10.0.0.0/8",)) as page,
+    ):
+        done = await page.post("/login", ADMIN, x_forwarded_proto="https")
+        assert done.status == 303
+        assert "secure" not in done.headers["set-cookie"].lower()
+
+
+@asynccontextmanager
+async def viewing(namesrv: str) -> AsyncIterator[Viewers]:
+    """Viewers of a cluster, without their pages."""
+    viewers = Viewers(Client(namesrv), SystemClock())
+    await viewers.start()
+    try:
+        yield viewers
+    finally:
+        await viewers.close()
+
+
+async def test_an_account_ends_with_its_last_login(tmp_path: Path) -> None:
+    home = written_accounts(tmp_path / "home")
+    async with (
+        running_cluster(tmp_path, acl_enable=True, rocketmq_home=str(home)) as cluster,
+        viewing(cluster.namesrv) as viewers,
+    ):
+        # Two first logins at one time share a client, and both last.
+        one, two = await asyncio.gather(*(viewers.log_in(**ADMIN) for _ in range(2)))
+        assert one.cluster is two.cluster
+        assert viewers.of(one.token) is one
+        assert viewers.of(two.token) is two
+        await viewers.log_out(one.token)
+        assert [*viewers._accounts] == ["", ADMIN["access_key"]]
+        await viewers.log_out(two.token)
+        assert [*viewers._accounts] == [""]
+
+
+async def test_a_revoked_account_is_out(tmp_path: Path) -> None:
+    home = written_accounts(tmp_path / "home")
+    async with (
+        running_cluster(tmp_path, acl_enable=True, rocketmq_home=str(home)) as cluster,
+        viewing(cluster.namesrv) as viewers,
+    ):
+        viewer = await viewers.log_in(**READER)
+        kept = await viewers.log_in(**ADMIN)
+        file = home / "conf" / "plain_acl.yml"
+        file.write_text(file.read_text().replace(READER["secret_key"], "another-secret"))
+        async with asyncio.timeout(30):
+            while not viewer.cluster.is_shut_out:
+                await viewer.cluster.ask_brokers()
+                await asyncio.sleep(0.05)
+        with pytest.raises(LoginRefused, match="does not accept"):
+            await viewers.log_in(**READER)
+        assert viewers.of(viewer.token) is None
+        assert viewers.of(kept.token) is kept
+        await viewers.sweep()
+        assert [*viewers._accounts] == ["", ADMIN["access_key"]]
 
 
 async def test_a_made_up_cookie_is_nobody(tmp_path: Path) -> None:

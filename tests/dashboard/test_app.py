@@ -1,12 +1,16 @@
 """Whole pages of a real broker: what they show, and what they refuse."""
 
+import asyncio
+from urllib.parse import urlsplit
+
 import pytest
 
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
-from cometmq.dashboard.app import Place, running_dashboard
-from cometmq.dashboard.guard import FORM_BYTES_MAX
+from cometmq.dashboard import connections, guard
+from cometmq.dashboard.app import running_dashboard
+from cometmq.dashboard.guard import FORM_BYTES_MAX, Place
 from cometmq.testing.cluster import Cluster
 from tests.dashboard.page import running_page
 
@@ -81,3 +85,55 @@ async def test_without_a_cluster_the_page_says_so() -> None:
         assert answer.status == 200
         assert 'role="alert"' in answer.text
         assert "127.0.0.1:1" in answer.text
+
+
+async def seconds_until_closed(url: str, sent: bytes) -> float:
+    """Open a connection, send something, and wait until the page closes it."""
+    place = urlsplit(url)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(20):
+            await reader.read()
+        return loop.time() - begun
+    except ConnectionResetError:
+        return loop.time() - begun
+    finally:
+        writer.close()
+
+
+async def test_a_connection_without_a_whole_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.5)
+    monkeypatch.setattr(guard, "FORM_S", 0.5)
+    whole = b"GET /static/live.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    part = b"GET / HTTP/1.1\r\nhost: loc"
+    form = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx"
+    async with running_page("127.0.0.1:1") as page:
+        for sent in (b"", part, whole + part, form):
+            assert await seconds_until_closed(page.url, sent) < 8, sent
+        assert (await page.get("/static/live.js")).status == 200
+
+
+async def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 1)
+    async with running_page("127.0.0.1:1") as page:
+        place = urlsplit(page.url)
+        _, first = await asyncio.open_connection(place.hostname, place.port)
+        try:
+            assert await seconds_until_closed(page.url, b"") < 4
+        finally:
+            first.close()
+
+
+async def test_a_proxy_needs_a_name_for_changes_without_a_login(cometmq_cluster: Cluster) -> None:
+    form = {"name": "made", "read_queues": "1", "write_queues": "1"}
+    for proxies, status in (((), 403), (("127.0.0.1",), 303)):
+        async with running_page(
+            cometmq_cluster.namesrv, allow_changes=True, proxies=proxies
+        ) as page:
+            await page.get("/")
+            sent = form | {"change_token": (await page.get("/new-topic")).token}
+            answer = await page.post("/new-topic", sent, x_forwarded_for="10.1.2.3")
+            assert answer.status == status

@@ -26,3 +26,20 @@ def test_samples_and_series_are_bounded() -> None:
     for name in "abc":
         history.rate(name, 0, 1)
     assert history.rate("a", 1_000, 2) is None, "forgotten first"
+
+
+def test_shared_histories_have_one_bound() -> None:
+    whole = History(series_max=4)
+    one, two = History(shared=whole), History(shared=whole)
+    for n in range(4):
+        one.add(n, 1, 1.0)
+        two.add(n, 1, 2.0)
+        two.rate(n, 1, 2.0)
+    kept = [n for n in range(4) if one.series(n)], [n for n in range(4) if two.series(n)]
+    assert kept == ([2, 3], [2, 3])
+    assert (one.last(3), two.last(3)) == (1.0, 2.0)
+    two.clear()
+    assert two.last(3) is None
+    assert one.last(3) == 1.0
+    assert len(whole._series) == 2
+    assert not whole._counters

@@ -8,6 +8,7 @@ asks for one. It ends with this process, because its standard input then closes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -17,9 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.cli.connect import CONTEXT_VARIABLE, VARIABLES
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.net.tasks import Tasks
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
     from cometmq.broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
 
 #: Default port of the page, which `cometmq start` has too.
 PORT: Final = 9880
@@ -45,6 +51,7 @@ async def running_page(namesrv: str, port: int, broker: BrokerConfig) -> AsyncIt
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
+    tasks = Tasks()
     try:
         line = b""
         with suppress(TimeoutError):
@@ -55,8 +62,10 @@ async def running_page(namesrv: str, port: int, broker: BrokerConfig) -> AsyncIt
             raise CometError(
                 "the page did not start: see its lines above, or leave out --dashboard"
             )
+        tasks.spawn(_report_end(process), name="page process")
         yield url
     finally:
+        await tasks.close()
         process.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
@@ -64,6 +73,12 @@ async def running_page(namesrv: str, port: int, broker: BrokerConfig) -> AsyncIt
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def _report_end(process: Process) -> None:
+    """Wait for a page that ends before its node; the node goes on without it."""
+    code = await process.wait()
+    log.error("dashboard_ended code=%d hint='cometmq dashboard' starts it again", code)
 
 
 def _environment(namesrv: str, broker: BrokerConfig) -> dict[str, str]:

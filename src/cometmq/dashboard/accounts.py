@@ -1,25 +1,29 @@
 """Viewers of the page: logins, their accounts and their tokens, in the memory of this process.
 
-A cluster without accounts needs no login: all viewers share one anonymous viewer. Otherwise a login
-is tried on the cluster itself, with a client that signs by the account, and viewers of one account
-share that client. A cookie holds a random token; the token for changes is derived from it, so that
+A cluster without accounts needs no login: all viewers share one anonymous viewer. Otherwise each
+login is tried on the cluster itself, with a client that signs by the account. Viewers of one
+account share a client, which ends with the last of their logins; logins end when the brokers refuse
+the account. A cookie holds a random token; the token for changes is derived from it, so that
 another page, which cannot read the cookie, cannot make it. Nothing of this is written to a file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.core.errors import ClientError, CometError
+from cometmq.dashboard.attempts import Attempts
+from cometmq.dashboard.history import History
 from cometmq.dashboard.watched import WatchedCluster, is_refusal
+from cometmq.net.tasks import Tasks
 from cometmq.protocol.acl import Credentials
 
 if TYPE_CHECKING:
@@ -31,9 +35,12 @@ VIEWERS_MAX: Final = 256
 ACCOUNTS_MAX: Final = 16
 #: A login that is not used ends after this time.
 LOGIN_MS: Final = 8 * 3_600_000
-#: Failed logins within a minute after which further ones are refused.
-FAILURES_MAX: Final = 10
-_MINUTE_MS: Final = 60_000
+#: Logins that have ended are looked for at this interval.
+SWEEP_MS: Final = 30_000
+#: Logins that are tried on the cluster at one time.
+_TRIALS_MAX: Final = 8
+#: Brokers that a login is tried on at one time.
+_BROKERS_AT_ONCE: Final = 16
 
 
 class LoginRefused(CometError):
@@ -68,20 +75,26 @@ class Viewers:
         self._secret = secrets.token_bytes(32)
         self._accounts: OrderedDict[str, tuple[Credentials | None, WatchedCluster]] = OrderedDict()
         self._viewers: OrderedDict[str, Viewer] = OrderedDict()
-        self._failed_ms: list[int] = []
+        self._attempts = Attempts()
+        self._trials = asyncio.Semaphore(_TRIALS_MAX)
+        self._keeping = asyncio.Lock()
+        self._history = History()
+        self._tasks = Tasks()
         self._anonymous: Viewer | None = None
 
     async def start(self) -> None:
         """Open the client and begin to watch its cluster."""
         await self._own.start()
-        cluster = WatchedCluster(self._own, self._clock, self._own_account)
+        cluster = WatchedCluster(self._own, self._clock, self._own_account, self._history)
         cluster.start()
         self._accounts[self._own_account] = self._own.config.credentials, cluster
         if not self._own_account:
             self._anonymous = Viewer(cluster, secrets.token_urlsafe(32))
+        self._tasks.keep(self._sweep, name="dashboard logins", clock=self._clock)
 
     async def close(self) -> None:
         """End all logins and close all clients."""
+        await self._tasks.close()
         self._viewers.clear()
         for _, cluster in self._accounts.values():
             await cluster.close()
@@ -92,39 +105,73 @@ class Viewers:
         now_ms = self._clock.monotonic_ms()
         viewer = self._viewers.get(self._name(token)) if token else None
         if viewer is not None:
-            if now_ms - viewer.used_ms <= LOGIN_MS:
+            if self._is_valid(viewer, now_ms):
                 viewer.used_ms = now_ms
                 self._viewers.move_to_end(self._name(token))
                 return viewer
-            self.log_out(token)
+            # The sweep closes its client.
+            del self._viewers[self._name(token)]
         if self._anonymous is None or self._anonymous.cluster.is_refused:
             return None
         return self._anonymous
 
-    async def log_in(self, access_key: str, secret_key: str) -> Viewer:
-        """Return a new viewer with an account that the cluster accepts. Raises LoginRefused."""
+    def is_anonymous(self, viewer: Viewer) -> bool:
+        """Return whether a viewer came without a login."""
+        return viewer is self._anonymous
+
+    async def log_in(self, access_key: str, secret_key: str, address: str = "") -> Viewer:
+        """Return a new viewer with an account that the cluster accepts. Raises LoginRefused.
+
+        ``address`` is where the login comes from; failed ones count by it.
+        """
         now_ms = self._clock.monotonic_ms()
-        self._failed_ms = [at for at in self._failed_ms if now_ms - at < _MINUTE_MS]
-        if len(self._failed_ms) >= FAILURES_MAX:
+        if not self._attempts.begin(address, access_key, now_ms):
             raise LoginRefused("too many failed logins: wait a minute")
-        # Counts as failed until it succeeds, so that attempts at one time count too.
-        self._failed_ms.append(now_ms)
-        cluster = await self._cluster(access_key, secret_key)
-        self._failed_ms.remove(now_ms)
-        viewer = Viewer(cluster, secrets.token_urlsafe(32), now_ms)
+        async with self._trials:
+            cluster = await self._cluster(access_key, secret_key)
+        self._attempts.succeed(address, access_key, now_ms)
+        viewer = Viewer(cluster, secrets.token_urlsafe(32), self._clock.monotonic_ms())
         while len(self._viewers) >= VIEWERS_MAX:
             self._viewers.popitem(last=False)
         self._viewers[self._name(viewer.token)] = viewer
         return viewer
 
-    def log_out(self, token: str) -> None:
-        """End a login."""
+    async def log_out(self, token: str) -> None:
+        """End a login, and the client of its account if nobody else uses it."""
         self._viewers.pop(self._name(token), None)
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """End logins that are too old or refused, and accounts that nobody uses."""
+        async with self._keeping:
+            now_ms = self._clock.monotonic_ms()
+            for name, viewer in list(self._viewers.items()):
+                if not self._is_valid(viewer, now_ms):
+                    del self._viewers[name]
+            used = {viewer.cluster for viewer in self._viewers.values()}
+            for account, (_, cluster) in list(self._accounts.items()):
+                if account != self._own_account and cluster not in used:
+                    await self._end(account)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep_ms(SWEEP_MS)
+            await self.sweep()
+
+    @staticmethod
+    def _is_valid(viewer: Viewer, now_ms: int) -> bool:
+        return now_ms - viewer.used_ms <= LOGIN_MS and not viewer.cluster.is_shut_out
 
     async def _cluster(self, access_key: str, secret_key: str) -> WatchedCluster:
         known = self._accounts.get(access_key)
-        if known is not None and _same_secret(known[0], secret_key):
-            self._accounts.move_to_end(access_key)
+        # The account of this process needs no proof by a broker: its secret is here.
+        if (
+            known is not None
+            and access_key == self._own_account
+            and _same_secret(known[0], secret_key)
+            and not await _is_shut_out(known[1].client)
+            and self._accounts.get(access_key) is known
+        ):
             return known[1]
         try:
             credentials = Credentials(access_key, secret_key)
@@ -133,37 +180,46 @@ class Viewers:
         # An address on a white list is served without an account: then nothing proves who this is.
         wrong = Client(config=replace(self._own.config, credentials=_wrong(credentials)))
         async with wrong:
-            if not await _refusal(wrong):
+            if not all(await _refusals(wrong)):
                 problem = "the brokers serve this machine without an account (white list)"
                 raise LoginRefused(f"{problem}: log in with the account that the page started with")
         client = Client(config=replace(self._own.config, credentials=credentials))
         await client.start()
         try:
-            if await _refusal(client):
+            # A broker may not know the account: then it refuses its requests later, too.
+            if all(await _refusals(client)):
                 raise LoginRefused("the cluster does not accept this access key and secret key")
         except BaseException:
             await client.close()
             raise
-        return await self._keep(credentials, client)
+        async with self._keeping:
+            return await self._keep(credentials, client)
 
     async def _keep(self, credentials: Credentials, client: Client) -> WatchedCluster:
-        """Keep the client of an account, in the place of one with another secret."""
-        cluster = WatchedCluster(client, self._clock, credentials.access_key)
+        """Return the cluster of an account; one with another secret ends."""
+        account = credentials.access_key
+        known = self._accounts.get(account)
+        if known is not None:
+            if _same_secret(known[0], credentials.secret_key) and not known[1].is_shut_out:
+                await client.close()
+                self._accounts.move_to_end(account)
+                return known[1]
+            await self._end(account)
+        others = [each for each in self._accounts if each != self._own_account]
+        for each in others[: max(0, len(others) - ACCOUNTS_MAX + 1)]:
+            await self._end(each)
+        cluster = WatchedCluster(client, self._clock, account, self._history)
         cluster.start()
-        gone = [credentials.access_key] if credentials.access_key in self._accounts else []
-        others = [each for each in self._accounts if each not in (self._own_account, *gone)]
-        gone += others[: max(0, len(others) - ACCOUNTS_MAX + 1)]
-        await self._end(gone)
-        self._accounts[credentials.access_key] = credentials, cluster
+        self._accounts[account] = credentials, cluster
         return cluster
 
-    async def _end(self, accounts: Iterable[str]) -> None:
-        for account in accounts:
-            _, cluster = self._accounts.pop(account)
-            for name, viewer in list(self._viewers.items()):
-                if viewer.cluster is cluster:
-                    del self._viewers[name]
-            await cluster.close()
+    async def _end(self, account: str) -> None:
+        """End an account with its logins."""
+        _, cluster = self._accounts.pop(account)
+        for name, viewer in list(self._viewers.items()):
+            if viewer.cluster is cluster:
+                del self._viewers[name]
+        await cluster.close()
 
     def _name(self, token: str) -> str:
         """Return the key of a token. A look-up of a keyed hash tells nothing about tokens."""
@@ -181,17 +237,39 @@ def _wrong(credentials: Credentials) -> Credentials:
     return replace(credentials, secret_key=secrets.token_urlsafe(32))
 
 
-async def _refusal(client: Client) -> bool:
-    """Return whether a broker refuses a request of this account. Raises LoginRefused if none
-    answers."""
+async def _is_shut_out(client: Client) -> bool:
+    """Return whether all brokers that answer refuse an account; False if none answers."""
+    try:
+        return all(await _refusals(client))
+    except LoginRefused:
+        return False
+
+
+async def _refusals(client: Client) -> list[bool]:
+    """Return for each broker that answers whether it refuses requests of an account.
+
+    Raises LoginRefused if none answers.
+    """
     admin = Admin(client.session)
+    at_once = asyncio.Semaphore(_BROKERS_AT_ONCE)
+
+    async def refusal(address: str) -> bool | str:
+        async with at_once:
+            try:
+                await admin.broker_runtime(address)
+            except ClientError as error:
+                return is_refusal(error) or str(error)
+            except OSError as error:
+                return str(error)
+        return False
+
     try:
         brokers = await admin.brokers()
-        if not brokers:
-            raise LoginRefused("no broker is registered with the name servers")
-        await admin.broker_runtime(brokers[0].address)
     except ClientError as error:
-        if is_refusal(error):
-            return True
         raise LoginRefused(str(error)) from None
-    return False
+    answers = await asyncio.gather(*(refusal(each.address) for each in brokers))
+    found = [each for each in answers if isinstance(each, bool)]
+    if not found:
+        problem = next((each for each in answers if isinstance(each, str)), "")
+        raise LoginRefused(problem or "no broker is registered with the name servers")
+    return found

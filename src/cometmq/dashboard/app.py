@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +19,8 @@ from starlette.staticfiles import StaticFiles
 
 from cometmq.core.errors import CometError, NotFound, RouteNotFound, SettingsError
 from cometmq.dashboard.accounts import Viewers
-from cometmq.dashboard.guard import Guard
+from cometmq.dashboard.connections import BrowserConnection
+from cometmq.dashboard.guard import Guard, Place
 from cometmq.dashboard.pages import (
     clients,
     cluster,
@@ -50,18 +50,9 @@ REQUESTS_MAX: Final = 128
 _STOP_S: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Address of the page; ``names`` are host names besides addresses and localhost."""
-
-    address: str = "127.0.0.1"
-    port: int = 0
-    names: Collection[str] = ()
-
-
 def build(
     viewers: Viewers,
-    names: Collection[str] = (),
+    place: Place,
     *,
     allow_changes: bool = False,
     defaults: Mapping[str, str] | None = None,
@@ -73,7 +64,7 @@ def build(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, viewers=viewers, names=names, allow_changes=allow_changes)],
+        middleware=[Middleware(Guard, viewers=viewers, place=place, allow_changes=allow_changes)],
         exception_handlers={CometError: _failed, OSError: _failed, 404: _missing},
     )
     app.state.viewers = viewers
@@ -130,12 +121,13 @@ async def running_dashboard(
     tasks = Tasks()
     try:
         await viewers.start()
-        app = build(viewers, place.names, allow_changes=allow_changes, defaults=defaults)
+        app = build(viewers, place, allow_changes=allow_changes, defaults=defaults)
         server = _Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none",
-                server_header=False, proxy_headers=False, limit_concurrency=REQUESTS_MAX,
-                timeout_graceful_shutdown=_STOP_S, http="h11",
+                server_header=False, limit_concurrency=REQUESTS_MAX,
+                proxy_headers=bool(place.proxies), forwarded_allow_ips=list(place.proxies),
+                timeout_graceful_shutdown=_STOP_S, http=BrowserConnection,
             )
         )  # fmt: skip
         serving = tasks.spawn(server.serve([listener]), name="dashboard")

@@ -12,8 +12,10 @@ of its own (DNS rebinding), embed it, or send it forms:
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -33,6 +35,10 @@ STATIC_PATH: Final = "/static/"
 #: Bytes of a form.
 FORM_BYTES_MAX: Final = 256 * 1024
 _FORM_FIELDS_MAX: Final = 500
+#: Time in which a form must be here.
+FORM_S: Final = 30.0
+#: Headers that a proxy adds.
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via")
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -47,15 +53,28 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-class Guard:
-    """ASGI middleware. ``names`` are host names, besides addresses, by which the page is known."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Address of the page; ``names`` are host names besides addresses and localhost.
 
-    def __init__(
-        self, app: ASGIApp, viewers: Viewers, names: Collection[str], allow_changes: bool
-    ) -> None:
+    ``proxies`` are addresses or networks whose word about the browser counts: X-Forwarded-For and
+    X-Forwarded-Proto.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    names: Collection[str] = ()
+    proxies: Collection[str] = ()
+
+
+class Guard:
+    """ASGI middleware. ``place`` says by which names and proxies the page is reached."""
+
+    def __init__(self, app: ASGIApp, viewers: Viewers, place: Place, allow_changes: bool) -> None:
         self._app = app
         self._viewers = viewers
-        self._names = frozenset(name.lower().rstrip(".") for name in names)
+        self._names = frozenset(name.lower().rstrip(".") for name in place.names)
+        self._has_proxies = bool(place.proxies)
         self._allow_changes = allow_changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +122,11 @@ class Guard:
         """Return the response to a form that is refused, otherwise keep its fields."""
         if not _same_origin(request.headers.get("origin"), request.headers.get("host", "")):
             return PlainTextResponse("A change must come from this page.", 403)
-        form = await _form(request)
+        try:
+            async with asyncio.timeout(FORM_S):
+                form = await _form(request)
+        except TimeoutError:
+            return PlainTextResponse("The form took too long.", 408, {"connection": "close"})
         if form is None:
             return PlainTextResponse("The form is too large.", 413)
         request.state.form = form
@@ -116,6 +139,11 @@ class Guard:
             return PlainTextResponse("The form is out of date: go back and reload the page.", 403)
         if not self._allow_changes and request.url.path != "/logout":
             text = "This page only shows. Start it with --allow-changes to change something."
+            return PlainTextResponse(text, 403)
+        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        if is_forwarded and not self._has_proxies and self._viewers.is_anonymous(viewer):
+            # Listening on this machine alone protects nothing behind a proxy that others reach.
+            text = "Nobody logged in, and the request came through a proxy. Name it with --proxy."
             return PlainTextResponse(text, 403)
         return None
 

@@ -16,6 +16,8 @@ SAMPLES_MAX: Final = 360
 #: Series that are kept; those that got no sample for the longest time are dropped first.
 SERIES_MAX: Final = 8_192
 
+_Name = tuple[int, Hashable]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -26,24 +28,34 @@ class Sample:
 
 
 class History:
-    """Series of samples by key."""
+    """Series of samples by key. Histories that are ``shared`` have one bound in all."""
 
-    def __init__(self, samples_max: int = SAMPLES_MAX, series_max: int = SERIES_MAX) -> None:
+    def __init__(
+        self,
+        samples_max: int = SAMPLES_MAX,
+        series_max: int = SERIES_MAX,
+        *,
+        shared: History | None = None,
+    ) -> None:
         self._samples_max = samples_max
         self._series_max = series_max
-        #: Times and values by turns.
-        self._series: OrderedDict[Hashable, array[float]] = OrderedDict()
-        self._counters: OrderedDict[Hashable, Sample] = OrderedDict()
+        #: Times and values by turns, by history and key.
+        self._series: OrderedDict[_Name, array[float]] = OrderedDict()
+        self._counters: OrderedDict[_Name, Sample] = OrderedDict()
+        if shared is not None:
+            self._series_max = shared._series_max
+            self._series, self._counters = shared._series, shared._counters
 
     def add(self, key: Hashable, at_ms: int, value: float) -> None:
         """Add a sample to a series."""
-        series = self._series.get(key)
+        name = id(self), key
+        series = self._series.get(name)
         if series is None:
             while len(self._series) >= self._series_max:
                 self._series.popitem(last=False)
-            series = self._series[key] = array("d")
+            series = self._series[name] = array("d")
         else:
-            self._series.move_to_end(key)
+            self._series.move_to_end(name)
         series.extend((at_ms, value))
         if len(series) > 2 * self._samples_max:
             del series[:2]
@@ -53,21 +65,22 @@ class History:
 
         A counter that went back belongs to a server that was started again.
         """
-        before = self._counters.get(key)
+        name = id(self), key
+        before = self._counters.get(name)
         if before is None:
             while len(self._counters) >= self._series_max:
                 self._counters.popitem(last=False)
         elif at_ms <= before.at_ms:
             return None
-        self._counters[key] = Sample(at_ms, total)
-        self._counters.move_to_end(key)
+        self._counters[name] = Sample(at_ms, total)
+        self._counters.move_to_end(name)
         if before is None or total < before.value:
             return None
         return (total - before.value) * 1000 / (at_ms - before.at_ms)
 
     def series(self, key: Hashable) -> Sequence[Sample]:
         """Return the samples of a series, oldest first; empty if there are none."""
-        found = self._series.get(key)
+        found = self._series.get((id(self), key))
         if found is None:
             return ()
         return tuple(
@@ -76,5 +89,11 @@ class History:
 
     def last(self, key: Hashable) -> float | None:
         """Return the newest figure of a series, or None."""
-        series = self._series.get(key)
+        series = self._series.get((id(self), key))
         return series[-1] if series else None
+
+    def clear(self) -> None:
+        """Drop the series of this history, so that another one has their room."""
+        for kept in (self._series, self._counters):
+            for name in [each for each in kept if each[0] == id(self)]:
+                del kept[name]

@@ -81,10 +81,13 @@ class GroupLag:
 class WatchedCluster:
     """The cluster of a client that is open. ``account`` is the access key of the client, or empty.
 
-    :meth:`start` begins to watch it; :meth:`close` ends that and closes the client.
+    :meth:`start` begins to watch it; :meth:`close` ends that and closes the client. ``history``
+    shares its bound with the figures of this cluster.
     """
 
-    def __init__(self, client: Client, clock: Clock, account: str = "") -> None:
+    def __init__(
+        self, client: Client, clock: Clock, account: str = "", history: History | None = None
+    ) -> None:
         self.client = client
         self.account = account
         self.clock = clock
@@ -96,7 +99,7 @@ class WatchedCluster:
         self.traces = Traces(self.admin)
         self._tasks = Tasks()
         self.calls = SharedCalls(clock, self._tasks)
-        self.history = History()
+        self.history = History(shared=history)
         #: The last state of each broker process, by address.
         self.brokers: dict[str, BrokerState] = {}
         #: The last progress of each group.
@@ -105,6 +108,8 @@ class WatchedCluster:
         self.problem = ""
         #: True if a broker refused a request for want of an account, or of the right one.
         self.is_refused = False
+        #: True if all brokers that answered refused requests.
+        self.is_shut_out = False
         self._looked_ms = clock.monotonic_ms()
         self._followed: dict[str, None] = {}
         self._awake = asyncio.Event()
@@ -120,6 +125,7 @@ class WatchedCluster:
         """Stop asking, and close the client."""
         await self._tasks.close()
         await self.client.close()
+        self.history.clear()
 
     def look(self) -> None:
         """Note that somebody looks at a page."""
@@ -184,6 +190,8 @@ class WatchedCluster:
         states = await asyncio.gather(*map(self._state, found))
         self.problem = "" if found else "no broker is registered with the name servers"
         self.is_refused = any(each.problem == _REFUSED for each in states)
+        answers = [each for each in states if each.problem in ("", _REFUSED)]
+        self.is_shut_out = self.is_refused and all(each.problem for each in answers)
         self.brokers = {each.broker.address: each for each in states}
         now_ms = self.clock.wall_ms()
         masters = [each for each in states if each.is_master]

@@ -28,6 +28,13 @@ async def dashboard(
         list[str] | None,
         Option(metavar="NAME", help="Host name of the page, besides addresses and localhost."),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        Option(
+            metavar="ADDRESS",
+            help="Address or network of a proxy whose X-Forwarded-For and -Proto are believed.",
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool, Option("--allow-changes", help="Let the page change the cluster.")
     ] = False,
@@ -41,7 +48,8 @@ async def dashboard(
     key if the brokers have accounts, or if this command was given one.
     """
     try:
-        from cometmq.dashboard.app import Place, running_dashboard
+        from cometmq.dashboard.app import running_dashboard
+        from cometmq.dashboard.guard import Place
     except ImportError as error:
         raise CometError(f"{MISSING} ({error.name} is not installed)") from None
 
@@ -49,7 +57,7 @@ async def dashboard(
     serve.on_signals(stop.set)
     if stop_with_input:
         serve.on_end_of_input(stop.set)
-    place = Place(address, port, tuple(host or ()))
+    place = Place(address, port, tuple(host or ()), tuple(proxy or ()))
     running = running_dashboard(
         cluster.client,
         SystemClock(),

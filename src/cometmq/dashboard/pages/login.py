@@ -26,8 +26,9 @@ async def log_in(request: Request) -> Response:
     if request.method == "POST":
         # A secret may begin or end with a space.
         secret_key = (request.state.form.get("secret_key") or [""])[0]
+        address = request.client.host if request.client is not None else ""
         try:
-            viewer = await viewers.log_in(access_key, secret_key)
+            viewer = await viewers.log_in(access_key, secret_key, address)
         except LoginRefused as error:
             problem = str(error)
         else:
@@ -49,7 +50,7 @@ async def log_in(request: Request) -> Response:
 async def log_out(request: Request) -> Response:
     """End the login of this browser."""
     viewers: Viewers = request.app.state.viewers
-    viewers.log_out(request.cookies.get(COOKIE, ""))
+    await viewers.log_out(request.cookies.get(COOKIE, ""))
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response

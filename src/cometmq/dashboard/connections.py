@@ -1,0 +1,73 @@
+"""Connections of browsers, with a time limit for whatever a peer may leave undone.
+
+uvicorn limits only the pause between two requests. A connection without a request, or with a part
+of one, and a browser that reads nothing would otherwise stay for ever:
+
+    request head    REQUEST_S from the connection, or from its first byte on a kept one
+    response        STALLED_S without that the peer reads anything of what waits
+    number          CONNECTIONS_MAX; further ones are closed at once
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+if TYPE_CHECKING:
+    import asyncio
+
+REQUEST_S: Final = 10.0
+STALLED_S: Final = 30.0
+CONNECTIONS_MAX: Final = 512
+
+
+class BrowserConnection(H11Protocol):
+    """One connection of a browser or of a proxy."""
+
+    _ends: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._end_in(REQUEST_S)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request; wait for the rest of its head if it lacks some."""
+        super().data_received(data)
+        if self._is_answering():
+            self._go_on()
+        elif self._ends is None and not self.transport.is_closing():
+            self._end_in(REQUEST_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the time limit with the connection."""
+        self._go_on()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the peer to read."""
+        super().pause_writing()
+        self._end_in(STALLED_S)
+
+    def resume_writing(self) -> None:
+        """Note that the peer has read."""
+        self._go_on()
+        super().resume_writing()
+
+    def _is_answering(self) -> bool:
+        # uvicorn declares that there always is a request.
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _end_in(self, after_s: float) -> None:
+        self._go_on()
+        self._ends = self.loop.call_later(after_s, self.transport.abort)
+
+    def _go_on(self) -> None:
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
