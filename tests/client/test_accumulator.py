@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.client.client import Client
@@ -194,12 +195,25 @@ async def test_full_batches_leave_at_once(
     assert [len(each) for each in sent(broker)[1:]] == parts
 
 
+async def test_no_batch_is_larger_than_a_message_may_be(cluster: FakeCluster) -> None:
+    (broker,) = cluster.brokers
+    limits = {"max_message_bytes": 100_000, "linger_batch_bytes": 100_000}
+    async with lingering(cluster, linger_batch_messages=1_000, **limits) as client:
+        waiting = [
+            await client.send_soon("t", bytes(4_000), properties={"p": "x" * 20_000})
+            for _ in range(20)
+        ]
+        await asyncio.gather(*waiting)
+    assert max(len(request.body) for request in requests(broker)) <= 100_000
+    assert len(requests(broker)) < 20
+
+
 async def test_an_illegal_message_fails_alone(cluster: FakeCluster) -> None:
     (broker,) = cluster.brokers
-    async with lingering(cluster, max_message_bytes=1_000) as client:
+    async with lingering(cluster, max_message_bytes=100_000) as client:
         results = await asyncio.gather(
             client.send("t", b"one"),
-            client.send("t", bytes(1_001)),
+            client.send("t", bytes(100_001)),
             client.send("t", b"two", properties={"TAGS": "x"}),
             client.send("t", b"three", properties={"p": "x" * 40_000}),
             client.send("t", "text"),  # type: ignore[call-overload]
@@ -443,6 +457,21 @@ async def test_hooks_see_the_batch_and_may_forbid_it(cluster: FakeCluster) -> No
         )
     assert [str(each) for each in refused] == ["not today"] * 2
     assert len(broker.stored("ns%t")) == 3
+
+
+async def test_message_hooks_see_each_message_of_a_batch(cluster: FakeCluster) -> None:
+    (broker,) = cluster.brokers
+    async with lingering(cluster) as client:
+        await client.send("t", b"before")  # from here on the short ways are open
+        client.producer.message_hooks.append(
+            lambda message: msgspec.structs.replace(message, properties={"seen": "yes"})
+        )
+        waiting = [await client.send_soon("t", b"soon") for _ in range(2)]
+        await asyncio.gather(*waiting, client.send("t", b"a"), client.send("t", b"b"))
+        await client.send_many([Message("t", b"many") for _ in range(3)])
+    pairs = [properties.decode(record.properties) for record in broker.stored("t")]
+    assert sum(each.get("seen") == "yes" for each in pairs) == 7
+    assert len(pairs) == 8
 
 
 async def test_without_linger_only_send_soon_makes_batches(cluster: FakeCluster) -> None:

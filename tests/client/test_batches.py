@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.client.config import ClientConfig
-from cometmq.client.limits import plan_batches
+from cometmq.client.limits import plain_batch_count, plan_batches
 from cometmq.client.sendrequests import Packer
 from cometmq.message.model import Message
 from cometmq.message.names import Namespace
@@ -60,3 +60,12 @@ def test_batches_are_filled() -> None:
     ]
     assert max(sizes) <= 1 << 18
     assert min(sizes[:-1]) > 0.75 * (1 << 18)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(1, 3000))
+def test_plain_batches_keep_the_limit(bodies: list[bytes], limit: int) -> None:
+    count = plain_batch_count(bodies, limit)
+    for at in range(0, len(bodies), count):
+        part = bodies[at : at + count]
+        packed = PACKER.batch([Message("t", body) for body in part], ["K" * 56] * len(part), 0)
+        assert len(part) == 1 or len(packed.body) <= limit

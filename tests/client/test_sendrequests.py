@@ -230,3 +230,33 @@ def test_answers_that_do_not_fit() -> None:
         read_results("h:1", SINGLE, SENT_TO, answer(msgId="ID"))
     with pytest.raises(BadRequest, match="queueOffset"):
         read_results("h:1", SINGLE, SENT_TO, answer(msgId="ID", queueId="1", queueOffset="x"))
+
+
+def test_messages_with_nothing_but_a_body_are_packed_as_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = [Message("t", b"%d" % at, wait_store=False) for at in range(3)]
+    packed = PACKER.batch(plain, ["K1", "K2", "K3"], 5)
+    assert PACKER.plain_bodies(plain) == [b"0", b"1", b"2"]
+    monkeypatch.setattr(Packer, "plain_bodies", lambda *_: None)
+    assert PACKER.batch(plain, ["K1", "K2", "K3"], 5) == packed
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"topic": "u"}, {"tag": "x"}, {"keys": ("k",)}, {"properties": {"a": "b"}}, {"flag": 1},
+        {"message_id": "M"}, {"born_ms": 5}, {"delay_level": 1}, {"delay_ms": 1}, {"body": 5},
+        {"deliver_at_ms": 1}, {"wait_store": False}, {"body": bytearray()}, {"body": bytes(99)},
+    ],
+)  # fmt: skip
+def test_messages_with_more_than_a_body_are_not_plain(odd: dict[str, Any]) -> None:
+    message = Message(**{"topic": "t", "body": b"", **odd})
+    assert packer(max_message_bytes=98).plain_bodies([Message("t", b""), message]) is None
+
+
+def test_a_plain_batch_has_a_legal_topic_and_no_namespace() -> None:
+    with pytest.raises(MessageIllegal, match="may only contain"):
+        PACKER.plain_bodies([Message("bad topic", b"")])
+    assert PACKER.plain_bodies([Message("%RETRY%g", b"")]) is None
+    assert packer("ns").plain_bodies([Message("t", b"")]) is None

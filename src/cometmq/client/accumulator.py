@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,13 +32,16 @@ from cometmq.client.delivery import by_key
 from cometmq.client.limits import goes_alone
 from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, SendResult
 from cometmq.core.errors import CometError, NotConnected, RequestTimedOut, fresh_copy
+from cometmq.message.properties import MAX_SIZE_BYTES
 from cometmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
     from cometmq.client.delivery import Delivery
+    from cometmq.client.plainsends import PlainSends, Posted
     from cometmq.client.sendrequests import Packed, Packer
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue
+    from cometmq.net.client import Outcome
 
 #: Upper bound in bytes of an entry's length fields, and of the unique key in its properties.
 _OVERHEAD_BYTES: Final = 22 + 10 + 56
@@ -58,7 +61,7 @@ LaneKey = str | tuple[str, "MessageQueue | None"]
 class _Batch:
     """Messages that leave together.
 
-    ``texts`` are the properties of those that have any or an id of their own, by position.
+    ``texts`` are the properties of those that have any, a flag or an id of their own, by position.
     """
 
     __slots__ = (
@@ -117,14 +120,14 @@ class _Waiting(NamedTuple):
 
 
 class Accumulator:
-    """Batches of one producer; ``pack`` makes the request for a message that is sent alone."""
+    """Batches of one producer; ``singles`` are its messages that are sent alone."""
 
     def __init__(
         self,
         session: Session,
         delivery: Delivery,
         packer: Packer,
-        pack: Callable[[Message], Awaitable[Packed]],
+        singles: PlainSends,
     ) -> None:
         config = session.config
         self._session = session
@@ -133,14 +136,16 @@ class Accumulator:
         self._create_future = self._loop.create_future
         self._delivery = delivery
         self._packer = packer
-        self._pack = pack
+        self._singles = singles
         self._linger_ns = int(max(0.0, config.linger_ms) * 1e6)
-        self._batch_bytes = min(config.linger_batch_bytes, config.max_message_bytes)
         self._batch_messages = config.linger_batch_messages
         self._timeout_ms = config.send_timeout_ms
         self._small_bytes = min(
             config.compress_over_bytes, config.max_message_bytes + 1, INLINE_COMPRESS_BYTES
         )
+        # The message that fills a batch must not make it too large for a broker.
+        largest = self._small_bytes + MAX_SIZE_BYTES + _OVERHEAD_BYTES
+        self._batch_bytes = min(config.linger_batch_bytes, config.max_message_bytes - largest)
         #: Bytes for which there is room; a message is taken as long as there is any.
         self.room_bytes = config.linger_buffer_bytes
         self._lanes: dict[LaneKey, _Lane] = {}
@@ -292,7 +297,7 @@ class Accumulator:
 
     def _join(self, lane: _Lane, batch: _Batch, message: Message, text: str, waiter: Sent) -> None:
         size = len(message.body) + _OVERHEAD_BYTES
-        if text or message.message_id:
+        if text or message.message_id or message.flag:
             batch.texts[len(batch.messages)] = text
             size += len(text) if text.isascii() else len(text.encode())
         batch.messages.append(message)
@@ -402,9 +407,45 @@ class Accumulator:
     def _depart(self, lane: _Lane, batch: _Batch) -> None:
         lane.in_flight += 1
         self._sent[batch] = None
+        if len(batch.messages) == 1 and lane.queue is None and self._post(lane, batch):
+            return
         topic = batch.messages[0].topic
         task = self._session.tasks.spawn(self._deliver(lane, batch), name=f"batch to {topic}")
-        task.add_done_callback(partial(self._settle, lane, batch))
+        task.add_done_callback(partial(self._ended, lane, batch))
+
+    def _post(self, lane: _Lane, batch: _Batch) -> bool:
+        """Send the only message of a batch as a plain send, which needs no task; False if it is not
+        one.
+        """
+        (message,), (waiter,) = batch.messages, batch.waiters
+        left_ms = int(batch.deadline_ms - self._clock.monotonic_ms())
+        if waiter.done() or left_ms <= 0:
+            return False
+        posted = self._singles.post(message, left_ms)
+        if posted is None:
+            return False
+        posted.waiter.add_done_callback(partial(self._answered, lane, batch, posted))
+        return True
+
+    def _answered(
+        self, lane: _Lane, batch: _Batch, posted: Posted, answered: asyncio.Future[Any]
+    ) -> None:
+        outcome = answered.result()
+        if type(outcome) is SendResult:
+            self._settle(lane, batch, [outcome])
+        else:
+            task = self._session.tasks.spawn(
+                self._resume(batch, posted, outcome), name=f"send to {batch.messages[0].topic}"
+            )
+            task.add_done_callback(partial(self._ended, lane, batch))
+
+    async def _resume(
+        self, batch: _Batch, posted: Posted, outcome: Outcome
+    ) -> list[SendResult] | Exception:
+        try:
+            return [await self._singles.go_on(batch.messages[0], posted, outcome)]
+        except Exception as error:
+            return error
 
     def _go_on(self, lane: _Lane) -> None:
         """Send what waited for a batch of a lane that was answered."""
@@ -423,14 +464,14 @@ class Accumulator:
     # ------------------------------------------------------------------ one batch
 
     async def _deliver(self, lane: _Lane, batch: _Batch) -> list[SendResult] | Exception | None:
-        """Send a batch. Return its results or its error, which :meth:`_settle` passes on."""
+        """Send a batch. Return its results or its error, which :meth:`_ended` passes on."""
         self._drop_done(batch)
         messages = batch.messages
         if not messages:
             return None
         try:
             if len(messages) == 1:
-                packed = await self._pack(messages[0])
+                packed = await self._singles.pack(messages[0])
             else:
                 packed = self._packed(batch)
             left_ms = int(batch.deadline_ms - self._clock.monotonic_ms())
@@ -444,6 +485,9 @@ class Accumulator:
         now_ms = self._clock.wall_ms()
         messages = batch.messages
         keys = self._session.unique_keys.many(now_ms, len(messages))
+        if not batch.texts:
+            bodies = [message.body for message in messages]
+            return self._packer.plain_batch(messages, bodies, keys, now_ms)
         texts = [""] * len(messages)
         for at, text in batch.texts.items():
             texts[at] = text
@@ -459,14 +503,19 @@ class Accumulator:
             batch.messages = [batch.messages[at] for at in kept]
             batch.waiters = [batch.waiters[at] for at in kept]
 
-    def _settle(
+    def _ended(
         self,
         lane: _Lane,
         batch: _Batch,
         task: asyncio.Task[list[SendResult] | Exception | None],
     ) -> None:
+        self._settle(lane, batch, _CLOSED if task.cancelled() else task.result())
+
+    def _settle(
+        self, lane: _Lane, batch: _Batch, found: list[SendResult] | Exception | None
+    ) -> None:
+        """Tell each message of a batch what became of it, and go on with the lane."""
         del self._sent[batch]
-        found = _CLOSED if task.cancelled() else task.result()
         if isinstance(found, list):
             for waiter, result in zip(batch.waiters, found, strict=True):
                 if not waiter.done():

@@ -257,6 +257,7 @@ class Client:
             and order_key is None
             and queue is None
             and not timeout_ms
+            and not producer.message_hooks
         ):
             return await producer.lingering.add(message)
         return await producer.send(message, order_key=order_key, queue=queue, timeout_ms=timeout_ms)
@@ -305,7 +306,12 @@ class Client:
         producer = self._producer or self.producer
         accumulator = producer.accumulator
         # One coroutine less for each message of a batch.
-        if accumulator is None or order_key is not None or queue is not None:
+        if (
+            accumulator is None
+            or order_key is not None
+            or queue is not None
+            or producer.message_hooks
+        ):
             return await producer.send_soon(message, order_key=order_key, queue=queue)
         sent = accumulator.add(message)
         if accumulator.short:

@@ -241,6 +241,11 @@ def check_batch(messages: Sequence[Message]) -> None:
 _OVERHEAD_BYTES: Final = 22 + 128
 
 
+def plain_batch_count(bodies: Sequence[bytes], max_batch_bytes: int) -> int:
+    """Return how many messages that have only a body fit a batch of ``max_batch_bytes``."""
+    return max(1, max_batch_bytes // (_OVERHEAD_BYTES + max(map(len, bodies))))
+
+
 def plan_batches(
     messages: Sequence[Message],
     order_key: Callable[[Message], str | None] | None,

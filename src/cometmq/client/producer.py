@@ -3,20 +3,15 @@
 A message keeps its unique key over all attempts, so that copies that a retry stored can be
 recognized (upstream: DefaultMQProducer.java).
 
-Most sends are plain: one message without special options, to the next queue in turn. A compiled
-function makes the single frame of their first attempt, and their results are made where responses
-are read (speedups: requests). Any other outcome is passed to delivery.py. So is every send that is
-not plain: one with hooks, fault scores, a namespace, a delay, a body to compress, or a connection
-that must be opened or waited for.
+Most sends are plain and take the short way of plainsends.py. Messages that leave in automatic
+batches go through accumulator.py, everything else to delivery.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from cometmq.client.accumulator import Accumulator
 from cometmq.client.arguments import (
@@ -24,201 +19,31 @@ from cometmq.client.arguments import (
     check_messages,
     check_queue,
     check_timeout,
-    checked_body,
     order_text,
     refuse,
 )
-from cometmq.client.delivery import Begun, Delivery
+from cometmq.client.delivery import Delivery
 from cometmq.client.hooks import prepared
 from cometmq.client.limits import (
-    check_message,
     check_producer_group,
-    check_property_size,
-    check_target,
+    plain_batch_count,
     plan_batches,
 )
-from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, Packer, SendResult, SendStatus
+from cometmq.client.plainsends import PlainSends
+from cometmq.client.sendrequests import Packer, SendResult
 from cometmq.core.errors import BrokerRefused, MessageIllegal
-from cometmq.message import properties as props
 from cometmq.message.model import MessageQueue
-from cometmq.message.names import AUTO_CREATE_TOPIC
-from cometmq.net.client import Link
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import RecallMessage, SendMessageV2
+from cometmq.protocol.headers import RecallMessage
 
 if TYPE_CHECKING:
     from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ForbiddenHook, MessageHook, SendHook, TransactionHook
-    from cometmq.client.routes import Brokers
     from cometmq.client.sendrequests import Packed
     from cometmq.client.session import Session
     from cometmq.message.model import Message, StoredMessage
-    from cometmq.net.client import CutHead, Outcome
 
-_WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
-#: Header fields that differ from send to send: the queue id, the birth time and the properties.
-_VALUES: Final = ("e", "g", "i")
 OrderKey = Key | Callable[["Message"], Key] | None
-
-
-class _Way(NamedTuple):
-    """Prepared send to one queue through ``address``.
-
-    ``pieces`` are the header bytes around the fields that differ from send to send; ``place`` holds
-    the parts of a result.
-    """
-
-    address: str
-    pieces: CutHead
-    place: tuple[type[SendResult], SendStatus, MessageQueue, int]
-
-
-class _Lane:
-    """Prepared sends to the queues of one topic, valid as long as its route does not change."""
-
-    __slots__ = ("brokers", "queues", "ways")
-
-    def __init__(
-        self, queues: tuple[MessageQueue, ...], brokers: Brokers, ways: list[_Way]
-    ) -> None:
-        self.queues = queues
-        self.brokers = brokers
-        self.ways = ways
-
-
-class Posted(msgspec.Struct, frozen=True):
-    """First attempt that was sent.
-
-    ``waiter`` receives a SendResult, or an outcome with which delivery.py continues.
-    """
-
-    waiter: asyncio.Future[Any]
-    link: Link
-    opaque: int
-    way: _Way
-    key: str
-    born_ms: int
-    begun_ms: int
-    timeout_ms: int
-
-    def begun(self, outcome: Any) -> Begun:
-        """Return the attempt with an outcome that is not a result."""
-        queue, address = self.way.place[2], self.way.address
-        return Begun(queue, address, outcome, self.begun_ms, self.timeout_ms)
-
-
-class PlainSends:
-    """Makes the first attempts of one producer's plain sends."""
-
-    def __init__(self, session: Session, delivery: Delivery, group: str) -> None:
-        config = session.config
-        self._session = session
-        self._remoting = session.remoting
-        self._delivery = delivery
-        self._turns = delivery.turns
-        self._group = group
-        self._clock = session.clock
-        self._topic_queues = config.default_topic_queues
-        self._is_wanted = not (config.send_latency_fault or session.namespace)
-        self._body_bytes = min(
-            config.compress_over_bytes, config.max_message_bytes + 1, INLINE_COMPRESS_BYTES
-        )
-        self._max_message_bytes = config.max_message_bytes
-        self._send_timeout_ms = config.send_timeout_ms
-        self._attempt_timeout_ms = config.send_attempt_timeout_ms if config.send_retries else 0
-        self._lanes: dict[str, _Lane] = {}
-
-    def post(self, message: Message, timeout_ms: int) -> Posted | None:
-        """Send a message if it is plain and its connection is ready. Raises MessageIllegal.
-
-        Returns None if it is not; nothing was sent then.
-        """
-        delivery, body = self._delivery, message.body
-        if delivery.hooks or delivery.forbidden_hooks or not self._is_wanted:
-            return None
-        if type(body) is not bytes or len(body) >= self._body_bytes or timeout_ms < 0:
-            return None
-        now_ms = self._clock.monotonic_ms()
-        lane = self._lane(message.topic, now_ms)
-        if lane is None:
-            return None
-        key = message.message_id
-        born_ms = self._clock.wall_ms()
-        if not key:
-            key = self._session.unique_keys.next(born_ms)
-        text = self._properties(message, key)
-        if text is None:
-            return None
-        ways = lane.ways
-        way = ways[self._turns.turn_of(message.topic, len(ways))]
-        link = self._remoting.open_link(way.address)
-        if link is None:
-            return None
-        timeout_ms = timeout_ms or self._send_timeout_ms
-        deadline_ms = now_ms + timeout_ms
-        if 0 < self._attempt_timeout_ms < timeout_ms:
-            deadline_ms = now_ms + self._attempt_timeout_ms
-        opaque, waiter = link.post(way.pieces, way.place, born_ms, text, body, key, deadline_ms)
-        return Posted(waiter, link, opaque, way, key, born_ms, now_ms, timeout_ms)
-
-    def _properties(self, message: Message, key: str) -> str | None:
-        """Return the property text of a message; None when it is not plain.
-
-        Raises MessageIllegal.
-        """
-        if message.is_delayed or message.born_ms or not message.wait_store or message.flag != 0:
-            return None
-        if message.tag or message.keys or message.properties or message.message_id:
-            check_message(message, self._max_message_bytes)
-            pairs = message.to_properties()
-            pairs[props.UNIQ_KEY] = key
-            return check_property_size(props.encode_text(pairs))
-        return _WAIT + key
-
-    def _lane(self, topic: str, now_ms: int) -> _Lane | None:
-        """Return the prepared sends of a topic; None if its route or a broker's address is
-        unknown.
-        """
-        try:
-            lane = self._lanes.get(topic)
-        except TypeError:  # what cannot be a key of a dict is no text
-            refuse("topic", "str", topic)
-        queues, brokers = self._session.publish_route(topic, now_ms)
-        # Both objects are replaced when the route changes, so identity is a sufficient check.
-        if lane is not None and lane.queues is queues and lane.brokers is brokers:
-            return lane
-        self._lanes.pop(topic, None)
-        check_target(topic)
-        ways: list[_Way] = []
-        for queue in queues:
-            address = self._session.master_address(queue.broker_name)
-            if address is None:
-                return None
-            place = SendResult, SendStatus.OK, queue, queue.queue_id
-            ways.append(_Way(address, self._pieces(queue), place))
-        if not ways:
-            return None
-        self._session.add_producer(self._group)
-        lane = self._lanes[topic] = _Lane(queues, brokers, ways)
-        return lane
-
-    def _pieces(self, queue: MessageQueue) -> CutHead:
-        header = SendMessageV2(
-            producer_group=self._group,
-            topic=queue.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self._topic_queues,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp=0,
-            flag=0,
-            properties="",
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
-            broker_name=queue.broker_name,
-        )
-        return self._remoting.cut_head(RequestCode.SEND_MESSAGE_V2, header, _VALUES)
 
 
 class Producer:
@@ -234,7 +59,7 @@ class Producer:
         self._clock = session.clock
         self._packer = Packer(session.config, session.namespace)
         self._delivery = Delivery(session, known_as)
-        self._plain = PlainSends(session, self._delivery, known_as)
+        self._plain = PlainSends(session, self._delivery, self._packer, known_as)
         self._lingers = session.config.linger_ms > 0
         #: What collects messages into batches, from the first one on; ``lingering`` is the same if
         #: it collects single sends too.
@@ -296,7 +121,7 @@ class Producer:
                             posted.way.address, RequestCode.SEND_MESSAGE_V2, message.topic
                         )
                     return outcome
-                return await self._go_on(message, posted, outcome)
+                return await self._plain.go_on(message, posted, outcome)
         key = order_text(order_key)
         check_queue(queue)
         return await self._alone(message, key, timeout_ms, queue)
@@ -308,7 +133,7 @@ class Producer:
         timeout_ms: int,
         queue: MessageQueue | QueueSelector | None = None,
     ) -> SendResult:
-        packed = await self._pack_one(message)
+        packed = await self._plain.pack(message)
         return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
 
     async def send_soon(
@@ -343,7 +168,7 @@ class Producer:
 
     def accumulate(self) -> Accumulator:
         """Make what collects messages into batches."""
-        self.accumulator = Accumulator(self._session, self._delivery, self._packer, self._pack_one)
+        self.accumulator = Accumulator(self._session, self._delivery, self._packer, self._plain)
         return self.accumulator
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
@@ -381,7 +206,7 @@ class Producer:
         """
         key = order_text(order_key)
         check_queue(queue)
-        packed = await self._pack_one(prepared(self.message_hooks, message))
+        packed = await self._plain.pack(prepared(self.message_hooks, message))
         await self._delivery.send_oneway(packed, key, queue)
 
     async def send_batch(
@@ -415,13 +240,20 @@ class Producer:
 
         Messages of one topic and one order key (a text for all, or a function of each message) stay
         in order; delayed messages are sent alone. Raises as :meth:`send`. MessageIllegal is raised
-        before anything is sent, except for properties that are too long. After other errors, the
-        batches sent before the failed one remain stored.
+        before anything is sent. After other errors, the batches sent before the failed one remain
+        stored.
         """
         given = check_messages(messages)
+        if not given:
+            return []
         if self.message_hooks:
             given = [prepared(self.message_hooks, each) for each in given]
-        texts = self._packer.check_all(given)
+        bodies = None if callable(order_key) else self._packer.plain_bodies(given)
+        if bodies is not None:
+            return await self._send_plain(given, bodies, order_text(order_key), timeout_ms)
+        for message in given:
+            self._packer.check(message)
+        texts = [self._packer.batch_text(message) for message in given]
         results: list[SendResult | None] = [None] * len(given)
         for positions, key in plan_batches(
             given, _key_function(order_key), self._config.max_batch_bytes
@@ -430,11 +262,31 @@ class Producer:
             if len(part) == 1:
                 sent = [await self._alone(part[0], key, timeout_ms)]
             else:
-                packed = self._pack_checked(part, [texts[at] for at in positions])
+                now_ms = self._clock.wall_ms()
+                packed = self._packer.checked_batch(
+                    part, [texts[at] for at in positions], self._keys(part, now_ms), now_ms
+                )
                 sent = await self._delivery.send(packed, key, None, timeout_ms)
             for at, result in zip(positions, sent, strict=True):
                 results[at] = result
         return [result for result in results if result is not None]
+
+    async def _send_plain(
+        self, given: list[Message], bodies: list[bytes], key: str | None, timeout_ms: int
+    ) -> list[SendResult]:
+        """Send messages that have nothing but one topic and their bodies."""
+        results: list[SendResult] = []
+        count = plain_batch_count(bodies, self._config.max_batch_bytes)
+        for begin in range(0, len(given), count):
+            part = given[begin : begin + count]
+            if len(part) == 1:
+                results.append(await self._alone(part[0], key, timeout_ms))
+                continue
+            now_ms = self._clock.wall_ms()
+            keys = self._session.unique_keys.many(now_ms, len(part))
+            packed = self._packer.plain_batch(part, bodies[begin : begin + count], keys, now_ms)
+            results += await self._delivery.send(packed, key, None, timeout_ms)
+        return results
 
     async def send_prepared(
         self,
@@ -454,7 +306,7 @@ class Producer:
         check_queue(queue)
         check_timeout(timeout_ms)
         message = prepared(self.message_hooks, message)
-        packed = (await self._pack_one(message)).prepared(self.known_as)
+        packed = (await self._plain.pack(message)).prepared(self.known_as)
         sent = await self._delivery.send(packed, key, queue, timeout_ms, attempts=attempts)
         return sent[0]
 
@@ -474,7 +326,7 @@ class Producer:
         key = order_text(order_key)
         check_queue(queue)
         message = prepared(self.message_hooks, message)
-        packed = (await self._pack_one(message)).with_properties(reserved)
+        packed = (await self._plain.pack(message)).with_properties(reserved)
         return (await self._delivery.send(packed, key, queue, timeout_ms))[0]
 
     async def send_reply(self, message: Message, reserved: Mapping[str, str]) -> SendResult:
@@ -483,7 +335,7 @@ class Producer:
         Raises as :meth:`send`, and BrokerRefused if the requester did not receive the reply.
         """
         message = prepared(self.message_hooks, message)
-        packed = (await self._pack_one(message)).with_properties(reserved).as_reply(message.topic)
+        packed = (await self._plain.pack(message)).with_properties(reserved).as_reply(message.topic)
         return (await self._delivery.send(packed, None, None, 0))[0]
 
     def share_hooks(self, other: Producer) -> None:
@@ -518,28 +370,9 @@ class Producer:
         )
         return (await self._delivery.send(packed, None, None, 0))[0]
 
-    async def _go_on(self, message: Message, posted: Posted, outcome: Outcome) -> SendResult:
-        """Continue to send a message whose first attempt did not return a result."""
-        packed = self._packer.single(message, posted.key, posted.born_ms)
-        begun = posted.begun(outcome)
-        sent = await self._delivery.send(packed, None, None, begun.timeout_ms, begun=begun)
-        return sent[0]
-
-    async def _pack_one(self, message: Message) -> Packed:
-        now_ms = self._clock.wall_ms()
-        key = message.message_id or self._session.unique_keys.next(now_ms)
-        checked_body(message.body)
-        if len(message.body) > INLINE_COMPRESS_BYTES:
-            return await asyncio.to_thread(self._packer.single, message, key, now_ms)
-        return self._packer.single(message, key, now_ms)
-
     def _pack_batch(self, messages: list[Message]) -> Packed:
         now_ms = self._clock.wall_ms()
         return self._packer.batch(messages, self._keys(messages, now_ms), now_ms)
-
-    def _pack_checked(self, messages: list[Message], texts: list[str]) -> Packed:
-        now_ms = self._clock.wall_ms()
-        return self._packer.checked_batch(messages, texts, self._keys(messages, now_ms), now_ms)
 
     def _keys(self, messages: list[Message], now_ms: int) -> list[str]:
         keys = self._session.unique_keys.many(now_ms, len(messages))

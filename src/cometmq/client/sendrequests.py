@@ -17,6 +17,7 @@ from cometmq.client.limits import (
     check_message,
     check_property_size,
     check_target,
+    goes_alone,
 )
 from cometmq.core.errors import BrokerRefused, CometError, MessageIllegal
 from cometmq.message import properties
@@ -119,35 +120,42 @@ class Packer:
         check_message(message, self._config.max_message_bytes)
         return topic
 
-    def check_all(self, messages: Sequence[Message]) -> list[str]:
-        """Check messages that may share a batch, and return their :meth:`batch_text`.
+    def plain_bodies(self, messages: Sequence[Message]) -> list[bytes] | None:
+        """Return the bodies of messages that may share a batch and have nothing else but one topic;
+        None for others.
 
         Raises MessageIllegal.
         """
-        topic: str | None = None
-        body_bytes = self._config.max_message_bytes
-        texts: list[str] = []
+        first = messages[0]
+        topic, wait_store, body_bytes = (
+            first.topic,
+            first.wait_store,
+            self._config.max_message_bytes,
+        )
+        if self._namespace:
+            return None
+        bodies: list[bytes] = []
         for message in messages:
-            # Most messages have the topic of the one before, and nothing else but a body.
+            body = message.body
             if (
-                message.topic is not topic
-                or type(message.body) is not bytes
-                or len(message.body) > body_bytes
+                type(body) is not bytes
+                or len(body) > body_bytes
+                or message.topic != topic
                 or message.tag
                 or message.keys
                 or message.properties
                 or message.message_id
                 or message.flag
                 or message.born_ms
-                or message.is_delayed
-                or self._namespace
+                or message.delay_level
+                or message.delay_ms
+                or message.deliver_at_ms
+                or message.wait_store is not wait_store
             ):
-                self.check(message)
-                topic = message.topic
-                texts.append(self.batch_text(message))
-            else:
-                texts.append("")
-        return texts
+                return None
+            bodies.append(body)
+        self.check(first)
+        return None if goes_alone(first) else bodies
 
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
         """Return a request for one message. Raises MessageIllegal.
@@ -175,6 +183,9 @@ class Packer:
 
         ``born_ms`` is the birth time of messages that set none.
         """
+        bodies = self.plain_bodies(messages)
+        if bodies is not None:
+            return self.plain_batch(messages, bodies, list(unique_keys), born_ms)
         for message in messages:
             self.check(message)
         check_batch(messages)
@@ -182,23 +193,36 @@ class Packer:
         return self.checked_batch(messages, texts, list(unique_keys), born_ms)
 
     def checked_batch(
-        self,
-        messages: Sequence[Message],
-        texts: list[str],
-        unique_keys: list[str],
-        born_ms: int,
+        self, messages: Sequence[Message], texts: list[str], unique_keys: list[str], born_ms: int
     ) -> Packed:
         """Return :meth:`batch` of messages that were checked.
 
         ``texts`` are their results of :meth:`batch_text`. Raises MessageIllegal for a batch over
         the limit.
         """
-        first = messages[0]
+        bodies = [bytes(message.body) for message in messages]
         flags = [message.flag for message in messages]
-        bodies = [message.body for message in messages]
-        if any([type(each) is not bytes for each in bodies]):
-            bodies = list(map(bytes, bodies))
-        body = batch_body(bodies, texts, unique_keys, flags if any(flags) else [])
+        body = batch_body(bodies, texts, unique_keys, flags)
+        return self._packed_batch(messages, body, unique_keys, born_ms)
+
+    def plain_batch(
+        self,
+        messages: Sequence[Message],
+        bodies: list[bytes],
+        unique_keys: list[str],
+        born_ms: int,
+    ) -> Packed:
+        """Return :meth:`batch` of messages that have nothing but the topic and ``bodies``.
+
+        Raises MessageIllegal for a batch over the limit.
+        """
+        body = batch_body(bodies, [""] * len(bodies), unique_keys, [])
+        return self._packed_batch(messages, body, unique_keys, born_ms)
+
+    def _packed_batch(
+        self, messages: Sequence[Message], body: bytes, unique_keys: list[str], born_ms: int
+    ) -> Packed:
+        first = messages[0]
         if len(body) > self._config.max_message_bytes:
             raise MessageIllegal(
                 f"the batch of {len(messages)} messages has {len(body)} bytes; the limit is "
