@@ -43,7 +43,7 @@ def skeleton(folder: Path) -> None:
     """The packages of the project and the modules of its layers, without anything in them."""
     named = [
         path
-        for room in ("store", "net", "broker")
+        for room in ("", "store", "net", "broker")
         for path in (SRC / "cometmq" / room).glob("*.py")
     ]
     for package in (SRC / "cometmq", SRC / "pyspark_rocketmq"):
