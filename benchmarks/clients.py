@@ -35,6 +35,7 @@ from benchmarks.rounds import Bench, Load, RocketTarget, Target
 from benchmarks.servers import JAVA_HEAP, QUICK_COMPILER, JavaServer, OurServer, Server
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
+from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import Message
 from cometmq.net.eventloop import run
 from tests.compat import anchor
@@ -213,10 +214,22 @@ async def _fill(namesrv: str, names: Sequence[str], full: int) -> None:
     async with Client(namesrv, send_timeout_ms=20_000) as client:
         admin = Admin(client.session)
         for topic in names:
-            await admin.create_topic(topic, queues=8)
+            await _create(admin, topic)
         part = [Message(_FULL, bytes(128))] * 10_000
         for _ in range(0, full if _FULL in names else 0, len(part)):
             await client.send_many(part)
+
+
+async def _create(admin: Admin, topic: str) -> None:
+    """Create a topic, as soon as the broker has registered."""
+    async with asyncio.timeout(_LINE_S):
+        while True:
+            try:
+                await admin.create_topic(topic, queues=8)
+            except RouteNotFound:
+                await asyncio.sleep(_STORED_S)
+            else:
+                return
 
 
 async def _measure_table(
