@@ -39,6 +39,8 @@ _CLIENT = (
     *("message/model MessageView", "message/model StoredMessage", "client/consumer/options Sql"),
     *("client/typed TypedTopic", "client/typed TypedMessage", "client/typed TypedSubscription"),
     "client/serializers Serializer",
+    *("client/status ClientStatus", "client/status SubscriptionStatus"),
+    *("client/status QueueProgress", "client/outages OutageEvent"),
     *("client/consumer/allocate ByConfig", "client/consumer/allocate ConsistentHash"),
     *("client/consumer/allocate MachineRoom", "client/consumer/allocate MachineRoomNearby"),
     *("client/hooks SendAttempt", "client/hooks ConsumeAttempt"),

@@ -67,10 +67,13 @@ async def test_typed_messages(cometmq_cluster: Cluster, capsys: pytest.CaptureFi
 async def test_observe_a_client(
     cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    [block] = blocks("how-to/observe-a-client.md")
+    state, block = blocks("how-to/observe-a-client.md")
     provider = TracerProvider()
     given = block.replace("instrument(client)", "instrument(client, tracer_provider=provider)")
     async with cometmq.Client(cometmq_cluster.namesrv) as client:
         await run(given, {"client": client, "provider": provider})
+        names: dict[str, Any] = {"client": client}
+        await run(state, names)
+        assert names["ready"]
     shown = capsys.readouterr().out
     assert re.search(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-9a-f]$", shown, re.MULTILINE)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Serializer,
         TypedBody,
     )
+    from cometmq.client.status import ClientStatus
     from cometmq.message.model import MessageQueue, StoredMessage
 
 __all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
@@ -504,6 +505,10 @@ class Client:
     def inner(self) -> asynchronous.Client:
         """The asyncio client; run its coroutines with :meth:`wait`."""
         return self._inner
+
+    def status(self) -> ClientStatus:
+        """Return connections, subscriptions with their lag, and what is unavailable."""
+        return self._running().call(self._inner.status)
 
     def topic(
         self,

@@ -25,6 +25,7 @@ from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
+from cometmq.client.status import ClientStatus, LinkStatus
 from cometmq.client.tracing import Tracer
 from cometmq.client.transactions import Checker, CheckerTable, Transaction
 from cometmq.core.errors import NotOpen
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.delivery import QueueSelector
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, MessageHook, SendHook
+    from cometmq.client.outages import OutageHook
     from cometmq.client.sendrequests import SendResult
     from cometmq.client.serializers import Serializer
     from cometmq.client.typed import TypedTopic
@@ -154,6 +156,25 @@ class Client:
     def client_id(self) -> str:
         """Client id under which brokers know this client."""
         return self.session.client_id
+
+    def status(self) -> ClientStatus:
+        """Return connections, subscriptions with their lag, and what is unavailable.
+
+        Nothing is asked for; ``status().problem`` is "" if all is well. Raises NotOpen.
+        """
+        session = self.session
+        return ClientStatus(
+            self.client_id,
+            tuple(self.config.name_servers),
+            tuple(LinkStatus(*each) for each in sorted(session.remoting.in_flight().items())),
+            tuple(each.status() for each in self._subscriptions if not each.closed),
+            session.outages.current(),
+        )
+
+    @property
+    def outage_hooks(self) -> list[OutageHook]:
+        """Hooks called when a server or topic becomes unavailable, and when it is back."""
+        return self.session.outages.listeners
 
     @property
     def producer(self) -> Producer:

@@ -15,9 +15,11 @@ happen.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.status import Unavailable
 from cometmq.core.errors import (
     BrokerRefused,
     CometError,
@@ -60,6 +62,7 @@ class _Outage:
     failed_ms: int
     failures: int = 0
     ended_ms: int = -1
+    error: str = ""
     failed: dict[int, int] = field(default_factory=dict)
 
     def served(self, operation: int, now_ms: int) -> bool:
@@ -95,13 +98,31 @@ def _named(subject: _Subject) -> str:
     return " ".join(filter(None, words))
 
 
+@dataclass(frozen=True, slots=True)
+class OutageEvent:
+    """A server (``topic`` is ""), a topic (``address`` is ""), or a topic on a server fails with
+    ``error``, or is ``available`` again after ``seconds``."""
+
+    topic: str
+    address: str
+    available: bool
+    error: str = ""
+    seconds: int = 0
+
+
+#: Called on the event loop; its exception is logged.
+OutageHook = Callable[[OutageEvent], None]
+
+
 class Outages:
     """Outages that one client notices."""
 
-    __slots__ = ("_clock", "_known")
+    __slots__ = ("_clock", "_known", "listeners")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        #: Called when an outage begins and when it is over.
+        self.listeners: list[OutageHook] = []
         self._known: dict[_Subject, _Outage] = {}
 
     def failed(self, error: CometError, topic: str = "") -> None:
@@ -114,8 +135,10 @@ class Outages:
         if known is None or known.ended_ms >= 0 or now_ms - known.failed_ms > FORGET_MS:
             known = self._begin(subject, now_ms)
             log.warning("unavailable %s error=%s", _named(subject), error)
+            self._tell(OutageEvent(*subject, available=False, error=str(error)))
         known.failed_ms = known.failed[operation] = now_ms
         known.failures += 1
+        known.error = str(error)
         if now_ms - known.told_ms >= REMIND_MS:
             known.told_ms = now_ms
             seconds = (now_ms - known.begun_ms) // 1000
@@ -177,3 +200,20 @@ class Outages:
         log.warning(
             "available_again %s seconds=%d failures=%d", _named(subject), seconds, known.failures
         )
+        self._tell(OutageEvent(*subject, available=True, seconds=seconds))
+
+    def current(self) -> tuple[Unavailable, ...]:
+        """Return what is unavailable, the longest outage first."""
+        now_ms = self._clock.monotonic_ms()
+        return tuple(
+            Unavailable(*subject, (now_ms - each.begun_ms) // 1000, each.failures, each.error)
+            for subject, each in self._known.items()
+            if each.ended_ms < 0 and now_ms - each.failed_ms <= FORGET_MS
+        )
+
+    def _tell(self, event: OutageEvent) -> None:
+        for listener in list(self.listeners):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("hook_failed hook=%r moment=outage", listener)

@@ -167,6 +167,10 @@ class Remoting:
         signatures."""
         self.options = replace(self.options, credentials=credentials)
 
+    def in_flight(self) -> dict[str, int]:
+        """Return the number of requests without an answer, by the address of each connection."""
+        return {address: link.connection.in_flight for address, link in self._links.items()}
+
     def is_connected(self, address: str) -> bool:
         """Return whether a connection to ``address`` is open."""
         return address in self._links

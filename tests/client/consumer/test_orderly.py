@@ -264,9 +264,8 @@ async def test_an_ordered_queue_is_not_handed_over_while_its_message_is_in_work(
 
 
 async def test_the_lock_of_work_that_goes_on_after_a_close_is_left_to_expire(
-    cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, broker: FakeBroker
 ) -> None:
-    monkeypatch.setattr("cometmq.client.consumer.pushconsumer._DRAIN_MS", 20)
     cluster.create("t", 2)
     async with open_session(cluster) as session:
         async with consumer_of(session, ordered=True) as consumer:
@@ -275,4 +274,5 @@ async def test_the_lock_of_work_that_goes_on_after_a_close_is_left_to_expire(
             message = await take(consumer)
             block = message.processing()
             await block.__aenter__()
+            assert await consumer.close(20) == 1
         assert {key.queue_id for key in broker.locks if key.topic == "t"} == {1}

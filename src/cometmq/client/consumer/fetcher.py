@@ -203,6 +203,7 @@ class Fetcher:
         )
 
     def _take_in(self, inflight: InFlight, result: PullResult) -> None:
+        inflight.end = result.max_offset
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "offset_moved queue=%s from=%d to=%d min=%d max=%d",

@@ -61,6 +61,7 @@ class InFlight:
         "_ready",
         "_taken",
         "dropped",
+        "end",
         "next_offset",
         "pulled_ms",
         "queue",
@@ -75,6 +76,8 @@ class InFlight:
         #: True once the queue is given up or reset: its messages are not handed out any more.
         self.dropped = False
         self.size_bytes = 0
+        #: End of the queue, as the last response to a pull says; -1 before the first.
+        self.end = -1
         #: Time of the last response to a pull, and of the last message handed out; 0 for never.
         self.pulled_ms = 0
         self.taken_ms = 0

@@ -24,6 +24,7 @@ from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage, Run
 from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
 from cometmq.client.pull import Puller
+from cometmq.client.status import QueueProgress, SubscriptionStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,6 +231,22 @@ class PushConsumer:
 
     async def consume_directly(self, message: StoredMessage) -> DirectResult:
         return await self._direct.consume(self._session.namespace.unwrap_message(message))
+
+    def progress(self) -> list[QueueProgress]:
+        """Return the queues that are read, in order."""
+        found = [
+            QueueProgress(
+                self._session.namespace.unwrap_queue(each.queue),
+                each.committable,
+                each.next_offset,
+                each.end,
+                each.ready_count,
+                each.taken_count,
+            )
+            for each in self._fetcher.inflights()
+            if each.next_offset != _NOWHERE
+        ]
+        return sorted(found, key=lambda each: each.queue)
 
     # ------------------------------------------------------------------ rebalance.Assignee
 
@@ -519,6 +536,18 @@ class Subscription:
             if rest is not None:
                 return rest
         return None
+
+    def status(self) -> SubscriptionStatus:
+        """Return what it reads and how far it is, without a request."""
+        unwrap = self._session.namespace.unwrap
+        topics = sorted(map(unwrap, self.options.topics - {self.options.retry_topic}))
+        error = self._consumer.refusals.error
+        return SubscriptionStatus(
+            unwrap(self.options.group),
+            tuple(topics),
+            tuple(self._consumer.progress()),
+            "" if error is None else str(error),
+        )
 
     async def close(self, timeout_ms: int = DRAIN_MS) -> int:
         """Leave the group: stop delivering, wait up to ``timeout_ms`` for messages in progress,
