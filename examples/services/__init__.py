@@ -1,0 +1,1 @@
+"""Services that use CometMQ, one program for each recipe of docs/how-to/services.md."""

@@ -1,0 +1,1 @@
+"""A Django project with an outbox: ``python -m examples.services.shop migrate``."""
