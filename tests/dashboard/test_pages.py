@@ -1,6 +1,7 @@
 """Each view of a real broker with messages and groups, and each change."""
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
@@ -192,6 +193,30 @@ async def test_dead_letters_are_sent_again_once(cometmq_cluster: Cluster) -> Non
         assert (await page.post("/dead/billing", form | {"letter": []})).status == 400
         (line,) = (await page.get("/dead/billing/export")).text.splitlines()
         assert json.loads(line)["body"] == BODY.decode()
+
+
+async def test_a_body_is_shown_decoded(cometmq_cluster: Cluster) -> None:
+    async with stocked(cometmq_cluster) as (page, _), Client(cometmq_cluster.namesrv) as client:
+        body = gzip.compress(b"\x81\xa5order\xa7<b>A-17")
+        sent = await client.send("orders", body)
+        place = f"topic=orders&broker={sent.queue.broker_name}&queue={sent.queue.queue_id}"
+        text = (await page.get(f"/messages/view?{place}&offset={sent.queue_offset}")).text
+        assert '<pre class="gzip">' in text
+        assert "&#34;order&#34;: &#34;&lt;b&gt;A-17&#34;" in text
+
+
+async def test_a_file_has_all_dead_letters(cometmq_cluster: Cluster) -> None:
+    count = 10_050
+    async with (
+        Client(cometmq_cluster.namesrv) as client,
+        running_page(cometmq_cluster.namesrv) as page,
+    ):
+        topic = DLQ_PREFIX + "billing"
+        await Admin(client.session).create_topic(topic, queues=1)
+        for _ in range(count // 150):
+            await asyncio.gather(*(client.send(topic, b"x") for _ in range(150)))
+        lines = (await page.get("/dead/billing/export")).text.splitlines()
+        assert len(lines) == count
 
 
 async def test_long_lists_have_pages_and_a_search(cometmq_cluster: Cluster) -> None:

@@ -176,6 +176,20 @@ def test_a_broker_that_has_noted_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+def test_a_store_without_messages(tmp_path: Path, running: bool) -> None:
+    store = opened(tmp_path / "s", **SETTINGS)
+    asyncio.run(store.maintenance.flush_entries())
+    if not running:
+        store.close()
+    taken(tmp_path / "s", tmp_path / "snap")
+    if running:
+        store.close()
+    restore(str(tmp_path / "snap"), str(tmp_path / "back"))
+    assert verified(tmp_path / "back").is_sound
+    assert records_of(tmp_path / "back") == []
+
+
 def test_copies_instead_of_links(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=True)
     made = taken(root, tmp_path / "snap", copy=True)

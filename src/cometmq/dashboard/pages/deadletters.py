@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     from cometmq.admin.deadletters import DeadLetter
     from cometmq.dashboard.watched import WatchedCluster
-
-#: Letters of a file.
-EXPORTED_MAX: Final = 10_000
 
 
 async def show_all(request: Request) -> Response:
@@ -87,16 +84,16 @@ async def _letter(cluster: WatchedCluster, group: str, word: str) -> DeadLetter:
 
 
 async def export(request: Request) -> Response:
-    """Return the letters of a group as a file with a JSON object a line."""
+    """Return all letters of a group as a file with a JSON object a line.
+
+    Letters go out as they are read, at the pace of the browser. A file whose connection closes
+    before the last chunk is one that the browser reports as incomplete.
+    """
     cluster, group = cluster_of(request), request.path_params["group"]
 
     async def lines() -> AsyncIterator[str]:
-        count = 0
         async for letter in cluster.dead_letters.browse(group):
             yield _line(letter)
-            count += 1
-            if count >= EXPORTED_MAX:
-                return
 
     name = "".join(c if c.isalnum() or c in "-_" else "_" for c in group)
     headers = {"content-disposition": f'attachment; filename="dead-letters-{name}.ndjson"'}

@@ -18,6 +18,7 @@ from cometmq.admin.messages import (
 )
 from cometmq.core.errors import CometError, NotFound
 from cometmq.dashboard import shown
+from cometmq.dashboard.bodies import forms_of
 from cometmq.dashboard.pages.topics import configs, kind_of
 from cometmq.dashboard.rendering import (
     PAGE_ROWS,
@@ -139,8 +140,7 @@ async def show(request: Request) -> Response:
     with suppress(CometError, TimeoutError):
         async with asyncio.timeout(_TRACE_S):
             life = await cluster.traces.life(message.message_id, message.topic)
-    as_json, as_text = shown.body_json(message.body), shown.body_text(message.body)
-    forms = {"json": as_json, "text": as_text, "hex": shown.body_hex(message.body)}
+    forms = forms_of(message.body)
     form = field(request, "form")
     if forms.get(form) is None:
         form = next(name for name, text in forms.items() if text is not None)

@@ -199,6 +199,8 @@ def snapshot(
     draft = target.rstrip(os.sep) + _UNFINISHED
     files.remove_tree(draft)
     files.make_directory(draft)
+    # A store without messages has an empty one, and is none without it.
+    files.make_directory(os.path.join(draft, _LOG))
     copies = Copies(files, draft, progress)
     taking = _Taking(files, directory, copies, copy)
     try:
@@ -379,6 +381,8 @@ def restore(
     began(sum(_size(files, os.path.join(source, name)) for name in names))
     copies = Copies(files, target, progress)
     files.make_directory(target)
+    if "checkpoint" in names:
+        files.make_directory(os.path.join(target, _LOG))
     for name in names:
         copies.copy(os.path.join(source, name), name, full=name.startswith(_LOG + os.sep))
     files.sync_filesystem(target)
