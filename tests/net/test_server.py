@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,35 @@ async def test_a_connection_that_is_opening_during_a_drain_is_not_served(tmp_pat
             while await secure.reader.read(1 << 16):
                 pass  # until the server closes
     assert served_requests == []
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_silent_tls_client_does_not_delay_the_end_of_the_loop(
+    factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """It never answers the end of its connection, as a Spark worker that waits for a task."""
+    authority = trustme.CA()
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    tls = ServerTls(tls_settings(tmp_path, authority))
+
+    def connect(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port))
+        client = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        client.sendall(encode_head(code=BEAT, opaque=1, flag=0, ext={}))
+        assert client.recv(4)
+        return client
+
+    async def run() -> ssl.SSLSocket:
+        async with serving({BEAT: beat}, tls=tls) as served:
+            return await asyncio.to_thread(connect, served.port)
+
+    clock = SystemClock()
+    begun_ms = clock.monotonic_ms()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        client = runner.run(run())
+    assert clock.monotonic_ms() - begun_ms < 10_000
+    client.close()
 
 
 async def test_one_port_serves_tls_and_plain(tmp_path: Path) -> None:

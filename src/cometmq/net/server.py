@@ -38,6 +38,8 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
 SHED_SCAN_MS: Final = 1_000
 DRAIN_POLL_MS: Final = 5
+#: Time in which the connections of a server that ends may close by themselves.
+CLOSE_TIMEOUT_S: Final = 0.2
 #: Connections that are measured between two looks at the time.
 _MEASURED_AT_ONCE: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
@@ -181,7 +183,10 @@ class Server:
         self._sockets.clear()
 
     async def close(self) -> None:
-        """Stop listening, then close every connection after sending the bytes queued for it."""
+        """Stop listening, then close every connection after sending the bytes queued for it.
+
+        What a client does not accept within CLOSE_TIMEOUT_S is dropped.
+        """
         if self._scanning:
             del self._budget.servers[id(self)]
             if not self._budget.servers:  # a measurement may end with its loop
@@ -190,11 +195,28 @@ class Server:
             self._budget.weigh()
             self._scanning = False
         self._stop_listening()
-        for peer in list(self.peers):
-            peer.close()
-        # One turn lets the transports finish; bytes that a dead peer does not accept are dropped.
-        await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
+        await self._close_peers()
         PROCESS.leave(self)
+
+    async def _close_peers(self) -> None:
+        gone = asyncio.Event()
+
+        def left(_: Peer) -> None:
+            if not self._peers:
+                gone.set()
+
+        for peer in list(self.peers):
+            peer.on_close.append(left)
+            peer.close()
+        if self._peers:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await gone.wait()
+        # With TLS a connection is open until the client has answered the end of it, which an idle
+        # one may never do; meanwhile uvloop blocks in the end of its loop, for 30 s.
+        for peer in list(self.peers):
+            peer.abort()
+        await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
 
     def _new_peer(self) -> Peer:
         return Peer(

@@ -18,7 +18,7 @@ from cometmq.spark.jobs.inputs import Places
 from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.jobs.verify import VerifyOptions
 from cometmq.spark.options import BadOption
-from cometmq.testing.cluster import ProcessCluster
+from cometmq.testing.cluster import cluster_in_thread
 from tests.cluster.secured import ADMIN, make_files
 from tests.spark.jobs.dying import kill_all
 from tests.spark.topics import make_topic
@@ -98,7 +98,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     files = make_files(folder)
     settings = {**files.server, **files.client, **files.accounts, "useTLS": "true"}
-    with ProcessCluster(folder, **settings) as cluster:
+    with cluster_in_thread(folder, **settings) as cluster:
         with Client(cluster.namesrv, credentials=ADMIN, tls=files.options) as client:
             make_topic(client, "Guarded", 1)
             for at in range(3):
