@@ -20,6 +20,7 @@ pytest_plugins = ["pytester"]
 FOLDER_MARKERS = {
     "cluster": "cluster",
     "compat": "compat",
+    "examples/services": "operation",
     "operation": "operation",
     "simulation/store": "store",
     "store": "store",

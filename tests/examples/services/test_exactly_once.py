@@ -63,7 +63,7 @@ async def kill_rounds(rounds: int, namesrv: str, bank: str) -> None:
 
 
 async def test_kills_change_nothing(cometmq_session_cluster: Cluster, bank: str) -> None:
-    await kill_rounds(10, cometmq_session_cluster.namesrv, bank)
+    await kill_rounds(5, cometmq_session_cluster.namesrv, bank)
 
 
 @pytest.mark.deep
@@ -80,7 +80,7 @@ async def test_two_that_think_that_the_queues_are_theirs(
 async def fenced(namesrv: str, bank: str) -> None:
     """Let three consumers read all queues side by side, as after a rebalance that two of them
     missed."""
-    count = 1_000
+    count = 400
     stopping = asyncio.Event()
     async with Client(namesrv) as client:
         topic = await fresh_topic(client)
