@@ -174,8 +174,8 @@ RETRY_DIFF: Final = _declare(
     _DIFF, _HERE,
 )  # fmt: skip
 DLQ_DIFF: Final = _declare(
-    _EXPORTER, Kind.GAUGE, "rocketmq_group_dlqdiff", "the same for its dead-letter queue", _DIFF,
-    _HERE,
+    _EXPORTER, Kind.GAUGE, "rocketmq_group_dlqdiff",
+    "the same for its dead-letter queue, once the group has consumed from it", _DIFF, _HERE,
 )  # fmt: skip
 
 _RUNTIME: Final = "cluster brokerIP brokerHost des boottime broker_version"
