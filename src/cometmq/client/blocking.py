@@ -90,6 +90,10 @@ class LoopThread:
 
         return self.wait(work())
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the loop, and do not wait for it."""
+        self._loop.call_soon_threadsafe(function)
+
     def close(self) -> None:
         """Stop the loop and wait for the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,391 @@
+"""Link of one kombu connection to a cluster: a client on a loop thread, and what it receives.
+
+The loop thread fills buffers; the threads that use kombu take from them, and acknowledge. A socket
+wakes the threads that wait for messages, and Celery's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cometmq.admin.api import Admin
+from cometmq.client.blocking import LoopThread
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
+from cometmq.kombu.naming import topic_of
+from cometmq.kombu.transient import TransientReader
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.bodies import SubscriptionGroupConfig
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.pushconsumer import Subscription
+    from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.kombu.options import Options
+    from cometmq.message.model import Message
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Messages of a topic that wait for kombu; the others stay with the subscription.
+_BUFFER: Final = 256
+#: Time from the first message of a queue with priorities to its delivery: the first pulls answer in
+#: any order, and what is urgent should come first.
+_FIRST_PULLS_MS: Final = 200
+#: Messages of a queue that kombu may hold without acknowledging them.
+_HELD: Final = 65_535
+
+
+class Delivery:
+    """A message for kombu; ``received`` is None if no broker waits for an acknowledgement."""
+
+    __slots__ = ("body", "born_ms", "feed", "is_settled", "received")
+
+    def __init__(
+        self,
+        body: bytes,
+        born_ms: int,
+        received: ReceivedMessage | None = None,
+        feed: Feed | None = None,
+    ) -> None:
+        self.body = body
+        self.born_ms = born_ms
+        self.received = received
+        self.feed = feed
+        self.is_settled = False
+
+
+class Feed:
+    """Messages of one queue: the subscription, and a buffer for each priority step."""
+
+    def __init__(self, queue: str, subscription: Subscription, topics: list[str]) -> None:
+        self.queue = queue
+        self.subscription = subscription
+        #: The highest step first.
+        self.buffers: dict[str, deque[Delivery]] = {topic: deque() for topic in topics}
+        self.lowest = self.buffers[topics[-1]]
+        #: Deliveries that were taken and not settled.
+        self.held = 0
+        #: No consumer is left; the subscription ends when nothing is held.
+        self.is_cancelled = False
+        self.is_open = len(topics) == 1
+
+    def take(self) -> Delivery | None:
+        """Return the next message, or None."""
+        if not self.is_open:
+            return None
+        for buffer in self.buffers.values():
+            if buffer:
+                self.held += 1
+                return buffer.popleft()
+        return None
+
+
+class Link:
+    """Connection to a cluster, for the process that opened it. All methods may be called by any
+    thread. They raise what the client raises.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pid = os.getpid()
+        self._clock = SystemClock()
+        self._thread = LoopThread()
+        self._awake, self._waker = socket.socketpair()
+        self._awake.setblocking(False)
+        self._waker.setblocking(False)
+        self._feeds: dict[str, Feed] = {}
+        #: Groups that this link leaves, by queue.
+        self._leaving: dict[str, asyncio.Task[Any]] = {}
+        self._known: set[str] = set()
+        self._settled: deque[Delivery] = deque()
+        self._is_settling = False
+        try:
+            self._client, self._tasks = self._thread.wait(self._open())
+        except BaseException:
+            self._thread.close()
+            self._awake.close()
+            self._waker.close()
+            raise
+        self._transient = TransientReader(self._client, options.transient_topic, self.wake)
+
+    async def _open(self) -> tuple[Client, Tasks]:
+        client = Client(config=self.options.config)
+        await client.start()
+        try:
+            if not await Admin(client.session).brokers(masters_only=True):
+                raise NotConnected(client.config.name_servers[0], "it knows no broker")
+        except BaseException:
+            await client.close()
+            raise
+        return client, Tasks()
+
+    def close(self) -> None:
+        """Leave all groups; what was not acknowledged is delivered again, here or elsewhere."""
+        if self.pid == os.getpid():
+            self._thread.wait(self._close())
+            self._thread.close()
+        self._awake.close()
+        self._waker.close()
+
+    async def _close(self) -> None:
+        self._settle()
+        await self._tasks.close()
+        await self._client.close()
+
+    # ------------------------------------------------------------------ waiting
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when messages arrived."""
+        return self._awake.fileno()
+
+    def wake(self) -> None:
+        """Wake the threads that wait."""
+        try:
+            self._waker.send(b"\0")
+        except BlockingIOError:
+            return  # It is readable already.
+        except OSError as error:
+            log.debug("wake_failed error=%r", error)
+
+    def clear(self) -> None:
+        """Take note that messages arrived: wait for later ones only."""
+        try:
+            self._awake.recv(65_536)
+        except BlockingIOError:
+            return
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until messages arrive, at most ``timeout_s``."""
+        self._awake.settimeout(max(timeout_s, 0.001))
+        try:
+            self._awake.recv(65_536)
+        except TimeoutError:
+            return
+        finally:
+            self._awake.setblocking(False)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.wait(work)
+
+    # ------------------------------------------------------------------ topics
+
+    def has_queue(self, queue: str) -> bool:
+        """Return whether the topic of a queue exists."""
+        topic = topic_of(queue)
+        return topic in self._known or self._run(self._exists(topic))
+
+    async def _exists(self, topic: str) -> bool:
+        try:
+            session = self._client.session
+            await session.route(session.namespace.wrap(topic))
+        except RouteNotFound:
+            return False
+        self._known.add(topic)
+        return True
+
+    def create(self, queue: str) -> None:
+        """Create the topics of a queue that do not exist."""
+        for topic in self._topics(queue):
+            if topic not in self._known:
+                self._run(self._create(topic, self.options.queues))
+
+    async def _create(self, topic: str, queues: int) -> None:
+        if not await self._exists(topic):
+            admin = Admin(self._client.session)
+            await admin.create_topic(admin.session.namespace.wrap(topic), queues=queues)
+            self._known.add(topic)
+
+    def _topics(self, queue: str) -> list[str]:
+        return [topic_of(queue, step) for step in reversed(self.options.priority_steps)]
+
+    def group_of(self, queue: str) -> str:
+        """Return the consumer group of a queue."""
+        return f"{self.options.group}-{topic_of(queue)}"
+
+    def size(self, queue: str) -> int:
+        """Return the number of messages that are stored after the group's offsets."""
+        return self._run(self._size(queue))
+
+    async def _size(self, queue: str) -> int:
+        waiting = 0
+        admin = Admin(self._client.session)
+        wrap = admin.session.namespace.wrap
+        for topic in self._topics(queue):
+            try:
+                ends = await admin.topic_stats(wrap(topic))
+                offsets = await admin.group_offsets(wrap(self.group_of(queue)), wrap(topic))
+            except RouteNotFound:
+                continue
+            for place, end in ends.items():
+                done = offsets.get(place)
+                waiting += end.max_offset - (end.min_offset if done is None else done)
+        return waiting
+
+    def purge(self, queue: str) -> int:
+        """Move the group to the end of the queue; return how many messages that skips."""
+        skipped = self.size(queue)
+        feed = self._feeds.get(queue)
+        if feed is not None:
+            while (waiting := feed.take()) is not None:
+                self.settle(waiting)
+        self._run(self._purge(queue))
+        return skipped
+
+    async def _purge(self, queue: str) -> None:
+        admin = Admin(self._client.session)
+        wrap = admin.session.namespace.wrap
+        group = wrap(self.group_of(queue))
+        if not await admin.knows_group(group):
+            # Java brokers keep no offsets of a group that nobody joined.
+            await admin.update_group(SubscriptionGroupConfig(group_name=group))
+        for topic in self._topics(queue):
+            if not await self._exists(topic):
+                continue
+            try:
+                await admin.consumers.reset(group, wrap(topic))
+            except BrokerRefused:
+                # 4.9.7 resets no group without offsets.
+                ends = await admin.topic_stats(wrap(topic))
+                offsets = {place: end.max_offset for place, end in ends.items()}
+                await admin.commit_group_offsets(group, offsets)
+
+    def delete(self, queue: str) -> None:
+        """Delete the topics of a queue."""
+        self.stop(queue, at_once=True)
+        for topic in self._topics(queue):
+            self._known.discard(topic)
+            admin = Admin(self._client.session)
+            self._run(admin.delete_topic(admin.session.namespace.wrap(topic)))
+
+    # ------------------------------------------------------------------ sending
+
+    def send(self, message: Message) -> None:
+        """Send a message, and wait until a broker stored it."""
+        self._run(self._client.send(message))
+
+    # ------------------------------------------------------------------ receiving
+
+    def read(self, queue: str) -> Feed:
+        """Join the queue's group, if this link is no member."""
+        feed = self._feeds.get(queue)
+        if feed is None:
+            self.create(queue)
+            feed = self._feeds[queue] = self._run(self._join(queue))
+        feed.is_cancelled = False
+        return feed
+
+    async def _join(self, queue: str) -> Feed:
+        leaving = self._leaving.pop(queue, None)
+        if leaving is not None:
+            await asyncio.wait((leaving,))
+        topics = self._topics(queue)
+        subscription = self._client.subscribe(
+            dict.fromkeys(topics, "*"),
+            group=self.group_of(queue),
+            concurrency=_HELD,
+            start="first",
+        )
+        await subscription.start()
+        feed = Feed(queue, subscription, topics)
+        self._tasks.spawn(self._fill(feed), name=f"feed {queue}")
+        return feed
+
+    async def _open_soon(self, feed: Feed) -> None:
+        await self._clock.sleep_ms(_FIRST_PULLS_MS)
+        feed.is_open = True
+        self.wake()
+
+    async def _fill(self, feed: Feed) -> None:
+        is_first = not feed.is_open
+        async for message in feed.subscription:
+            if is_first:
+                is_first = False
+                self._tasks.spawn(self._open_soon(feed), name=f"open {feed.queue}")
+            # A message that was sent back has the topic of its retries.
+            buffer = feed.buffers.get(message.topic, feed.lowest)
+            buffer.append(Delivery(message.body, message.born_ms, message, feed))
+            self.wake()
+            while len(buffer) >= _BUFFER and not feed.subscription.closed:
+                await self._clock.sleep_ms(5)
+
+    def take(self, queue: str) -> Delivery | None:
+        """Return the next message of a queue, or None."""
+        feed = self._feeds.get(queue)
+        return None if feed is None else feed.take()
+
+    def settle(self, delivery: Delivery) -> None:
+        """Acknowledge a message: it is not delivered again."""
+        if delivery.received is None or delivery.is_settled:
+            return
+        delivery.is_settled = True
+        self._settled.append(delivery)
+        if not self._is_settling:
+            self._is_settling = True
+            self._thread.soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        while self._settled:
+            delivery = self._settled.popleft()
+            if delivery.received is not None:
+                delivery.received.ack()
+            feed = delivery.feed
+            if feed is not None:
+                feed.held -= 1
+                if feed.is_cancelled and not feed.held:
+                    self._leave(feed)
+
+    def stop(self, queue: str, *, at_once: bool = False) -> None:
+        """Leave the queue's group as soon as all messages that kombu took are acknowledged."""
+        feed = self._feeds.get(queue)
+        if feed is None:
+            return
+        feed.is_cancelled = True
+        if at_once or not feed.held:
+            self._run(self._end(feed))
+
+    async def _end(self, feed: Feed) -> None:
+        leaving = self._leave(feed)
+        if leaving is not None:
+            await asyncio.wait((leaving,))
+
+    def _leave(self, feed: Feed) -> asyncio.Task[Any] | None:
+        if not feed.is_cancelled or self._feeds.get(feed.queue) is not feed:
+            return None
+        del self._feeds[feed.queue]
+        name = f"leave {feed.queue}"
+        leaving = self._leaving[feed.queue] = self._tasks.spawn(
+            feed.subscription.close(), name=name
+        )
+        return leaving
+
+    # ------------------------------------------------------------------ temporary queues
+
+    def declare_temporary(self, queue: str) -> None:
+        """Keep messages of a temporary queue from here on."""
+        if not self._transient.is_reading:
+            self.create_transient_topic()
+            self._run(self._transient.start(self._tasks))
+        self._transient.declare(queue)
+
+    def create_transient_topic(self) -> None:
+        """Create the topic of temporary queues, if there is none."""
+        topic = self.options.transient_topic
+        if topic not in self._known:
+            self._run(self._create(topic, 1))
+
+    @property
+    def transient(self) -> TransientReader:
+        """The temporary queues of this link."""
+        return self._transient
+
+
+__all__ = ["Delivery", "Link"]

@@ -1,0 +1,111 @@
+"""Options of a connection, from its URL and from kombu's ``transport_options``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from cometmq.client.config import ClientConfig, make_config
+from cometmq.core.errors import SettingsError
+from cometmq.net.outgoing import TlsOptions
+from cometmq.protocol.acl import Credentials
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+DEFAULT_PORT: Final = 9876
+#: Who keeps a task with an ETA: the broker's timers, its delay levels, or the worker.
+Delays = Literal["timers", "levels", "worker"]
+_DELAYS: Final = ("timers", "levels", "worker")
+#: Queues are pulled ahead of an unacknowledged message by this many messages.
+_SPAN: Final = 100_000
+#: Names of kombu's TLS options, as urls and ``broker_use_ssl`` have them.
+_TLS_NAMES: Final = {
+    "ssl_ca_certs": "ca_path",
+    "ssl_certfile": "cert_path",
+    "ssl_keyfile": "key_path",
+    "ca_certs": "ca_path",
+    "certfile": "cert_path",
+    "keyfile": "key_path",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Checked options.
+
+    ``group`` is the consumer group of all workers; ``queues`` the queues of a topic that is
+    created, so the most workers that share one; ``priority_steps`` the least priority of each step.
+    """
+
+    config: ClientConfig
+    group: str = "celery"
+    queues: int = 8
+    priority_steps: tuple[int, ...] = (0,)
+    delays: Delays = "timers"
+    transient_topic: str = "kombu-transient"
+
+    def step_of(self, priority: int) -> int:
+        """Return the step that a priority belongs to."""
+        return max((step for step in self.priority_steps if step <= priority), default=0)
+
+
+def options_of(connection: Connection) -> Options:
+    """Read the options of a kombu connection.
+
+    Options that are not the transport's own are settings of the client (ClientConfig). Raises
+    SettingsError for an unknown or impossible one.
+    """
+    given = dict(connection.transport_options or {})
+    for name in ("polling_interval", "confirm_publish", "max_retries", "interval_start"):
+        given.pop(name, None)
+    for name in ("interval_step", "interval_max", "errback", "client_properties"):
+        given.pop(name, None)
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    steps = {0, *own.pop("priority_steps", ())}
+    if own.get("delays", "timers") not in _DELAYS:
+        raise SettingsError("delays", f"{own['delays']!r} is not one of {', '.join(_DELAYS)}")
+    host = f"{connection.hostname or 'localhost'}:{connection.port or DEFAULT_PORT}"
+    servers = given.pop("name_servers", host)
+    visible_s = given.pop("visibility_timeout", 3_600)
+    settings: dict[str, Any] = {
+        "producer_group": "KOMBU_PRODUCER",
+        "consume_timeout_ms": int(visible_s * 1_000),
+        "max_queue_span": _SPAN,
+        "offset_persist_interval_ms": 1_000,
+        "send_latency_fault": True,
+        "send_attempt_timeout_ms": 1_500,
+        **given,
+    }
+    vhost = (connection.virtual_host or "/").strip("/")
+    if vhost:
+        settings.setdefault("namespace", vhost)
+    if connection.userid:
+        settings.setdefault(
+            "credentials", Credentials(connection.userid, connection.password or "")
+        )
+    if connection.ssl:
+        settings.setdefault("tls", tls_of(connection.ssl))
+    return Options(make_config(servers, settings), priority_steps=tuple(sorted(steps)), **own)
+
+
+_OWN: Final = ("group", "queues", "priority_steps", "delays", "transient_topic")
+
+
+def tls_of(given: bool | Mapping[str, Any]) -> TlsOptions:
+    """Return the TLS options that kombu's ``ssl`` stands for. Raises SettingsError."""
+    if given is True or not isinstance(given, Mapping):
+        return TlsOptions()
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _TLS_NAMES:
+            fields[_TLS_NAMES[name]] = value
+        elif name in ("ssl_check_hostname", "check_hostname"):
+            fields["check_host_name"] = bool(value)
+        elif name in ("ssl_cert_reqs", "cert_reqs"):
+            # ssl.CERT_NONE is 0.
+            fields["verify"] = bool(value)
+        else:
+            raise SettingsError("ssl", f"{name!r} is not one of {', '.join(_TLS_NAMES)}")
+    return TlsOptions(**fields)

@@ -1,0 +1,152 @@
+"""Temporary queues: those of one process that end with it, such as for replies and broadcasts.
+
+Their messages go through one topic that each process with such queues reads from its end on. A
+property says where a message was sent to: its exchange and routing key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kombu.transport.virtual.exchange import TopicExchange
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import ClientError
+from cometmq.message.model import Message
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.net.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+#: Property of the address: a JSON array of exchange, type of the exchange and routing key.
+_ADDRESS: Final = "kombuAddress"
+#: Messages that one temporary queue keeps; older ones are dropped.
+_KEPT: Final = 10_000
+_SUSPEND_MS: Final = 15_000
+_PAUSE_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A temporary queue takes what is sent to an exchange with a matching routing key."""
+
+    queue: str
+    exchange: str
+    routing_key: str
+    kind: str
+
+    def matches(self, exchange: str, routing_key: str) -> bool:
+        """Return whether a message is for this queue."""
+        if exchange != self.exchange:
+            return False
+        if self.kind == "fanout":
+            return True
+        if self.kind == "topic":
+            topics = TopicExchange(None)
+            return bool(topics._match(topics.key_to_pattern(self.routing_key), routing_key))
+        return routing_key == self.routing_key
+
+
+def addressed(topic: str, body: bytes, exchange: str, routing_key: str) -> Message:
+    """Return a message to the temporary queues that are bound to an exchange.
+
+    Without an exchange ``routing_key`` is the name of the queue.
+    """
+    address = json.dumps([exchange, routing_key])
+    return Message(topic, body, properties={_ADDRESS: address})
+
+
+class TransientReader:
+    """Reads the topic, and keeps the messages of the temporary queues declared here."""
+
+    def __init__(self, client: Client, topic: str, wake: Callable[[], None]) -> None:
+        self.is_reading = False
+        self._client = client
+        self._topic = topic
+        self._wake = wake
+        self._clock = SystemClock()
+        self._kept: dict[str, deque[tuple[bytes, int]]] = {}
+        self._bindings: set[Binding] = set()
+
+    async def start(self, tasks: Tasks) -> None:
+        """Read from the end of the topic on. What is sent after this returns is seen."""
+        self.is_reading = True
+        for queue in await self._client.queues(self._topic):
+            end = await self._client.puller.max_offset(queue)
+            tasks.spawn(self._read(queue, end), name=f"transient {queue}")
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._kept
+
+    def declare(self, queue: str) -> None:
+        """Keep the messages of a queue."""
+        self._kept.setdefault(queue, deque(maxlen=_KEPT))
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding."""
+        self._bindings = {*self._bindings, binding}
+
+    def remove(self, queue: str) -> None:
+        """Forget a queue, its messages and bindings."""
+        self._bindings = {each for each in self._bindings if each.queue != queue}
+        self._kept.pop(queue, None)
+
+    def clear(self, queue: str) -> int:
+        """Drop the messages of a queue; return how many there were."""
+        kept = self._kept[queue]
+        count = len(kept)
+        kept.clear()
+        return count
+
+    def size(self, queue: str) -> int:
+        """Return the number of messages of a queue."""
+        return len(self._kept[queue])
+
+    def put_back(self, queue: str, body: bytes, born_ms: int) -> None:
+        """Add a message to a queue of this process."""
+        if queue in self._kept:
+            self._kept[queue].append((body, born_ms))
+
+    def take(self, queue: str) -> tuple[bytes, int] | None:
+        """Return the next message of a queue and when it was sent, or None."""
+        kept = self._kept.get(queue)
+        return kept.popleft() if kept else None
+
+    async def _read(self, queue: MessageQueue, offset: int) -> None:
+        while True:
+            try:
+                pulled = await self._client.puller.pull(queue, offset, suspend_ms=_SUSPEND_MS)
+            except ClientError as error:
+                log.warning("transient_pull_failed queue=%s error=%s", queue, error)
+                await self._clock.sleep_ms(_PAUSE_MS)
+                continue
+            if pulled.leads_on_from(offset):
+                offset = pulled.next_offset
+            else:
+                await self._clock.sleep_ms(_PAUSE_MS)
+            for message in pulled.found:
+                self._sort(message)
+
+    def _sort(self, message: StoredMessage) -> None:
+        try:
+            exchange, routing_key = json.loads(message.properties[_ADDRESS])
+        except (KeyError, ValueError) as error:
+            log.warning("transient_message_ignored id=%s error=%r", message.message_id, error)
+            return
+        if exchange:
+            found = {each.queue for each in self._bindings if each.matches(exchange, routing_key)}
+        else:
+            found = {routing_key}
+        for queue in found:
+            kept = self._kept.get(queue)
+            if kept is not None:
+                kept.append((message.body, message.born_ms))
+                self._wake()

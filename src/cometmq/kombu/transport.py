@@ -1,0 +1,449 @@
+"""Kombu's channel and transport over a :class:`~cometmq.kombu.link.Link`.
+
+Kombu's virtual transport has the exchanges and the bindings; each queue is a topic with a consumer
+group of its own. A message is acknowledged at the broker when kombu acknowledges it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import count
+from queue import Empty
+from typing import Any, ClassVar, Final
+
+from kombu.exceptions import ChannelError
+from kombu.transport import base, virtual
+from kombu.utils.json import dumps, loads
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import (
+    BrokerRefused,
+    CometError,
+    MessageIllegal,
+    NotConnected,
+    NotOpen,
+    RequestTimedOut,
+    RouteNotFound,
+)
+from cometmq.kombu.delays import level_within_ms
+from cometmq.kombu.link import Delivery, Link
+from cometmq.kombu.naming import topic_of
+from cometmq.kombu.options import DEFAULT_PORT, options_of
+from cometmq.kombu.transient import Binding, addressed
+from cometmq.message.model import Message
+
+log = logging.getLogger(__name__)
+
+#: A message that is due sooner goes to the worker, whose clock is exact.
+_SOON_MS: Final = 1_500
+#: Longest delay that is asked of a broker at a time; its own limit is 3 days by default.
+_LONGEST_MS: Final = 48 * 3_600_000
+#: Time for which basic_get waits for a first message.
+_GET_WAIT_MS: Final = 1_000
+#: Messages that one turn of Celery's event loop takes.
+_A_TURN: Final = 100
+_WAIT_S: Final = 1.0
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """Unacknowledged messages of a channel."""
+
+    def ack(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        self.channel.settle(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        super().reject(delivery_tag, requeue=requeue)
+        self.channel.settle(delivery_tag)
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """Channel of a connection."""
+
+    QoS = QoS
+    supports_fanout = True
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._clock = SystemClock()
+        self._tags = count(1)
+        #: Deliveries by tag, with their queues.
+        self._held: dict[str, tuple[str, Delivery]] = {}
+        #: Queues whose messages kombu does not acknowledge.
+        self._unacknowledged: set[str] = set()
+
+    @property
+    def link(self) -> Link:
+        """The connection's link."""
+        link: Link = self.connection.link
+        return link
+
+    # ------------------------------------------------------------------ queues
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        arguments = kwargs.get("arguments") or {}
+        temporary = kwargs.get("auto_delete") or kwargs.get("exclusive")
+        if temporary or "x-expires" in arguments:
+            self.link.declare_temporary(queue)
+        elif queue not in self.link.transient:
+            self.link.create(queue)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return queue in self.link.transient or self.link.has_queue(queue)
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue; only a passive declaration counts its messages."""
+        declared = super().queue_declare(queue=queue, passive=passive, **kwargs)
+        if not passive:
+            return declared
+        return type(declared)(declared.queue, self._count(declared.queue), 0)
+
+    def _size(self, queue: str) -> int:
+        return 0
+
+    def _count(self, queue: str) -> int:
+        link = self.link
+        if queue in link.transient:
+            return link.transient.size(queue)
+        return link.size(queue)
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> None:
+        """Delete a queue with its topics."""
+        if if_empty and self._count(queue):
+            return
+        self.state.queue_bindings_delete(queue)
+        for exchange in self.state.exchanges.values():
+            exchange["table"] = [each for each in exchange["table"] if each[2] != queue]
+        if queue in self.link.transient:
+            self.link.transient.remove(queue)
+        elif self.link.has_queue(queue):
+            self.link.delete(queue)
+
+    def _purge(self, queue: str) -> int:
+        link = self.link
+        return link.transient.clear(queue) if queue in link.transient else link.purge(queue)
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind a queue; bindings of temporary queues are known to this connection only."""
+        if queue not in self.link.transient:
+            super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
+            return
+        exchange = exchange or "amq.direct"
+        kind = self.typeof(exchange).type
+        self.link.transient.bind(Binding(queue, exchange, routing_key or "", kind))
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        """Nothing to do: the table of the exchange has the binding."""
+
+    # ------------------------------------------------------------------ publishing
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
+        """Send a message to the queues that are bound to the exchange.
+
+        If no other queue is bound, it goes to the temporary queues of all processes.
+        """
+        self._inplace_augment_message(message, exchange, routing_key)
+        link = self.link
+        if exchange:
+            table = self.state.exchanges.get(exchange, {}).get("table", ())
+            kind = self.typeof(exchange)
+            queues = kind.lookup(table, exchange, routing_key, None)
+        else:
+            is_queue = routing_key not in link.transient and link.has_queue(routing_key)
+            queues = {routing_key} if is_queue else set()
+        for queue in queues:
+            self._put(queue, message)
+        if not queues or (exchange and kind.type == "fanout"):
+            topic = link.options.transient_topic
+            link.create_transient_topic()
+            link.send(addressed(topic, dumps(message).encode(), exchange, routing_key))
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        self._send(queue, message, use_levels=self.link.options.delays == "levels")
+
+    def _send(self, queue: str, message: dict[str, Any], *, use_levels: bool) -> None:
+        link = self.link
+        step = link.options.step_of(self._get_message_priority(message))
+        task_id = str(message["properties"].get("correlation_id") or "")
+        left_ms = self._until_due_ms(message)
+        delayed = left_ms > _SOON_MS and link.options.delays != "worker"
+        due_ms = self._clock.wall_ms() + min(left_ms, _LONGEST_MS)
+        link.send(
+            Message(
+                topic_of(queue, step),
+                dumps(message).encode(),
+                keys=(task_id,) if task_id and not task_id.isspace() else (),
+                delay_level=level_within_ms(left_ms) if delayed and use_levels else 0,
+                deliver_at_ms=due_ms if delayed and not use_levels else 0,
+            )
+        )
+
+    def _until_due_ms(self, message: dict[str, Any]) -> int:
+        """Return the time until the task's ETA; 0 without one."""
+        eta = (message.get("headers") or {}).get("eta")
+        if not eta:
+            return 0
+        try:
+            due = datetime.fromisoformat(eta)
+        except (TypeError, ValueError):
+            return 0
+        due = due if due.tzinfo else due.replace(tzinfo=UTC)
+        return max(round(due.timestamp() * 1_000) - self._clock.wall_ms(), 0)
+
+    # ------------------------------------------------------------------ consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Consume from a queue."""
+        if no_ack:
+            self._unacknowledged.add(queue)
+        if queue not in self.link.transient:
+            self.link.read(queue)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Stop consuming; messages without acknowledgement stay with this channel."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._unacknowledged.discard(queue)
+            if self.connection is not None and self.connection.has_link:
+                self.link.stop(queue)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return the next message, or None if there is none within a second."""
+        link = self.link
+        if queue not in link.transient:
+            link.read(queue)
+        deadline_ms = self._clock.monotonic_ms() + _GET_WAIT_MS
+        while True:
+            message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if message is not None or left_ms <= 0:
+                break
+            link.wait(left_ms / 1_000)
+        if message is not None and no_ack:
+            self.settle(message.delivery_tag)
+        return message
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        link = self.link
+        while True:
+            if queue in link.transient:
+                kept = link.transient.take(queue)
+                delivery = None if kept is None else Delivery(*kept)
+            else:
+                delivery = link.take(queue)
+            if delivery is None:
+                raise Empty
+            payload = self._accept(queue, delivery)
+            if payload is not None:
+                return payload
+
+    def _accept(self, queue: str, delivery: Delivery) -> dict[str, Any] | None:
+        """Return the message for kombu; None if it is not for now."""
+        payload: dict[str, Any] = loads(delivery.body.decode())
+        if self._is_expired(payload, delivery):
+            self.link.settle(delivery)
+            return None
+        received = delivery.received
+        if received is not None:
+            if self._is_early(payload):
+                # The broker knows no timers, or not such long ones: levels bring it closer.
+                self._send(queue, payload, use_levels=True)
+                self.link.settle(delivery)
+                return None
+            if received.reconsume_times:
+                _mark_redelivered(payload)
+        tag = f"{self.channel_id}-{next(self._tags)}"
+        payload["properties"]["delivery_tag"] = tag
+        if queue in self._unacknowledged:
+            self.link.settle(delivery)
+        else:
+            self._held[tag] = queue, delivery
+        return payload
+
+    def _is_expired(self, payload: dict[str, Any], delivery: Delivery) -> bool:
+        # A task that expires has a result: the worker notes that it was revoked.
+        is_task = bool((payload.get("headers") or {}).get("expires"))
+        expiration = payload["properties"].get("expiration")
+        if is_task or not expiration:
+            return False
+        return delivery.born_ms + int(expiration) <= self._clock.wall_ms()
+
+    def _is_early(self, payload: dict[str, Any]) -> bool:
+        if self.link.options.delays == "worker":
+            return False
+        return self._until_due_ms(payload) > _SOON_MS
+
+    # ------------------------------------------------------------------ settling
+
+    def settle(self, delivery_tag: str) -> None:
+        """Acknowledge a delivery at the broker."""
+        _, delivery = self._held.pop(delivery_tag, (None, None))
+        if delivery is not None and self.connection is not None and self.connection.has_link:
+            self.link.settle(delivery)
+            self.connection.has_room()
+
+    def _restore(self, message: Any) -> None:
+        """Send a copy to the end of the queue, then acknowledge the message."""
+        queue, delivery = self._held.get(message.delivery_tag, (None, None))
+        if queue is None or delivery is None or not self.connection.has_link:
+            return
+        payload = loads(delivery.body.decode())
+        _mark_redelivered(payload)
+        if delivery.received is None:
+            self.link.transient.put_back(queue, dumps(payload).encode(), delivery.born_ms)
+            self.link.wake()
+        else:
+            self._put(queue, payload)
+        self.settle(message.delivery_tag)
+
+
+def _mark_redelivered(payload: dict[str, Any]) -> None:
+    payload["properties"].setdefault("delivery_info", {})["redelivered"] = True
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]
+    """Transport of one kombu connection."""
+
+    Channel = Channel
+    default_port = DEFAULT_PORT
+    driver_type = "cometmq"
+    driver_name = "cometmq"
+    implements = base.Transport.implements.extend(
+        asynchronous=True,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
+        heartbeats=False,
+    )
+    connection_errors = (
+        *virtual.Transport.connection_errors,
+        NotConnected,
+        RequestTimedOut,
+        RouteNotFound,
+        NotOpen,
+        OSError,
+    )
+    channel_errors = (
+        *virtual.Transport.channel_errors,
+        ChannelError,
+        BrokerRefused,
+        MessageIllegal,
+    )
+
+    #: Exchanges and bindings of all connections of the process.
+    _state: ClassVar[virtual.BrokerState] = virtual.BrokerState()
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.state = self._state
+        self._link: Link | None = None
+        self._opening = threading.Lock()
+        self._loop: Any = None
+        #: Messages may be left that the last turn of the loop could not deliver.
+        self._is_full = False
+
+    def driver_version(self) -> str:
+        """Return the version of CometMQ."""
+        return version("cometmq")
+
+    @property
+    def has_link(self) -> bool:
+        """Whether this process has opened the connection."""
+        return self._link is not None and self._link.pid == os.getpid()
+
+    @property
+    def link(self) -> Link:
+        """The link of this process; a forked process opens its own."""
+        with self._opening:
+            link = self._link
+            if link is None or link.pid != os.getpid():
+                link = self._link = Link(options_of(self.client))
+            return link
+
+    def establish_connection(self) -> Transport:
+        """Open the link. Raises NotConnected when no server answers."""
+        _ = self.link
+        super().establish_connection()
+        return self
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels and the link."""
+        self._leave_loop()
+        super().close_connection(connection)
+        link, self._link = self._link, None
+        if link is not None:
+            try:
+                link.close()
+            except CometError as error:
+                log.warning("close_failed error=%r", error)
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver what is there, or wait for it. Raises socket.timeout when nothing comes."""
+        clock = SystemClock()
+        begun_ms = clock.monotonic_ms()
+        link = self.link
+        while not self._deliver_some(_A_TURN):
+            wait_s = _WAIT_S
+            if timeout is not None:
+                wait_s = min(wait_s, timeout - (clock.monotonic_ms() - begun_ms) / 1_000)
+                if wait_s <= 0:
+                    raise TimeoutError
+            link.wait(wait_s)
+
+    def _deliver_some(self, most: int) -> int:
+        """Deliver at most ``most`` messages that are there; return how many."""
+        for delivered in range(most):
+            try:
+                self.cycle.get(self._deliver, timeout=0)
+            except Empty:
+                return delivered
+        return most
+
+    # ------------------------------------------------------------------ Celery's event loop
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver messages on the turns of Celery's event loop."""
+        self._leave_loop()
+        self._loop = loop
+        loop.add_reader(self.link.fileno(), self.link.clear)
+        loop.on_tick.add(self._on_tick)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Stop delivering on the turns of Celery's event loop."""
+        self._leave_loop()
+
+    def _leave_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.on_tick.discard(self._on_tick)
+            if self._link is not None:
+                loop.remove_reader(self._link.fileno())
+
+    def _on_tick(self) -> None:
+        if self._deliver_some(_A_TURN) == _A_TURN:
+            # More may be there: come back at once.
+            self.link.wake()
+        self._is_full = any(not channel.qos.can_consume() for channel in self.channels)
+
+    def has_room(self) -> None:
+        """Note an acknowledgement: if the loop was at a prefetch limit, it can deliver again."""
+        if self._is_full:
+            self._is_full = False
+            self.link.wake()

@@ -1,0 +1,234 @@
+"""Kombu's operations against our broker."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pytest
+from kombu.pools import reset as reset_pools
+
+from tests.kombu.conftest import Connect
+
+
+def queue_named(name: str, **options: Any) -> kombu.Queue:
+    return kombu.Queue(name, kombu.Exchange(name), routing_key=name, **options)
+
+
+def publish(connection: kombu.Connection, queue: kombu.Queue, body: object, **options: Any) -> None:
+    with connection.channel() as channel:
+        kombu.Producer(channel).publish(
+            body,
+            exchange=queue.exchange,
+            routing_key=queue.routing_key,
+            declare=[queue],
+            **options,
+        )
+
+
+def receive(
+    connection: kombu.Connection, queue: kombu.Queue, count: int, timeout: float = 10
+) -> list[Any]:
+    """Return ``count`` messages, unacknowledged; the consumer stays."""
+    found: list[Any] = []
+    consumer = kombu.Consumer(connection, [queue], on_message=found.append)
+    consumer.consume()
+    deadline = time.monotonic() + timeout
+    while len(found) < count:
+        connection.drain_events(timeout=deadline - time.monotonic())
+    return found
+
+
+def test_a_message_is_acknowledged_once(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    publish(connect(), queue, {"n": 1}, headers={"h": "ä"})
+    with connect() as reader:
+        (message,) = receive(reader, queue, 1)
+        assert (message.payload, message.headers["h"]) == ({"n": 1}, "ä")
+        message.ack()
+    with connect() as second, pytest.raises(TimeoutError):
+        receive(second, queue, 1, timeout=1.5)
+
+
+def test_unacknowledged_messages_of_a_lost_connection_come_again(
+    connect: Connect, name: str
+) -> None:
+    queue = queue_named(name)
+    sender = connect()
+    for number in range(6):
+        publish(sender, queue, number)
+    lost = connect()
+    taken = receive(lost, queue, 6)
+    # Out of order: the second of each pair is acknowledged, the first is not.
+    kept = {each.payload for each in taken if each.payload % 2 == 0}
+    for each in taken:
+        if each.payload % 2:
+            each.ack()
+    # As if the process had ended: nothing is sent back.
+    lost.transport.link.close()
+    lost.transport._link = None
+    again = receive(connect(), queue, len(kept))
+    assert kept <= {each.payload for each in again}
+
+
+def test_closing_sends_unacknowledged_messages_back(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    publish(connect(), queue, "work")
+    with connect() as first:
+        receive(first, queue, 1)
+    (message,) = receive(connect(), queue, 1)
+    assert message.payload == "work"
+    assert message.delivery_info["redelivered"] is True
+
+
+def test_reject_and_requeue(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    publish(connection, queue, "a")
+    (message,) = receive(connection, queue, 1)
+    message.requeue()
+    (again,) = receive(connection, queue, 1)
+    again.reject()
+    with pytest.raises(TimeoutError):
+        receive(connection, queue, 1, timeout=0.7)
+
+
+def test_prefetch_limits_what_is_delivered(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    for number in range(5):
+        publish(connection, queue, number)
+    connection.default_channel.basic_qos(0, 2, False)
+    found = receive(connection, queue, 2)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.7)
+    for message in list(found):
+        message.ack()
+    connection.drain_events(timeout=5)
+    assert len(found) > 2
+
+
+def test_urgent_messages_come_first(connect: Connect, name: str) -> None:
+    queue = queue_named(name, max_priority=9)
+    connection = connect(priority_steps=[3, 6])
+    for body, priority in (("low", 3), ("high", 8), ("none", 0), ("low too", 4)):
+        publish(connection, queue, body, priority=priority)
+    bodies = [each.payload for each in receive(connection, queue, 4)]
+    assert bodies[0] == "high"
+    assert bodies[-1] == "none"
+
+
+def test_a_broadcast_reaches_each_process(connect: Connect, name: str) -> None:
+    exchange = kombu.Exchange(name, type="fanout")
+    readers = [connect(), connect()]
+    found: list[str] = []
+    for number, reader in enumerate(readers):
+        queue = kombu.Queue(f"{name}.{number}", exchange, auto_delete=True)
+        kombu.Consumer(
+            reader, [queue], callbacks=[lambda body, message: found.append(body)]
+        ).consume()
+    with connect().channel() as channel:
+        kombu.Producer(channel, exchange).publish("all")
+    for reader in readers:
+        reader.drain_events(timeout=5)
+    assert found == ["all", "all"]
+
+
+def test_a_reply_finds_the_queue_of_the_process_that_asked(connect: Connect, name: str) -> None:
+    asker = connect()
+    replies = kombu.Queue(name, exclusive=True, auto_delete=True, durable=False)
+    found: list[str] = []
+    with kombu.Consumer(asker, [replies], callbacks=[lambda body, message: found.append(body)]):
+        kombu.Producer(connect()).publish("reply", routing_key=name, exchange="")
+        asker.drain_events(timeout=5)
+    assert found == ["reply"]
+
+
+def test_topic_bindings_choose_queues(connect: Connect, name: str) -> None:
+    exchange = kombu.Exchange(name, type="topic")
+    wanted = kombu.Queue(f"{name}.a", exchange, routing_key="shop.*")
+    other = kombu.Queue(f"{name}.b", exchange, routing_key="news.#")
+    connection = connect()
+    with connection.channel() as channel:
+        producer = kombu.Producer(channel, exchange)
+        producer.publish("order", routing_key="shop.order", declare=[wanted, other])
+    assert receive(connection, wanted, 1)[0].payload == "order"
+    with pytest.raises(TimeoutError):
+        receive(connect(), other, 1, timeout=1)
+
+
+def test_size_purge_and_delete(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    for number in range(3):
+        publish(connection, queue, number)
+    bound = queue(connection.default_channel)
+    assert bound.queue_declare(passive=True).message_count == 3
+    assert bound.purge() == 3
+    assert bound.queue_declare(passive=True).message_count == 0
+    bound.delete()
+    with pytest.raises(connection.channel_errors):
+        bound.queue_declare(passive=True)
+
+
+@pytest.mark.parametrize("delays", ["timers", "levels"])
+def test_a_task_with_an_eta_waits_at_the_broker(connect: Connect, name: str, delays: str) -> None:
+    queue = queue_named(name)
+    connection = connect(delays=delays)
+    eta = datetime.now(UTC) + timedelta(seconds=3)
+    publish(connection, queue, "later", headers={"eta": eta.isoformat()})
+    publish(connection, queue, "now")
+    assert receive(connection, queue, 1)[0].payload == "now"
+    begun = datetime.now(UTC)
+    (message,) = receive(connection, queue, 1)
+    assert message.payload == "later"
+    assert begun < eta - timedelta(seconds=1.6), "the test was too slow to show anything"
+    assert datetime.now(UTC) > eta - timedelta(seconds=1.6)
+
+
+def test_a_task_that_comes_early_goes_back_with_a_delay_level(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    eta = datetime.now(UTC) + timedelta(seconds=3)
+    # Sent as to a broker that knows no timers.
+    publish(connect(delays="worker"), queue, "later", headers={"eta": eta.isoformat()})
+    (message,) = receive(connect(), queue, 1)
+    assert datetime.now(UTC) > eta - timedelta(seconds=1.6)
+    message.ack()
+
+
+def test_an_expired_message_is_not_delivered(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    publish(connection, queue, "old", expiration=0.001)
+    publish(connection, queue, "fresh", expiration=60)
+    assert receive(connection, queue, 1)[0].payload == "fresh"
+
+
+def _publish_in_child(connection: kombu.Connection, queue: kombu.Queue) -> None:
+    publish(connection, queue, "from the child")
+
+
+def test_a_forked_process_opens_a_link_of_its_own(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    publish(connection, queue, "from the parent")
+    child = multiprocessing.get_context("fork").Process(
+        target=_publish_in_child, args=(connection, queue)
+    )
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    bodies = {each.payload for each in receive(connection, queue, 2)}
+    assert bodies == {"from the parent", "from the child"}
+    reset_pools()
+
+
+def test_a_wrong_address_is_a_connection_error(connect: Connect) -> None:
+    connection = kombu.Connection(
+        "cometmq://127.0.0.1:1//", transport_options={"request_timeout_ms": 500}
+    )
+    with pytest.raises(connection.connection_errors):
+        connection.connect()

@@ -1,0 +1,133 @@
+"""Real Celery workers on our broker: as processes, killed, and through a restart of the broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kombu.pools
+import pytest
+from celery import Celery, chord, group
+
+from cometmq.testing.cluster import ProcessCluster
+from tests.kombu import tasks
+
+DEADLINE_S = 40
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path_factory.mktemp("broker")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def app(broker: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Celery]:
+    """The application, as the process that sends tasks has it."""
+    results = tmp_path_factory.mktemp("results")
+    url = f"cometmq://{broker.namesrv}//"
+    tasks.app.conf.update(
+        broker_url=url,
+        broker_write_url=url,
+        broker_read_url=url,
+        result_backend=f"file://{results}",
+    )
+    yield tasks.app
+    tasks.app.pool.force_close_all()
+    kombu.pools.reset()
+
+
+@contextmanager
+def worker(app: Celery, log: Path, *, pool: str = "prefork") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker until the block ends; it is killed then."""
+    environment = {
+        **os.environ,
+        "COMETMQ_TEST_URL": app.conf.broker_url,
+        "COMETMQ_TEST_RESULTS": app.conf.result_backend,
+    }
+    words = ["celery", "-A", "tests.kombu.tasks", "worker", "-c", "2", "-P", pool, "-l", "INFO"]
+    with log.open("ab") as file:
+        name = f"w{time.monotonic_ns()}@here"
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words, "-n", name],
+            env=environment,
+            stdout=file,
+            stderr=file,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: b" ready." in log.read_bytes(), "worker", log)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, 9)
+            process.wait()
+
+
+def wait_for(condition: Callable[[], Any], what: str, log: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: {log.read_text()[-3000:]}"
+        time.sleep(0.05)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_tasks_retries_countdowns_canvas_and_control(
+    app: Celery, tmp_path: Path, pool: str
+) -> None:
+    with worker(app, tmp_path / "log", pool=pool):
+        assert tasks.add.delay(1, 2).get(timeout=DEADLINE_S) == 3
+        later = tasks.add.apply_async((5, 5), countdown=2.5)
+        assert tasks.third_time.delay().get(timeout=DEADLINE_S) == 2
+        pairs = group(tasks.add.s(n, n) for n in range(5))
+        assert pairs().get(timeout=DEADLINE_S) == [0, 2, 4, 6, 8]
+        assert chord(pairs)(tasks.total.s()).get(timeout=DEADLINE_S) == 20
+        assert later.get(timeout=DEADLINE_S) == 10
+        replies = app.control.ping(timeout=3)
+        assert [list(reply.values()) for reply in replies] == [[{"ok": "pong"}]]
+        active = app.control.inspect(timeout=3).active_queues()
+        assert active is not None
+        assert [[each["name"] for each in queues] for queues in active.values()] == [["celery"]]
+
+
+def test_a_killed_worker_leaves_its_task_to_another_one(app: Celery, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    with worker(app, tmp_path / "first") as first:
+        tasks.slow.delay(str(path), 300)
+        wait_for(lambda: lines(path) == ["begun"], "task", tmp_path / "first")
+        os.killpg(first.pid, 9)
+        first.wait()
+    with worker(app, tmp_path / "second") as second:
+        wait_for(lambda: lines(path) == ["begun", "begun"], "task", tmp_path / "second")
+        os.killpg(second.pid, 9)
+        second.wait()
+    # What it would still do is not for the next test.
+    app.control.purge()
+
+
+def test_a_worker_goes_on_when_the_broker_is_back(
+    app: Celery, broker: ProcessCluster, tmp_path: Path
+) -> None:
+    with worker(app, tmp_path / "log"):
+        assert tasks.add.delay(1, 2).get(timeout=DEADLINE_S) == 3
+        broker.kill()
+        broker.start()
+        again = tasks.add.apply_async(
+            (3, 4), retry=True, retry_policy={"max_retries": 20, "interval_start": 0.2}
+        )
+        assert again.get(timeout=DEADLINE_S) == 7
