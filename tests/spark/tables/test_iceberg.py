@@ -1,0 +1,140 @@
+"""Batches in an Iceberg table: once, whole, and beside other writers; read by pyiceberg."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import DataFrame, SparkSession
+
+import cometmq
+from cometmq.core.errors import SettingsError
+from cometmq.spark.tables.iceberg import IcebergTable
+from cometmq.spark.tables.sink import NO_BATCH, ColumnsDiffer, Mark
+from cometmq.testing.cluster import Cluster
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+
+
+def found(settings: dict[str, str], name: str = "shop.orders") -> list[dict[str, Any]]:
+    """The rows of a table, as another reader sees them."""
+    table = load_catalog("default", **settings).load_table(name)
+    rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def batch(spark: SparkSession, start: int, stop: int) -> DataFrame:
+    return spark.range(start, stop).selectExpr(
+        "id", "cast(id as string) as name", "to_binary('00ff', 'hex') as body",
+        "timestamp_seconds(id) as at", "array(id) as numbers",
+    )  # fmt: skip
+
+
+def test_a_batch_is_written_once(spark: SparkSession, settings: dict[str, str]) -> None:
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.last(spark, "q") == NO_BATCH
+    assert table.apply(batch(spark, 0, 5), Mark("q", 0))
+    assert not table.apply(batch(spark, 0, 5), Mark("q", 0))
+    assert table.apply(batch(spark, 5, 9), Mark("q", 1))
+    # Another driver of the same checkpoint, and another query.
+    other = IcebergTable("shop.orders", properties=settings)
+    assert other.last(spark, "q") == 1
+    assert not other.write(batch(spark, 5, 9), Mark("q", 1))
+    assert other.apply(batch(spark, 9, 10), Mark("p", 0))
+    rows = found(settings)
+    assert [row["id"] for row in rows] == list(range(10))
+    assert rows[7]["name"] == "7"
+    assert rows[7]["at"] == datetime.fromtimestamp(7, UTC)
+    assert rows[7]["numbers"] == [7]
+    # An empty batch leaves its mark, too.
+    assert table.apply(batch(spark, 0, 0), Mark("q", 2))
+    assert table.last(spark, "q") == 2
+
+
+def test_other_writers_may_commit_meanwhile(
+    spark: SparkSession, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.apply(spark.range(3), Mark("q", 0))
+    outside = load_catalog("default", **settings).load_table("shop.orders")
+    loaded = table._loaded
+    meanwhile = [pa.table({"id": pa.array([100], pa.int64())})]
+
+    def slow() -> Any:
+        current = loaded()
+        if meanwhile and current is not None and current.properties.get("begun"):
+            outside.refresh().append(meanwhile.pop())
+        return current
+
+    with outside.transaction() as change:
+        change.set_properties({"begun": "yes"})
+    monkeypatch.setattr(table, "_loaded", slow)
+    assert table.write(spark.range(3, 5), Mark("q", 1))
+    assert not meanwhile
+    assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4, 100]
+
+
+def test_a_crashed_attempt_leaves_no_rows(spark: SparkSession, settings: dict[str, str]) -> None:
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.apply(spark.range(3), Mark("q", 0))
+
+    class Crashing(IcebergTable):
+        def _commit(self, mark: Mark, paths: list[str]) -> bool:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Crashing("shop.orders", properties=settings).apply(spark.range(3, 6), Mark("q", 1))
+    assert [row["id"] for row in found(settings)] == [0, 1, 2]
+    assert IcebergTable("shop.orders", properties=settings).apply(spark.range(3, 6), Mark("q", 1))
+    assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_columns_and_partitions_are_checked(spark: SparkSession, settings: dict[str, str]) -> None:
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.apply(spark.range(3), Mark("q", 0))
+    with pytest.raises(ColumnsDiffer, match="other"):
+        table.apply(spark.range(3).selectExpr("id", "id as other"), Mark("q", 1))
+    catalog = load_catalog("default", **settings)
+    parts = catalog.create_table("shop.parts", pa.schema([("id", pa.int64())]))
+    with parts.update_spec() as spec:
+        spec.add_identity("id")
+    with pytest.raises(SettingsError, match="partitioned"):
+        IcebergTable("shop.parts", properties=settings).apply(spark.range(3), Mark("q", 0))
+    with pytest.raises(SettingsError, match="not namespace"):
+        IcebergTable("orders", properties=settings)
+
+
+def test_a_stream_of_a_topic(
+    spark: SparkSession, settings: dict[str, str], cometmq_cluster: Cluster, tmp_path: Path
+) -> None:
+    with cometmq.BlockingClient(cometmq_cluster.namesrv) as client:
+        for number in range(20):
+            client.send("orders", b"%d" % number)
+    stream = (
+        spark.readStream.format("rocketmq")
+        .option("nameservers", cometmq_cluster.namesrv)
+        .option("topic", "orders")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "7")
+        .load()
+        .selectExpr("cast(cast(body as string) as bigint) as id", "store_timestamp")
+    )
+    query = (
+        stream.writeStream.foreachBatch(IcebergTable("shop.orders", properties=settings))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert [row["id"] for row in found(settings)] == list(range(20))
