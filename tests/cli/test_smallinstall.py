@@ -17,7 +17,10 @@ class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"numpy", "rich", "uvloop", "lz4", "zstandard", "psycopg",
                                       "pyspark", "pyarrow", "deltalake", "cryptography",
-                                      "h11", "prometheus_client"}:
+                                      "h11", "prometheus_client", "uvicorn", "starlette",
+                                      "jinja2", "opentelemetry", "kombu", "celery", "pydantic",
+                                      "fastavro", "google", "pyiceberg", "sqlalchemy", "django",
+                                      "asyncpg"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
 
@@ -28,7 +31,9 @@ IMPORT_ALL = """
 import importlib, pkgutil
 import cometmq
 
-SKIPPED = ("cometmq.spark", "cometmq.testing", "cometmq.store.tools", "cometmq.cli.commands.spark",
+SKIPPED = ("cometmq.spark", "cometmq.testing", "cometmq.dashboard", "cometmq.kombu",
+           "cometmq.otel",
+           "cometmq.store.tools", "cometmq.cli.commands.spark",
            "cometmq.message.walk", "cometmq.monitoring.exposition", "cometmq.monitoring.http",
            "cometmq.monitoring.port", "cometmq.monitoring.process")
 

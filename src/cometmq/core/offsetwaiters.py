@@ -8,9 +8,12 @@ acts on a token: the caller does, so a dead peer cannot affect the others.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Token = TypeVar("Token")
+
+#: Entries of tokens that are gone which are kept anyway: to remove them costs a pass over all.
+_DEAD_MAX: Final = 1024
 
 
 class OffsetWaiters(Generic[Token]):
@@ -47,7 +50,8 @@ class OffsetWaiters(Generic[Token]):
         """Remove and return a parked token, for example of a closed connection; None if it is
         gone."""
         token = self.parked.pop(key, None)
-        self._drop_dead()
+        if len(self._by_offset) > 2 * len(self.parked) + _DEAD_MAX:
+            self._drop_dead()
         return token
 
     def advance(self, position: int) -> list[Token]:
@@ -82,20 +86,19 @@ class OffsetWaiters(Generic[Token]):
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
-        self._drop_dead()
+        most = 2 * len(parked) + _DEAD_MAX
+        if len(self._by_deadline) > most or len(self._by_offset) > most:
+            self._drop_dead()
         return released
 
     def _drop_dead(self) -> None:
-        """Remove the entries of tokens that are gone once they outnumber the others.
+        """Remove the entries of tokens that are gone, since they outnumber the others.
 
         A released token leaves one in the other heap, a cancelled one leaves two. A busy SYNC_FLUSH
         broker would keep those of five seconds (syncFlushTimeout).
         """
         parked = self.parked
-        bound = 2 * len(parked) + 1024
-        if len(self._by_deadline) > bound:
-            self._by_deadline = [pair for pair in self._by_deadline if pair[1] in parked]
-            self._by_deadline.sort()
-        if len(self._by_offset) > bound:
-            self._by_offset = [pair for pair in self._by_offset if pair[1] in parked]
-            self._by_offset.sort()
+        self._by_deadline = [pair for pair in self._by_deadline if pair[1] in parked]
+        self._by_deadline.sort()
+        self._by_offset = [pair for pair in self._by_offset if pair[1] in parked]
+        self._by_offset.sort()

@@ -66,6 +66,8 @@ async def test_invented_names_do_not_fill_the_table(
         assert groups.find("admin") == SubscriptionGroupConfig("admin")
         config.max_subscription_groups = 0
         assert groups.find("g2") == SubscriptionGroupConfig("g2")
+        # Both tables write the same file.
+        await groups.saved()
 
 
 async def test_groups_survive_a_restart(tmp_path: Path) -> None:
