@@ -18,6 +18,8 @@ from celery import Celery, chord, group
 from cometmq.testing.cluster import ProcessCluster
 from tests.kombu import tasks
 
+pytestmark = pytest.mark.operation
+
 DEADLINE_S = 40
 
 
