@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import uvloop
 
-from cometmq.admin.node import NodeProcess
+from cometmq.admin.node import VIP_DISTANCE, NodeProcess, lasting_port
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.registry import Side
 from tests.hostile import frames
@@ -194,7 +194,10 @@ def verify(store: Path) -> None:
 async def campaign(directory: Path, count: int, seed: int) -> Outcome:
     """Flood a new node, and check it and its store after it and after a restart."""
     settings = {"mappedFileSizeCommitLog": str(16 << 20), "mappedFileSizeConsumeQueue": "60000"}
-    node = NodeProcess(directory / "store", settings=settings)
+    # With a port of the system's choice, the one for slaves moves if the next port is taken.
+    port = lasting_port(VIP_DISTANCE)
+    given = {**(settings or {}), "haListenPort": str(port + 1)}
+    node = NodeProcess(directory / "store", broker_port=port, settings=given)
     node.start()
     try:
         outcome, sent = await measured(node, count, seed)
