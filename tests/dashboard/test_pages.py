@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -11,12 +12,14 @@ from urllib.parse import quote
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.client.client import Client
 from cometmq.dashboard.pages import groups
 from cometmq.dashboard.rendering import PAGE_ROWS
 from cometmq.message.model import Message
 from cometmq.message.names import DLQ_PREFIX
 from cometmq.testing.cluster import Cluster
+from tests.broker.topics.test_registration import Broker as Registered
 from tests.dashboard.page import Page, running_page
 
 BODY = b'{"order": 1, "note": "<script>alert(1)</script>"}'
@@ -79,6 +82,28 @@ async def test_every_view_is_there(cometmq_cluster: Cluster) -> None:
         for path in ("/topics/missing", "/groups/missing", "/messages/view?topic=orders&id=AB"):
             assert (await page.get(path)).status == 404, path
         assert (await page.get("/nothing")).status == 404
+
+
+async def test_a_master_that_does_not_tell_is_named(cometmq_cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    registered = Registered(cometmq_cluster.namesrv)
+    try:
+        place = BrokerPlace("DefaultCluster", "gone", 0, gone, gone)
+        await registered.registration.start(place, registered)
+        async with Client(cometmq_cluster.namesrv) as client:
+            await Admin(client.session).create_topic("kept", brokers=("broker-a",))
+        async with running_page(cometmq_cluster.namesrv, allow_changes=True) as page:
+            for path, words in {"/topics": ("kept",), "/topics/kept": ("read and write",)}.items():
+                answer = await page.get(path)
+                assert answer.status == 200, answer.text
+                for word in (*words, "gone did not tell its topics"):
+                    assert word in answer.text, (path, answer.text)
+            missing = await page.get("/topics/missing/edit")
+            assert missing.status == 404
+            assert "gone did not tell" in missing.text
+    finally:
+        await registered.close()
 
 
 async def test_messages_are_found_and_shown_escaped(cometmq_cluster: Cluster) -> None:

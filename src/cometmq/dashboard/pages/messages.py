@@ -19,7 +19,7 @@ from cometmq.admin.messages import (
 from cometmq.core.errors import CometError, NotFound
 from cometmq.dashboard import shown
 from cometmq.dashboard.bodies import forms_of
-from cometmq.dashboard.pages.topics import configs, kind_of
+from cometmq.dashboard.pages.topics import kind_of, topic_settings
 from cometmq.dashboard.rendering import (
     PAGE_ROWS,
     InputRefused,
@@ -63,7 +63,8 @@ async def search(request: Request) -> Response:
             problem = f"The search took longer than {_SEARCH_S} s: choose a later time, or a key."
         except (CometError, ValueError) as error:
             problem = str(error)
-    topics = [name for name in await configs(cluster) if kind_of(cluster, name) == "own"]
+    known = (await topic_settings(cluster)).known
+    topics = [name for name in known if kind_of(cluster, name) == "own"]
     later = ""
     if found and by == "time" and len(found) >= PAGE_ROWS:
         later = str(found[-1].store_ms + 1)

@@ -83,21 +83,40 @@ async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
         return None
 
 
-async def configs(cluster: WatchedCluster) -> dict[str, dict[str, TopicConfig]]:
-    """Return the settings of all topics, by topic and broker name."""
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of all topics by topic and broker name, and the masters that did not tell theirs."""
 
-    async def ask() -> dict[str, dict[str, TopicConfig]]:
-        found: dict[str, dict[str, TopicConfig]] = {}
+    known: Mapping[str, Mapping[str, TopicConfig]]
+    #: Why each of them did not, by broker name.
+    unread: Mapping[str, str]
+
+    def of(self, topic: str) -> Mapping[str, TopicConfig]:
+        """Return the settings of a topic by broker name; none if no broker that told has it."""
+        return self.known.get(topic, {})
+
+
+async def topic_settings(cluster: WatchedCluster) -> TopicSettings:
+    """Return the settings of all topics."""
+
+    async def ask() -> TopicSettings:
+        known: dict[str, dict[str, TopicConfig]] = {}
+        unread = {
+            state.broker.name: state.problem
+            for state in cluster.brokers.values()
+            if state.is_master and state.problem
+        }
         for broker in await cluster.masters():
             try:
                 table = await cluster.servers.topic_configs(broker.name)
-            except ClientError:
-                continue  # a broker that does not answer must not hide the topics of others
+            except ClientError as error:  # it must not hide the topics of other brokers
+                unread[broker.name] = str(error)
+                continue
             for topic, config in table.topic_config_table.items():
-                found.setdefault(topic, {})[broker.name] = config
-        return found
+                known.setdefault(topic, {})[broker.name] = config
+        return TopicSettings(known, unread)
 
-    return await cluster.calls.get("topic configs", ask, fresh_ms=NAMES_MS)
+    return await cluster.calls.get("topic settings", ask, fresh_ms=NAMES_MS)
 
 
 def kind_of(cluster: WatchedCluster, topic: str) -> str:
@@ -117,7 +136,8 @@ async def show_all(request: Request) -> Response:
     """Show a page of the list."""
     cluster = cluster_of(request)
     wanted, kind = field(request, "q").lower(), field(request, "kind") or "own"
-    known = await configs(cluster)
+    settings = await topic_settings(cluster)
+    known = settings.known
     names = [
         topic
         for topic in sorted(known)
@@ -129,6 +149,7 @@ async def show_all(request: Request) -> Response:
     rows = list(zip(part.rows, (known[topic] for topic in part.rows), found, strict=True))
     return render(
         request, "topics.html", title="Topics", rows=rows, part=part, kinds=KINDS, kind=kind,
+        unread=settings.unread,
         series={topic: cluster.history.series(("topic", topic)) for topic in part.rows},
     )  # fmt: skip
 
@@ -136,19 +157,20 @@ async def show_all(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """Show one topic."""
     cluster, topic = cluster_of(request), request.path_params["topic"]
-    known, found = await asyncio.gather(configs(cluster), figures(cluster, topic))
+    settings, found = await asyncio.gather(topic_settings(cluster), figures(cluster, topic))
     if found is None:
         await cluster.admin.topic_stats(topic)  # raises what is wrong
         raise RouteNotFound(topic, "no broker has it")
     groups, traffic = await asyncio.gather(_groups(cluster, topic), _traffic(cluster, topic))
     lags = await cluster.known_lags()
-    settings = await cluster.calls.get(
+    brokers = await cluster.calls.get(
         "settings", cluster.servers.broker_settings, fresh_ms=NAMES_MS
     )
-    kept = {each.server: each.values.get("fileReservedTime", "") for each in settings}
+    kept = {each.server: each.values.get("fileReservedTime", "") for each in brokers}
     now_ms = cluster.clock.wall_ms()
     return render(
-        request, "topic.html", title=topic, topic=topic, config=known.get(topic, {}), found=found,
+        request, "topic.html", title=topic, topic=topic, config=settings.of(topic), found=found,
+        unread=settings.unread,
         groups=[(group, lags.get(group)) for group in groups], traffic=traffic, kept=kept,
         flow=chart([Line("in", cluster.history.series(("topic", topic)))], now_ms),
         done=_DONE.get(field(request, "done"), ""),
@@ -187,7 +209,7 @@ async def edit(request: Request) -> Response:
             raise InputRefused(
                 f"{name!r} is not a name: use letters, digits, '_', '-', '%' and '|', at most 127"
             )
-        if not topic and name in await configs(cluster):
+        if not topic and name in (await topic_settings(cluster)).known:
             raise InputRefused(f"there is a topic {name!r} already: edit that one")
         read, write = (whole(field(request, f"{each}_queues"), 0) for each in ("read", "write"))
         if not all(0 < each <= _QUEUES_MAX for each in (read, write)):
@@ -200,10 +222,12 @@ async def edit(request: Request) -> Response:
         cluster.calls.forget()
         done = "changed" if topic else "created"
         return RedirectResponse(link("/topics/{}", name, done=done), 303)
-    known = (await configs(cluster)).get(topic, {})
+    settings = await topic_settings(cluster)
+    known = settings.of(topic)
     masters = sorted(each.broker.name for each in cluster.brokers.values() if each.is_master)
     if topic and not known:
-        raise RouteNotFound(topic, "no broker has it")
+        silent = "; ".join(f"{name} did not tell: {why}" for name, why in settings.unread.items())
+        raise RouteNotFound(topic, silent or "no broker has it")
     title = f"Edit {topic}" if topic else "New topic"
     return render(
         request, "topic_form.html", title=title, topic=topic, known=known, masters=masters,
