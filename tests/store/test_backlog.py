@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.store import dispatch
 from cometmq.store.config import FlushDiskType
 from cometmq.store.messagestore import MessageStore
@@ -100,4 +101,33 @@ def test_queues_that_go_away_are_forgotten(tmp_path: Path, calls: Calls) -> None
     assert (queue.max_offset, store.backlog.messages) == (10, 0)
     assert len(bodies(store, "kept", 0)) == 1
     assert store.dispatched_offset == store.written_offset
+    store.close()
+
+
+def test_delays_are_counted_from_the_commit_on(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls)
+    delays, clock = store.backlog.delays, store.clock
+    assert isinstance(clock, VirtualClock)
+    fill(store, 8, queues=1, turn=100)
+    assert (delays.counts[0], delays.total) == (8, 0)
+    fill(store, 25, queues=1, turn=100)
+    clock.advance(30)
+    while calls:
+        calls.popleft()()
+    by_bound = dict(zip(delays.bounds, delays.counts, strict=False))
+    assert by_bound == {**dict.fromkeys(delays.bounds, 0), 0.0005: 18, 0.05: 15}
+    assert delays.total == pytest.approx(15 * 0.03)
+    store.close()
+
+
+def test_with_sync_flush_the_sync_is_part_of_the_delay(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls, FlushDiskType.SYNC_FLUSH)
+    store.on_durable.append(lambda tokens: None)
+    fill(store, 5, queues=1, turn=100)
+    assert sum(store.backlog.delays.counts) == 0
+    assert isinstance(store.clock, VirtualClock)
+    store.clock.advance(7)
+    store.flusher.sync_now()
+    assert sum(store.backlog.delays.counts) == 5
+    assert store.backlog.delays.total == pytest.approx(5 * 0.007)
     store.close()

@@ -55,8 +55,14 @@ _KEYS: Final = {
     "QUEUE_GET_NUMS": (1, 2), "QUEUE_GET_SIZE": (1, 2),
     "SNDBCK_PUT_NUMS": (2, 1),
 }  # fmt: skip
+#: Upper ends of the ranges by which pulls are counted, in seconds.
+PULL_BOUNDS_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+)  # fmt: skip
 #: Puts that take longer are logged and counted.
 SLOW_PUT_MS: Final = 500
+#: Maximum number of topics of a :class:`TopicCounts`.
+MAX_TOPICS: Final = 10_000
 #: Maximum number of counters of pulls, and of send-backs: pairs of a group and a topic.
 MAX_COUNTERS: Final = 50_000
 #: The consumer of the delay queues in statistics (upstream: MixAll.SCHEDULE_CONSUMER_GROUP).
@@ -198,6 +204,21 @@ class Dispatched(Protocol):
         ...
 
 
+class TopicCounts:
+    """Messages and their bytes by topic, of at most MAX_TOPICS topics."""
+
+    __slots__ = ("by_topic",)
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, tuple[int, int]] = {}
+
+    def add(self, topic: str, size_bytes: int = 0) -> None:
+        """Count a message."""
+        if topic in self.by_topic or len(self.by_topic) < MAX_TOPICS:
+            count, total = self.by_topic.get(topic, (0, 0))
+            self.by_topic[topic] = count + 1, total + size_bytes
+
+
 class PutTimes:
     """How long puts took, from their append to their answer, in ms.
 
@@ -291,6 +312,8 @@ class BrokerStats:
         #: Totals of pulls; the code that answers a pull counts it.
         self.pulled = PullTotals()
         self.put_times = PutTimes()
+        #: Times of the pulls that found messages, from the moment at which they could be answered.
+        self.pull_seconds = Histogram(PULL_BOUNDS_S)
         self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)
         self._day = datetime.fromtimestamp(clock.wall_ms() / 1000).date()
         self.started_ms = clock.wall_ms()
@@ -302,6 +325,8 @@ class BrokerStats:
         self._next_step_ms = clock.monotonic_ms()
         self.pulls: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
+        #: What topics got of messages that had waited for their time, by level or timer.
+        self.delayed = TopicCounts()
         #: By topic, and by "topic@queue id" for the delay queues; as pairs with an empty group.
         self.topic_puts: dict[tuple[str, str], Counter] = {}
         self._idle_pulls: WeakValueDictionary[tuple[str, str], Counter] = WeakValueDictionary()
@@ -403,6 +428,7 @@ class BrokerStats:
         """Drop the counters of a deleted topic."""
         if counter := self.topic_puts.pop(("", topic), None):
             counter.key = None
+        self.delayed.by_topic.pop(topic, None)
         self._forget(1, topic)
 
     def forget_group(self, group: str) -> None:

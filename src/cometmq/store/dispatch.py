@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from cometmq.core.histogram import Histogram
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.record import (
@@ -49,6 +50,8 @@ ROWS_PER_TURN = 1_024
 #: From this number of rows on, the dispatch is left to later turns of the loop.
 MANY_ROWS = 16_384
 _UNKNOWN_DELAY_MS = 1_000
+#: Upper ends of the ranges by which messages are counted that wait for their dispatch, in seconds.
+DELAY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class Dispatcher:
@@ -305,14 +308,28 @@ class Backlog:
     """The segments that wait for their dispatch.
 
     Until :meth:`start` segments are dispatched at once. ``call_soon`` runs a function in a later
-    turn of the loop; it is None while there are no later turns.
+    turn of the loop; it is None while there are no later turns. ``delays`` counts messages by the
+    time from their commit to their dispatch, in seconds; what the commit itself dispatches counts
+    as 0 and reads no clock.
     """
 
-    __slots__ = ("_again", "_dispatcher", "_limit", "_waiting", "call_soon", "messages")
+    __slots__ = (
+        "_again",
+        "_dispatcher",
+        "_limit",
+        "_now_ns",
+        "_waiting",
+        "call_soon",
+        "delays",
+        "messages",
+    )
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, now_ns: Callable[[], int]) -> None:
         self._dispatcher = dispatcher
-        self._waiting: deque[tuple[int, RecordGroup]] = deque()
+        self._now_ns = now_ns
+        #: The end of each segment, the segment, and when it was taken.
+        self._waiting: deque[tuple[int, RecordGroup, int]] = deque()
+        self.delays = Histogram(DELAY_BOUNDS_S)
         self._limit = 0
         self._again = False
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -329,16 +346,18 @@ class Backlog:
         """
         # The usual case: nothing waits, and the turn is small.
         if ready and len(segments) == 1 and not self._waiting and len(segments[0]) <= ROWS_PER_TURN:
+            self.delays.counts[0] += len(segments[0])
             self._dispatcher.dispatch(segments[0], end, now_ms)
             return
+        taken_ns = self._now_ns()
         for segment in segments:
             for part in parts_of(segment, ROWS_PER_TURN):
-                self._waiting.append((end_of(part) if part else end, part))
+                self._waiting.append((end_of(part) if part else end, part, taken_ns))
                 self.messages += len(part)
         # The last record may be followed by the blank that closes its file, so the last part ends
         # at ``end``.
-        _, last = self._waiting.pop()
-        self._waiting.append((end, last))
+        _, last, _ = self._waiting.pop()
+        self._waiting.append((end, last, taken_ns))
         if not ready:
             return
         if self.messages < MANY_ROWS or self.call_soon is None:
@@ -361,7 +380,7 @@ class Backlog:
         """
         lost, waiting = 0, self._waiting
         while waiting and waiting[-1][0] > end:
-            _, segment = waiting.pop()
+            _, segment, _ = waiting.pop()
             lost += len(segment)
             take_back(segment)
         self.messages -= lost
@@ -379,10 +398,11 @@ class Backlog:
             if budget <= 0:
                 self._put_off(now_ms)
                 return
-            end, segment = waiting.popleft()
+            end, segment, taken_ns = waiting.popleft()
             self.messages -= len(segment)
             budget -= len(segment)
             self._dispatcher.dispatch(segment, end, now_ms)
+            self.delays.add((self._now_ns() - taken_ns) / 1e9, len(segment))
 
     def _put_off(self, now_ms: int) -> None:
         assert self.call_soon is not None
@@ -395,9 +415,11 @@ class Backlog:
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop the rows of queues that are being deleted."""
-        kept = [(end, without_queues(segment, gone)) for end, segment in self._waiting]
+        kept = [
+            (end, without_queues(segment, gone), taken) for end, segment, taken in self._waiting
+        ]
         self._waiting = deque(kept)
-        self.messages = sum(len(segment) for _, segment in kept)
+        self.messages = sum(len(segment) for _, segment, _ in kept)
 
 
 def end_of(segment: RecordGroup) -> int:

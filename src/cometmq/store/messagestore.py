@@ -120,7 +120,7 @@ class MessageStore:
         self.index = index
         journal = EntryJournal(files, os.path.join(config.store_path_root_dir, JOURNAL_DIRECTORY))
         self.dispatcher = Dispatcher(index, pool, journal)
-        self.backlog = Backlog(self.dispatcher)
+        self.backlog = Backlog(self.dispatcher, clock.monotonic_ns)
         self.seals = BlockChecksums(files, config.store_path_root_dir)
         self.sync_waiters: OffsetWaiters[object] = OffsetWaiters()
         self.on_durable: list[Callable[[list[object]], None]] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from cometmq.cli.node import node_config, running_node
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
+from cometmq.message.names import TIMER_TOPIC
 from cometmq.testing.cluster import SMALL_FILES
 from tests.client.shared_broker import read_all
 from tests.monitoring.scraping import fetched, scrape
@@ -37,3 +38,30 @@ async def test_totals_are_those_of_the_clients(tmp_path: Path) -> None:
         assert size == found.value("rocketmq_throughput_out_total", **named)
         assert found.kinds["rocketmq_messages_in"] == "counter"
         assert found.value("cometmq_namesrv_brokers") == 1
+
+
+async def test_messages_that_waited_have_a_type_and_timers_their_counts(tmp_path: Path) -> None:
+    config = node_config(tmp_path, SETTINGS)
+    async with (
+        running_node(config, SystemClock()) as node,
+        Client(node.namesrv) as client,
+    ):
+        await client.send("typed", b"at once")
+        await client.send("typed", b"soon", delay_s=0.2)
+        await client.send("typed", b"later", delay_s=600)
+        await read_all(client, "typed", 2)
+        found = await scrape(node.monitoring)
+        name, size = "rocketmq_messages_in_total", "rocketmq_throughput_in_total"
+        assert found.value(name, topic="typed", message_type="unspecified") == 1
+        assert found.value(name, topic="typed", message_type="delay") == 1
+        assert found.value(name, topic=TIMER_TOPIC, message_type="delay") == 2
+        assert found.value(size, topic="typed", message_type="delay") > 100
+        assert found.value("rocketmq_timer_enqueue_total", topic="typed") == 2
+        assert found.value("rocketmq_timer_dequeue_total", topic="typed") == 1
+        assert found.value("rocketmq_timer_dequeue_lag") == 1
+        assert found.value("rocketmq_timer_enqueue_lag") == 0
+        assert found.value("rocketmq_timer_enqueue_latency_milliseconds") == 0
+        assert found.value("rocketmq_timer_dequeue_latency_milliseconds") < 10_000
+        # Two sends to the topic, two to the timers' topic, and one delivery less the first send.
+        assert found.value("cometmq_dispatch_seconds_count") >= 4
+        assert found.value("cometmq_pull_seconds_count") >= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
 from tests.store.sealed import seal_of
 
 HELD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "10000"}
+#: Time that a pull waits for messages, far longer than it takes to answer one.
+WAITED_S = 1.0
 
 
 async def fill(client: BrokerClient, count: int, tags: tuple[str, ...] = ("red",)) -> None:
@@ -305,6 +308,28 @@ async def test_cold_messages_are_read_off_the_loop(tmp_path: Path) -> None:
         head, records = await client.pull()
         assert head.code == 0
         assert [record.body for record in records] == [str(n).encode() for n in range(8)]
+        assert sum(running.broker.stats.pull_seconds.counts) == 1
+
+
+async def test_times_of_pulls_leave_out_the_wait_for_messages(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        seconds = running.broker.stats.pull_seconds
+        await fill(client, 3)
+        head, _ = await client.pull()
+        assert (head.code, sum(seconds.counts)) == (0, 1)
+        other = await running.connect()
+        waiting = asyncio.create_task(client.pull(3, **HELD))
+        await until_held(running.broker)
+        until = time.monotonic() + WAITED_S
+        while time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        assert sum(seconds.counts) == 1  # one that has found nothing has no time
+        await fill(other, 1)
+        head, records = await waiting
+        assert (head.code, len(records)) == (0, 1)
+        assert sum(seconds.counts) == 2
+        assert 0 < seconds.total < WAITED_S
 
 
 def seal_and_damage(root: Path, at: int) -> Path:

@@ -27,7 +27,11 @@ _IN: Final = "topic message_type is_system"
 _OUT: Final = "topic consumer_group is_system"
 _LAG: Final = "topic consumer_group is_retry is_system"
 _DISK: Final = "storage_type storage_medium"
-_NO_TYPES: Final = "`message_type` is always `unspecified`"
+_TYPES: Final = (
+    "`message_type` is `delay` for messages that wait, or waited, for their time; `transaction` "
+    "for those of the topic of half messages; `unspecified` for all others, as nothing looks at "
+    "the properties of single messages"
+)
 _ALL_GROUPS: Final = (
     "Groups without online consumers have it too. A queue in which the group has no offset counts "
     "from its first message, as in `consumerProgress`"
@@ -35,10 +39,15 @@ _ALL_GROUPS: Final = (
 _5: Final = KnownFrom.BROKER_5
 
 MESSAGES_IN: Final = _declare(
-    _5, Kind.COUNTER, "rocketmq_messages_in_total", "messages stored in the topic", _IN, _NO_TYPES
+    _5, Kind.COUNTER, "rocketmq_messages_in_total", "messages stored in the topic", _IN, _TYPES
 )
 THROUGHPUT_IN: Final = _declare(
-    _5, Kind.COUNTER, "rocketmq_throughput_in_total", "bytes stored in the topic", _IN, _NO_TYPES
+    _5,
+    Kind.COUNTER,
+    "rocketmq_throughput_in_total",
+    "bytes stored in the topic",
+    _IN,
+    "`message_type` as in `rocketmq_messages_in_total`",
 )
 MESSAGES_OUT: Final = _declare(
     _5, Kind.COUNTER, "rocketmq_messages_out_total", "messages of the topic that the group read",
@@ -99,6 +108,32 @@ DISPATCH_BEHIND: Final = _declare(
 RESERVE_TIME: Final = _declare(
     _5, Kind.GAUGE, "rocketmq_storage_message_reserve_time_milliseconds",
     "age of the oldest message in the log", _DISK,
+)  # fmt: skip
+TIMER_ENQUEUE_LAG: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_timer_enqueue_lag",
+    "messages with a time of their own that were stored and not yet taken in", _DISK,
+)  # fmt: skip
+TIMER_ENQUEUE_LATENCY: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_timer_enqueue_latency_milliseconds",
+    "age of the oldest of them; 0 if there is none", _DISK,
+)  # fmt: skip
+TIMER_DEQUEUE_LAG: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_timer_dequeue_lag",
+    "messages that wait for a time of their own", _DISK,
+)  # fmt: skip
+TIMER_DEQUEUE_LATENCY: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_timer_dequeue_latency_milliseconds",
+    "how far the delivery of such messages is behind the time", _DISK,
+    "A broker of RocketMQ shows seconds under this name",
+)  # fmt: skip
+TIMER_ENQUEUED: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_timer_enqueue_total",
+    "messages with a time of their own that were taken in", f"topic {_DISK}",
+    "One that is stored again, so that an old log file can go, counts again",
+)  # fmt: skip
+TIMER_DEQUEUED: Final = _declare(
+    _5, Kind.COUNTER, "rocketmq_timer_dequeue_total",
+    "messages with a time of their own that were delivered to the topic", f"topic {_DISK}",
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------ rocketmq-exporter
@@ -252,13 +287,24 @@ PUT_SECONDS: Final = _declare(
     _OURS, Kind.HISTOGRAM, "cometmq_put_seconds",
     "time of a put from its append to its answer, with the wait for the disk and for slaves", "",
 )  # fmt: skip
+PULL_SECONDS: Final = _declare(
+    _OURS, Kind.HISTOGRAM, "cometmq_pull_seconds",
+    "time of a pull that found messages, from its arrival to its answer, with the wait for the "
+    "disk. A pull that waits for messages begins when they are there; of those that are answered "
+    "together, each has the time of all", "",
+)  # fmt: skip
+DISPATCH_SECONDS: Final = _declare(
+    _OURS, Kind.HISTOGRAM, "cometmq_dispatch_seconds",
+    "time of a message from the end of its turn, when it is written, to its dispatch, from when on "
+    "consumers see it. With `SYNC_FLUSH` the sync lies between. What is dispatched at once "
+    "counts as 0", "",
+)  # fmt: skip
 SYNC_SECONDS: Final = _declare(
     _OURS, Kind.HISTOGRAM, "cometmq_sync_seconds", "time of a sync of the log", ""
 )
 LONG_TURNS: Final = _declare(
     _OURS, Kind.HISTOGRAM, "cometmq_loop_long_turn_seconds",
-    "turns of the event loop over 0.2 ms. Pulls and dispatch have no times of their own: they are "
-    "done within a turn", "",
+    "turns of the event loop over 0.2 ms", "",
 )  # fmt: skip
 STALLS: Final = _declare(
     _OURS,

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.metrics import catalog
 from cometmq.broker.metrics.labels import is_system
 from cometmq.broker.stats import SCHEDULE_CONSUMER
-from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.message.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from cometmq.monitoring.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from cometmq.broker.context import BrokerContext
+    from cometmq.broker.stats import Counter
     from cometmq.core.clock import Slices
     from cometmq.monitoring.series import Metric
+
+
+#: Types of messages by the topics where they wait.
+_TYPES: Final = {HALF_TOPIC: "transaction", SCHEDULE_TOPIC: "delay", TIMER_TOPIC: "delay"}
 
 
 class MessageMetrics:
@@ -27,6 +38,8 @@ class MessageMetrics:
         self._stats = context.stats
         self._topics = context.tables.topics
         self._broker_ip = broker_ip
+        #: What was shown of the messages that did not wait, of topics that got others too.
+        self._others: dict[str, tuple[int, int]] = {}
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return the metrics, one after another."""
@@ -63,9 +76,9 @@ class MessageMetrics:
         for (_, topic), counter in [*self._stats.topic_puts.items()]:
             if "@" in topic:
                 continue  # a queue of a delay level
-            labels = topic, "unspecified", is_system(topic)
-            count.add(counter.count, *labels)
-            size.add(counter.size_bytes, *labels)
+            for kind, messages_in, bytes_in in self._by_type(topic, counter):
+                count.add(messages_in, topic, kind, is_system(topic))
+                size.add(bytes_in, topic, kind, is_system(topic))
             messages, octets = self._stats.last_minute(counter)
             rate.add(messages.tps, *self._place, topic)
             byte_rate.add(octets.tps, *self._place, topic)
@@ -74,6 +87,23 @@ class MessageMetrics:
                 dead.add(counter.count, topic, group, is_system(topic, group))
             await slices.pause()
         return found
+
+    def _by_type(self, topic: str, counter: Counter) -> Iterator[tuple[str, int, int]]:
+        """Return type, number and bytes of the messages that a topic got."""
+        count, size_bytes = counter.count, counter.size_bytes
+        delayed = self._stats.delayed.by_topic.get(topic)
+        if delayed is None or topic in _TYPES:
+            self._others.pop(topic, None)
+            yield _TYPES.get(topic, "unspecified"), count, size_bytes
+            return
+        # A message may be stored and not yet dispatched, which is when its topic counts it: no
+        # counter may fall meanwhile.
+        shown = self._others.get(topic, (0, 0))
+        others = max(count - delayed[0], shown[0]), max(size_bytes - delayed[1], shown[1])
+        self._others[topic] = others
+        yield "delay", count - others[0], size_bytes - others[1]
+        if others[0]:
+            yield "unspecified", *others
 
     async def _reads(self, slices: Slices) -> tuple[Series, ...]:
         found = count, size, rate, byte_rate = self._new(

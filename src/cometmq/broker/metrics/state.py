@@ -9,6 +9,7 @@ from cometmq.broker.lookup import find_record
 from cometmq.broker.metrics import catalog
 from cometmq.broker.replication.roles import MasterPart
 from cometmq.core.errors import StoreCorrupt
+from cometmq.message.names import TIMER_TOPIC
 from cometmq.monitoring.series import Series
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class StateMetrics:
         await slices.pause()
         for each in self._waiting():
             yield each
+        if isinstance(self._replication.part, MasterPart):  # a slave delivers nothing
+            async for each in self._timers():
+                yield each
         for each in self._copies():
             yield each
         await slices.pause()
@@ -79,6 +83,8 @@ class StateMetrics:
         yield one(catalog.TOPICS, len(tables.topics))
         yield one(catalog.GROUPS, len(tables.groups))
         yield one(catalog.PUT_SECONDS, stats.put_times.since_start())
+        yield one(catalog.PULL_SECONDS, stats.pull_seconds)
+        yield one(catalog.DISPATCH_SECONDS, context.store.backlog.delays)
         yield one(catalog.SYNC_SECONDS, context.store.flusher.latency.seconds)
         yield one(catalog.LONG_TURNS, self._watchdog.long_turns)
         yield some(catalog.STALLS, dict(self._watchdog.stalls))
@@ -103,6 +109,26 @@ class StateMetrics:
             catalog.WAITING_LEVEL,
             {str(level): max(end - at, 0) for level, (at, end) in levels.items()},
         )
+
+    async def _timers(self) -> AsyncIterator[Series]:
+        timers, store = self._scheduled.timers, self._context.store
+        lag, age_ms = timers.intake.lag, 0
+        if lag:
+            stored_ms = await store.store_time_at(TIMER_TOPIC, 0, timers.pending.position)
+            age_ms = self._context.clock.wall_ms() - stored_ms if stored_ms > 0 else 0
+        yield one(catalog.TIMER_ENQUEUE_LAG, lag, *_LOCAL)
+        yield one(catalog.TIMER_ENQUEUE_LATENCY, max(age_ms, 0), *_LOCAL)
+        yield one(catalog.TIMER_DEQUEUE_LAG, max(timers.pending.count, 0), *_LOCAL)
+        yield one(catalog.TIMER_DEQUEUE_LATENCY, timers.behind_ms(), *_LOCAL)
+        most = self._context.config.metrics_otel_cardinality_limit
+        for metric, counts in (
+            (catalog.TIMER_ENQUEUED, timers.intake.counts),
+            (catalog.TIMER_DEQUEUED, timers.delivery.counts),
+        ):
+            found = Series(metric, most)
+            for topic, (count, _) in counts.by_topic.items():
+                found.add(count, topic, *_LOCAL)
+            yield found
 
     def _copies(self) -> Iterator[Series]:
         part, config = self._replication.part, self._context.config

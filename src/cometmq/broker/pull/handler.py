@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -272,6 +273,7 @@ class PullHandler:
         self._filters = filters
         self._offsets = context.tables.offsets
         self._stats = context.stats
+        self._pull_seconds = context.stats.pull_seconds
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
@@ -326,7 +328,7 @@ class PullHandler:
         """
         if peer.router.hooks or self._hooks.added or peer.is_checked_alone:
             return at, MANY
-        begun_ns = self._clock.monotonic_ns()
+        begun_ns, found = self._clock.monotonic_ns(), self._stats.pulled.found
         may_match = not self.longpoll.rests and self._config.enable_property_filter
         access = None if peer.router.access is None else peer.router.access.cache(peer)
         frames, at, odd, waiting = self._answers.take(data, at, self._suggests(), may_match, access)
@@ -334,7 +336,7 @@ class PullHandler:
             peer.write(frames)
         for each in waiting:
             self._wait(peer, *each)
-        self._looked(begun_ns)
+        self._looked(begun_ns, self._stats.pulled.found - found)
         return at, odd
 
     def _wait(self, peer: Peer, plan: PullPlan, offset: int, opaque: int, hold_ms: int) -> None:
@@ -360,6 +362,7 @@ class PullHandler:
         odd = [pull for pull in pulls if not _may_get_messages(pull)]
         if odd:
             pulls = [pull for pull in pulls if _may_get_messages(pull)]
+        begun_ns, found = self._clock.monotonic_ns(), self._stats.pulled.found
         try:
             frames = self._answers.serve(pulls, self._suggests())
         except Exception:  # served one by one, each of them is answered
@@ -370,6 +373,8 @@ class PullHandler:
                 odd.append(pull)
             else:
                 pull.peer.write(frame)
+        took_s = (self._clock.monotonic_ns() - begun_ns) / 1e9
+        self._pull_seconds.add(took_s, self._stats.pulled.found - found)
         return odd
 
     def _suggests(self) -> int:
@@ -387,10 +392,15 @@ class PullHandler:
         query = Query(queue, offset, count, MAX_BYTES, None)
         return read_matching_at_once(query, self._store.reads, self._store.limits, sql)
 
-    def _looked(self, begun_ns: int) -> None:
+    def _looked(self, begun_ns: int, found: int = 0) -> None:
         """Let further filtered reads wait for the next turn if one that began at ``begun_ns`` took
-        long."""
-        if self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
+        long. Count the time of the ``found`` pulls that were answered with messages since then."""
+        took_ns = self._clock.monotonic_ns() - begun_ns
+        if found:  # without a call, for most pulls
+            seconds, took_s = self._pull_seconds, took_ns / 1e9
+            seconds.counts[bisect_left(seconds.bounds, took_s)] += found
+            seconds.total += took_s * found
+        if took_ns > LONG_LOOK_NS:
             self.longpoll.rest()
 
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
@@ -489,6 +499,7 @@ class PullHandler:
 
     def _read(self, pull: HeldPull, final: bool) -> None:
         begun_ns = self._clock.monotonic_ns()
+        pull.begun_ns = pull.begun_ns or begun_ns
         if self._far.must_wait(begun_ns) and self._is_far(pull):
             self._far.wait(partial(self._serve_far, pull, final))
             return
@@ -562,6 +573,7 @@ class PullHandler:
         header = pull.request.header
         self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
         self._answer(pull, result, result.chunks)
+        self._pull_seconds.add((self._clock.monotonic_ns() - pull.begun_ns) / 1e9)
         self._far_read(result, begun_ns)
 
     def _far_read(self, result: ReadResult, begun_ns: int) -> None:

@@ -54,13 +54,15 @@ class HeldPull:
 
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
     ``rules`` are those of access control under which the peer was allowed to pull; None without it.
-    ``is_task`` is True while the pull counts as a slow request of its connection, because it waits
+    ``begun_ns`` says since when it can be answered; 0 while it waits for messages. ``is_task`` is
+    True while the pull counts as a slow request of its connection, because it waits
     for a later turn to evaluate an expensive filter; :meth:`end_task` ends that.
     """
 
     __slots__ = (
         "_asked_offset",
         "_request",
+        "begun_ns",
         "deadline_ms",
         "is_task",
         "key",
@@ -90,6 +92,7 @@ class HeldPull:
         self.offset = self._asked_offset = offset
         self.wanted = wanted
         self.deadline_ms = deadline_ms
+        self.begun_ns = 0
         self.plan = plan
         self.opaque = opaque
         self.key = -1
@@ -171,6 +174,7 @@ class LongPoll:
         if waiters is None:
             waiters = self._held[pull.queue] = OffsetWaiters()
         pull.key = waiters.park(pull.offset + 1, pull.deadline_ms, pull)
+        pull.begun_ns = 0
         if not self.count:
             self._listeners.append(self._dispatched)
         self.count += 1

@@ -27,7 +27,12 @@ class ScheduleService:
         self.levels = DelayLevels(context.config.message_delay_level)
         self.delay = DelayDelivery(context, self.levels)
         self.rules = TimerRules(context.config)
-        self.timers = Timers(store=context.store, appender=context.appender, clock=context.clock)
+        self.timers = Timers(
+            store=context.store,
+            appender=context.appender,
+            clock=context.clock,
+            delayed=context.stats.delayed,
+        )
         self._recall = RecallHandler(context, self.rules)
 
     def handlers(self) -> dict[int, Handler]:

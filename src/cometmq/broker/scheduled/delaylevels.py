@@ -145,7 +145,9 @@ class DelayDelivery:
         self._config = context.config
         self._levels = levels
         self._store = context.store
-        self._redelivery = DueDelivery(context.store, context.appender, context.clock)
+        self._redelivery = DueDelivery(
+            context.store, context.appender, context.clock, context.stats.delayed
+        )
         self._clock = context.clock
         self._stats = context.stats
         self._positions: dict[int, int] = {}

@@ -8,6 +8,7 @@ upstream does.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import MessageIllegal, StoreCorrupt
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.broker.acknowledgement import Appender
+    from cometmq.broker.stats import TopicCounts
     from cometmq.core.clock import Clock
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.read.coldreads import Found
@@ -46,18 +48,26 @@ class DueDelivery:
 
     A turn: :meth:`begin`; :meth:`append` for each record while :meth:`goes_on` allows it; then
     :meth:`stored`, to wait for the records of the turn.
+
+    ``counts`` gets what is stored, by topic.
     """
 
-    def __init__(self, store: MessageStore, appender: Appender, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, appender: Appender, clock: Clock, counts: TopicCounts
+    ) -> None:
         self._store = store
         self._appender = appender
         self._clock = clock
         self._until_ns = 0
         self._appended = self._handled = 0
+        self._counts = counts
+        #: Topic and size of what was appended in this turn.
+        self._sizes: list[tuple[str, int]] = []
 
     def begin(self) -> None:
         """Start a turn."""
         self._appended = self._handled = 0
+        self._sizes = []
         self._until_ns = self._clock.monotonic_ns() + TURN_NS
 
     @property
@@ -79,7 +89,14 @@ class DueDelivery:
         It completes when they are as safe as the flush policy promises, or at once if there are
         none. It fails with a StoreError if none was stored.
         """
-        return self._appender.stored(nothing=not self._appended)
+        done = self._appender.stored(nothing=not self._appended)
+        done.add_done_callback(partial(self._count, self._sizes))
+        return done
+
+    def _count(self, sizes: list[tuple[str, int]], done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            for topic, size_bytes in sizes:
+                self._counts.add(topic, size_bytes)
 
     def append(
         self,
@@ -113,8 +130,9 @@ class DueDelivery:
             log.error("delayed message dropped topic=%s reason=%s", record.topic, error)
             return False
         self._appended += 1
+        topic, queue_id = place
+        self._sizes.append((topic, self._store.log.position - physical))
         if self._appender.on_append is not None:
-            topic, queue_id = place
             self._appender.on_append(topic, properties, queue_id, physical, queue_offset)
         return True
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from cometmq.broker.acknowledgement import Appender, PutResult
 from cometmq.broker.scheduled.timers.rules import TimerRules
 from cometmq.broker.scheduled.timers.service import Timers
+from cometmq.broker.stats import TopicCounts
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
@@ -105,7 +106,9 @@ async def timed_world(
     """Run on the store in ``directory``; with ``crash`` nothing is noted at the end."""
     clock = clock or VirtualClock()
     async with open_parts(directory, None, clock, store_config=store_config, files=files) as parts:
-        timers = Timers(store=parts.store, appender=parts.appender, clock=clock)
+        timers = Timers(
+            store=parts.store, appender=parts.appender, clock=clock, delayed=TopicCounts()
+        )
         await timers.recover()
         parts.store.maintenance.expiry.release_with(timers.release)
         try:

@@ -35,6 +35,7 @@ from cometmq.broker.scheduled.timers.pending import (
     tick_of,
 )
 from cometmq.broker.scheduled.timers.rules import is_recalled, rolled
+from cometmq.broker.stats import TopicCounts
 from cometmq.core.clock import Slices
 from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.message import properties as props
@@ -69,7 +70,8 @@ Row = tuple[int, int, int, int]
 class TimerDelivery:
     """Delivers due rows.
 
-    ``delivered`` and ``recalls`` count messages since the start. ``held`` has the rows with damaged
+    ``delivered`` and ``recalls`` count messages since the start, ``counts`` the delivered ones by
+    topic. ``held`` has the rows with damaged
     records, by physical offset.
     """
 
@@ -85,6 +87,7 @@ class TimerDelivery:
         self._held_tried_ms = 0
         self.held: dict[int, Row] = {}
         self.delivered = 0
+        self.counts = TopicCounts()
         self.recalls = 0
 
     async def deliver_tick(self, tick: int, rows: bytes) -> None:
@@ -185,6 +188,7 @@ class TimerDelivery:
         mark = end_mark(record.physical_offset)
         if self._redelivery.append(record, place, properties, raw, prepared_offset=mark):
             self.delivered += 1
+            self.counts.add(place[0])
 
     def _hold(self, row: Row, error: StoreCorrupt) -> None:
         physical = row[2]

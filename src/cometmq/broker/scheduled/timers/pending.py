@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.scheduled.duedelivery import GATHER_BYTES, record_in
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, due_ms, out_ms
+from cometmq.broker.stats import TopicCounts
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
@@ -96,6 +97,7 @@ class Waiting:
     queue_offset: int
     physical_offset: int
     size: int
+    topic: str = ""
 
 
 class Pending:
@@ -230,7 +232,8 @@ def waiting_of(record: Record) -> Waiting | None:
         return None
     is_recall = props.TIMER_DEL_UNIQKEY in properties
     size = -record.size_bytes if is_recall else record.size_bytes
-    return Waiting(due, record.queue_offset, record.physical_offset, size)
+    topic = properties.get(props.REAL_TOPIC, "")
+    return Waiting(due, record.queue_offset, record.physical_offset, size, topic)
 
 
 def end_mark(physical_offset: int) -> int:
@@ -257,11 +260,19 @@ def end_wait(pending: Pending, ended: tuple[int, int]) -> None:
 
 
 class Intake:
-    """Takes in records of the timer topic while the broker runs."""
+    """Takes in records of the timer topic while the broker runs; ``counts`` has their messages by
+    topic."""
 
     def __init__(self, store: MessageStore, pending: Pending) -> None:
         self._store = store
         self._pending = pending
+        self.counts = TopicCounts()
+
+    @property
+    def lag(self) -> int:
+        """Number of records of the timer topic that were not taken in yet."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        return 0 if queue is None else max(queue.max_offset - self._pending.position, 0)
 
     @property
     def is_used(self) -> bool:
@@ -314,6 +325,8 @@ class Intake:
             )  # fmt: skip
             return
         self._pending.put(waiting)
+        if waiting.size > 0:
+            self.counts.add(waiting.topic)
 
 
 def _bounded(entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

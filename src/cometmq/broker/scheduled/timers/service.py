@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.broker.acknowledgement import Appender
+    from cometmq.broker.stats import TopicCounts
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
     from cometmq.store.messagestore import MessageStore
@@ -45,20 +46,25 @@ LONG_ROUND_MS: Final = 100
 
 class Timers:
     """Owns the timed messages of a store. Call :meth:`recover` before the first append, and
-    :meth:`close` after the last."""
+    :meth:`close` after the last.
 
-    def __init__(self, *, store: MessageStore, appender: Appender, clock: Clock) -> None:
+    ``delayed`` gets what topics get. ``intake`` and ``delivery`` count for metrics, too.
+    """
+
+    def __init__(
+        self, *, store: MessageStore, appender: Appender, clock: Clock, delayed: TopicCounts
+    ) -> None:
         self._store = store
         self._clock = clock
         files = TimerFiles(store.files, store.config.store_path_root_dir)
         self.pending = Pending(files)
-        self._intake = Intake(store, self.pending)
-        redelivery = DueDelivery(store, appender, clock)
+        self.intake = Intake(store, self.pending)
+        redelivery = DueDelivery(store, appender, clock, delayed)
         self.delivery = TimerDelivery(store, self.pending, redelivery, clock)
         self.rolling = Rolling(
             store, self.pending, redelivery, clock, self._read_bucket, self._load_due
         )
-        self.saver = Saver(store, self.pending, self.delivery, self._intake, self.rolling, clock)
+        self.saver = Saver(store, self.pending, self.delivery, self.intake, self.rolling, clock)
         #: Held during a round, and during a rebuild of all files.
         self._rounds = asyncio.Lock()
         self._is_whole = True
@@ -81,7 +87,7 @@ class Timers:
     async def close(self) -> None:
         """Save a snapshot for the next start."""
         if self._is_whole:
-            await self._intake.follow(Slices(self._clock))
+            await self.intake.follow(Slices(self._clock))
             self.saver.know()
         self._store.flusher.sync_now()
         await self.saver.save()
@@ -89,7 +95,7 @@ class Timers:
     def release(self, end: int, forced: bool) -> int:
         """Return the log offset up to which the store may delete. It wants to delete up to
         ``end``."""
-        return min(self.rolling.release(end, forced), self._intake.log_offset())
+        return min(self.rolling.release(end, forced), self.intake.log_offset())
 
     def facts(self) -> Mapping[str, str]:
         """Return entries for the broker's runtime information."""
@@ -101,11 +107,15 @@ class Timers:
             "timerRolled": str(self.rolling.rolled),
         }
 
+    def behind_ms(self) -> int:
+        """Return the ms by which delivery is behind the time, usually less than IDLE_MS."""
+        return max(self._clock.wall_ms() - self.pending.through * TICK_MS, 0)
+
     # ------------------------------------------------------------------------------------ delivery
 
     async def _deliver_forever(self) -> None:
         while True:
-            await self._clock.sleep_ms(TICK_MS if self._intake.is_used else IDLE_MS)
+            await self._clock.sleep_ms(TICK_MS if self.intake.is_used else IDLE_MS)
             await self.round()
 
     async def round(self) -> None:
@@ -120,7 +130,7 @@ class Timers:
 
     async def _round(self) -> None:
         pending, slices = self.pending, Slices(self._clock)
-        await self._intake.follow(slices)
+        await self.intake.follow(slices)
         began_ms = self._clock.monotonic_ms()
         while True:
             now = self._clock.wall_ms() // TICK_MS
@@ -132,7 +142,7 @@ class Timers:
             await self.delivery.deliver_tick(tick, pending.wheel.take())
             pending.through = max(pending.through, tick)
             if self._clock.monotonic_ms() - began_ms > LONG_ROUND_MS:
-                await self._intake.follow(slices)
+                await self.intake.follow(slices)
                 began_ms = self._clock.monotonic_ms()
         pending.through = max(pending.through, last)
         await self.delivery.retry_held()
