@@ -54,7 +54,8 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @asynccontextmanager
 async def lingering(cluster: FakeCluster, **settings: Any) -> AsyncIterator[Client]:
-    config = quick_config(cluster, **{"linger_ms": LONG_MS, **settings})
+    times = {"linger_ms": LONG_MS, "send_timeout_ms": 4 * LONG_MS}
+    config = quick_config(cluster, **{**times, **settings})
     async with Client(config=config) as client:
         yield client
 
@@ -360,6 +361,45 @@ async def test_a_send_that_finds_no_room_in_time_fails(cluster: FakeCluster) -> 
         gate.open()
         await first
     assert sent(broker) == [[b"first"]]
+
+
+async def test_a_caller_that_no_longer_waits_for_room_takes_its_message_back(
+    cluster: FakeCluster,
+) -> None:
+    (broker,) = cluster.brokers
+    async with lingering(cluster, linger_buffer_bytes=10) as client:
+        gate, first = await busy(client, broker)
+        for send in (client.send_soon, client.producer.send_soon):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await send(Message("t", b"given up"))
+        gate.open()
+        await first
+        await client.send("t", b"last")
+    assert sent(broker) == [[b"first"], [b"last"]]
+
+
+async def test_a_message_with_little_time_does_not_linger(cluster: FakeCluster) -> None:
+    (broker,) = cluster.brokers
+    async with lingering(cluster) as client:
+        gate, first = await busy(client, broker)
+        hasty = asyncio.ensure_future(client.send("t", b"hasty", timeout_ms=LONG_MS))
+        await eventually(lambda: len(gate.held) == 2)
+        gate.open()
+        await asyncio.gather(first, hasty)
+
+
+async def test_properties_that_fit_a_batch_but_no_single_send_fail(cluster: FakeCluster) -> None:
+    """Only a single send has the property WAIT."""
+    async with lingering(cluster) as client:
+        room = properties.MAX_SIZE_BYTES - len("p\x01\x02UNIQ_KEY\x01id")
+        await client.send("t", b"opens a connection")
+        message = Message("t", b"", properties={"p": "x" * room}, message_id="id")
+        with pytest.raises(MessageIllegal, match="the limit is 32767"):
+            async with asyncio.timeout(5):
+                await client.send(message)
+        both = await asyncio.gather(client.send(message), client.send("t", b"other"))
+        assert len(both) == 2
 
 
 async def test_messages_behind_a_silent_batch_fail_in_time(cluster: FakeCluster) -> None:

@@ -47,6 +47,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"order_key": 1.5}, "^order_key must be str or int, not float"),
     ({"queue": 3}, "^queue must be a MessageQueue or a function that picks one, not int"),
     ({"timeout_ms": "3"}, "^timeout_ms must be a number of milliseconds, not str"),
+    ({"timeout_ms": float("inf")}, "^timeout_ms must be a finite number, not inf"),
+    ({"timeout_ms": float("nan")}, "^timeout_ms must be a finite number, not nan"),
 ]
 
 
@@ -109,6 +111,10 @@ async def test_other_calls_check_their_arguments(unconnected: Client) -> None:
         await unconnected.request("t", "text")  # type: ignore[arg-type]
     with pytest.raises(WrongArgument, match=r"^body must be bytes"):
         unconnected.transaction("t", "text")  # type: ignore[arg-type]
+    with pytest.raises(WrongArgument, match=r"^timeout_ms must be a number"):
+        await unconnected.request("t", b"", timeout_ms="3")  # type: ignore[arg-type]
+    with pytest.raises(WrongArgument, match=r"^timeout_ms must be a number"):
+        await unconnected.send_many([Message("t", b"")], timeout_ms="3")  # type: ignore[arg-type]
     with pytest.raises(WrongArgument, match=r"^handler must be a function, not NoneType"):
         await unconnected.subscribe("t", group="g").run(None)  # type: ignore[arg-type]
 

@@ -223,11 +223,12 @@ async def test_an_unknown_topic_and_a_name_server_away(
         ]
 
 
-async def test_sends_that_are_refused_and_served_again(told: list[str]) -> None:
+@pytest.mark.parametrize("linger_ms", [0, 5])
+async def test_sends_that_are_refused_and_served_again(told: list[str], linger_ms: int) -> None:
     """Sends end the outage of sends, and pulls do not."""
     async with (
         fake_cluster() as cluster,
-        Client(config=quick_config(cluster)) as client,
+        Client(config=quick_config(cluster, linger_ms=linger_ms)) as client,
     ):
         (broker,) = cluster.brokers
         cluster.create("t", 1)

@@ -6,7 +6,7 @@ its way at a time, so a retry is never overtaken. A batch leaves
 
 - at the end of the turn of the event loop, if no other batch of its lane is on its way,
 - otherwise when that one is answered, or, in a lane without order, when this one is full or has
-  waited for ``linger_ms``.
+  waited for ``linger_ms``; a batch with little time for its send does not linger.
 
 So a message that is sent alone does not wait, and under load batches grow by themselves. Messages
 that no batch may hold are sent alone: delayed ones, those with a birth time or for a retry topic,
@@ -31,7 +31,7 @@ from cometmq.client.arguments import check_topic_type, checked_body, refuse
 from cometmq.client.delivery import by_key
 from cometmq.client.limits import goes_alone
 from cometmq.client.sendrequests import INLINE_COMPRESS_BYTES, SendResult
-from cometmq.core.errors import CometError, NotConnected, RequestTimedOut, fresh_copy
+from cometmq.core.errors import MessageIllegal, NotConnected, RequestTimedOut, fresh_copy
 from cometmq.message.properties import MAX_SIZE_BYTES
 from cometmq.protocol.codes import RequestCode
 
@@ -50,6 +50,8 @@ _EXPIRY_MS: Final = 50
 #: Part of a message's time limit for which a batch behind another one takes further messages. A
 #: batch has one deadline, that of its oldest message.
 _OPEN_PART: Final = 0.1
+#: Part of a message's time limit that a lane without order lets it linger.
+_LINGER_PART: Final = 0.5
 #: Number of lanes over which unused ones are dropped.
 _MANY_LANES: Final = 4_096
 
@@ -222,11 +224,18 @@ class Accumulator:
             self._place(waiting)
         return waiter
 
-    async def wait_for_room(self) -> None:
-        """Wait until the last one of the messages that wait for room has found it, or failed."""
+    async def wait_for_room(self, sent: Sent) -> None:
+        """Wait until ``sent``, which was just added, has found room or failed.
+
+        A caller that is cancelled takes its message back.
+        """
         taken: asyncio.Future[None] = self._loop.create_future()
         self.short[-1].callers.append(taken)
-        await taken
+        try:
+            await taken
+        except asyncio.CancelledError:
+            sent.cancel()
+            raise
 
     async def flush(self) -> None:
         """Send what waits, and wait until all that was added before is settled."""
@@ -289,11 +298,19 @@ class Accumulator:
             self._close(lane)
         now_ns = self._clock.monotonic_ns()
         batch = lane.open = _Batch(now_ns, self._linger_ns, timeout_ms)
-        if not lane.in_flight or (lane.queue is None and not self._linger_ns):
-            self._leave_soon(lane)
-        else:
+        if self._may_wait(lane, batch):
             self._hold(lane)
+        else:
+            self._leave_soon(lane)
         return batch
+
+    def _may_wait(self, lane: _Lane, batch: _Batch) -> bool:
+        """Return whether the open batch waits for the one on its way."""
+        if not lane.in_flight:
+            return False
+        if lane.queue is not None:
+            return True
+        return 0 < self._linger_ns <= batch.timeout_ms * 1e6 * _LINGER_PART
 
     def _join(self, lane: _Lane, batch: _Batch, message: Message, text: str, waiter: Sent) -> None:
         size = len(message.body) + _OVERHEAD_BYTES
@@ -321,7 +338,7 @@ class Accumulator:
     async def _route(self, topic: str) -> Exception | None:
         try:
             await self._session.publish_queues(self._session.namespace.wrap(topic))
-        except CometError as error:
+        except Exception as error:  # whatever it is, the messages that wait must learn it
             return error
         return None
 
@@ -357,10 +374,10 @@ class Accumulator:
         for lane in leaving:
             if lane.open is None:
                 continue
-            if not lane.in_flight or (lane.queue is None and not self._linger_ns):
-                self._leave(lane)
-            else:  # another one became full and left in the same turn
+            if self._may_wait(lane, lane.open):  # another one became full and left in this turn
                 self._hold(lane)
+            else:
+                self._leave(lane)
 
     def _hold(self, lane: _Lane) -> None:
         """Keep the open batch until the one on its way is answered, or until it is due."""
@@ -421,7 +438,10 @@ class Accumulator:
         left_ms = int(batch.deadline_ms - self._clock.monotonic_ms())
         if waiter.done() or left_ms <= 0:
             return False
-        posted = self._singles.post(message, left_ms)
+        try:
+            posted = self._singles.post(message, left_ms)
+        except MessageIllegal:
+            return False  # _deliver tells the message.
         if posted is None:
             return False
         posted.waiter.add_done_callback(partial(self._answered, lane, batch, posted))
@@ -432,6 +452,7 @@ class Accumulator:
     ) -> None:
         outcome = answered.result()
         if type(outcome) is SendResult:
+            posted.note_success(self._session.outages)
             self._settle(lane, batch, [outcome])
         else:
             task = self._session.tasks.spawn(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any, NoReturn, cast
 
 from cometmq.core.errors import MessageIllegal, WrongArgument
@@ -116,9 +117,11 @@ def check_queue(queue: object) -> None:
 
 
 def check_timeout(timeout_ms: object) -> None:
-    """Raise WrongArgument for anything but a number."""
+    """Raise WrongArgument for anything but a finite number."""
     if not isinstance(timeout_ms, int | float) or isinstance(timeout_ms, bool):
         refuse("timeout_ms", "a number of milliseconds", timeout_ms)
+    if not isfinite(timeout_ms):
+        raise WrongArgument("timeout_ms", f"must be a finite number, not {timeout_ms}")
 
 
 def check_messages(messages: object) -> list[Message]:

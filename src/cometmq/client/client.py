@@ -336,7 +336,7 @@ class Client:
             return await producer.send_soon(message, order_key=order_key, queue=queue)
         sent = accumulator.add(message)
         if accumulator.short:
-            await accumulator.wait_for_room()
+            await accumulator.wait_for_room(sent)
         return sent
 
     async def flush(self) -> None:

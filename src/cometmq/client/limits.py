@@ -7,9 +7,10 @@ MessageBatch.java).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cometmq.client.arguments import (
     check_keys,
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 #: Times on the wire have 63 bits.
 _LATEST_MS: Final = (1 << 63) - 1
+#: Flags on the wire have 32 bits.
+_FLAG_BITS: Final = 32
+_SEPARATORS: Final = re.compile(
+    f"[{properties.NAME_VALUE_SEPARATOR}{properties.PROPERTY_SEPARATOR}]"
+)
 _LEGAL: Final = "ASCII letters, digits and the characters %|_-"
 
 
@@ -90,7 +96,7 @@ def check_message(message: Message, max_message_bytes: int) -> None:
     if message.born_ms:
         _check_birth(message.born_ms)
     if message.flag:
-        check_number("flag", message.flag)
+        _check_flag(message.flag)
     if message.keys:
         _check_keys(message.keys)
     if message.properties:
@@ -119,6 +125,7 @@ def _check_keys(keys: Sequence[str]) -> None:
             check_keys(keys)
         if key.split() != [key]:
             raise MessageIllegal(f"key {key!r} is empty or contains a blank, which separates keys")
+        _check_signs("key", key)
 
 
 def _check_properties(own: Mapping[str, str]) -> None:
@@ -135,6 +142,12 @@ def _check_id(message_id: str) -> None:
     _check_property("message_id", message_id)
     if message_id.split() != [message_id]:
         raise MessageIllegal(f"message id {message_id!r} contains a blank")
+
+
+def _check_flag(flag: int) -> None:
+    check_number("flag", flag)
+    if not -(1 << _FLAG_BITS - 1) <= flag < 1 << _FLAG_BITS - 1:
+        raise MessageIllegal(f"the flag {flag} is no integer of {_FLAG_BITS} bits")
 
 
 def _check_birth(born_ms: int) -> None:
@@ -177,11 +190,19 @@ def _check_property(name: str, value: str) -> None:
         raise MessageIllegal(f"property name {name!r} is reserved: choose another")
     if not name or not value:
         raise MessageIllegal(f"property {name!r} = {value!r}: neither may be empty")
-    signs = properties.NAME_VALUE_SEPARATOR, properties.PROPERTY_SEPARATOR
-    if any(sign in name or sign in value for sign in signs):
-        raise MessageIllegal(
-            f"property {name!r} contains a control character that separates properties"
-        )
+    _check_signs("property", name)
+    if _SEPARATORS.search(value):
+        _refuse_signs("property", name)
+
+
+def _check_signs(kind: str, text: str) -> None:
+    """Refuse what would end a property and begin another one."""
+    if _SEPARATORS.search(text):
+        _refuse_signs(kind, text)
+
+
+def _refuse_signs(kind: str, name: str) -> NoReturn:
+    raise MessageIllegal(f"{kind} {name!r} contains a control character that separates properties")
 
 
 def check_property_size(text: str) -> str:

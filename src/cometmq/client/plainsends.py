@@ -25,6 +25,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import SendMessageV2
 
 if TYPE_CHECKING:
+    from cometmq.client.outages import Outages
     from cometmq.client.routes import Brokers
     from cometmq.client.sendrequests import Packed, Packer
     from cometmq.client.session import Session
@@ -74,6 +75,12 @@ class Posted(msgspec.Struct, frozen=True):
     born_ms: int
     begun_ms: int
     timeout_ms: int
+
+    def note_success(self, outages: Outages) -> None:
+        """Note that the broker served it."""
+        if outages.any_known:
+            topic = self.way.place[2].topic
+            outages.answered(self.way.address, RequestCode.SEND_MESSAGE_V2, topic)
 
     def begun(self, outcome: Any) -> Begun:
         """Return the attempt with an outcome that is not a result."""

@@ -116,10 +116,7 @@ class Producer:
                     posted.link.forget(posted.opaque)
                     raise
                 if type(outcome) is SendResult:
-                    if self._session.outages.any_known:
-                        self._session.outages.answered(
-                            posted.way.address, RequestCode.SEND_MESSAGE_V2, message.topic
-                        )
+                    posted.note_success(self._session.outages)
                     return outcome
                 return await self._plain.go_on(message, posted, outcome)
         key = order_text(order_key)
@@ -158,7 +155,7 @@ class Producer:
         accumulator = self.accumulator or self.accumulate()
         sent = accumulator.add(message, order_text(order_key), queue, timeout_ms)
         if accumulator.short:
-            await accumulator.wait_for_room()
+            await accumulator.wait_for_room(sent)
         return sent
 
     async def flush(self) -> None:
@@ -178,6 +175,7 @@ class Producer:
         cannot recall, BrokerRefused when it is too late or recalls are not allowed, RouteNotFound,
         NotConnected and RequestTimedOut.
         """
+        check_timeout(timeout_ms)
         if not sent.recall_handle:
             raise MessageIllegal(
                 f"message {sent.message_id} cannot be recalled: only a message with a delay or "
@@ -246,6 +244,7 @@ class Producer:
         given = check_messages(messages)
         if not given:
             return []
+        check_timeout(timeout_ms)
         if self.message_hooks:
             given = [prepared(self.message_hooks, each) for each in given]
         bodies = None if callable(order_key) else self._packer.plain_bodies(given)

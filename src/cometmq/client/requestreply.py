@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.arguments import check_timeout
 from cometmq.core.errors import ClientError, RequestTimedOut
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress
@@ -65,6 +66,7 @@ class Asker:
 
         Raises as Producer.send, and RequestTimedOut when no reply arrives within ``timeout_ms``.
         """
+        check_timeout(timeout_ms)
         session = self._session
         correlation_id = uuid.uuid4().hex
         answer: asyncio.Future[MessageView] = asyncio.get_running_loop().create_future()
