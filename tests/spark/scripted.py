@@ -106,6 +106,7 @@ class ScriptedCluster:
         self._topic = topic
         self.routes_asked: list[str] = []
         self.unknown: set[str] = set()
+        self.names_answer = True
         self.broker_name = "broker-a"
         self.order_topic_conf: str | None = None
         self.registered: dict[str, dict[str, str]] = {}
@@ -123,7 +124,9 @@ class ScriptedCluster:
         for peer in (self._names, *self.brokers):
             peer.__exit__(None, None, None)
 
-    def _route(self, request: Request[Any]) -> Answer:
+    def _route(self, request: Request[Any]) -> Answer | None:
+        if not self.names_answer:
+            return None
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return 0, {}, encode_json(self._cluster())
         assert request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -5,7 +5,7 @@ import pytest
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import cluster
+from cometmq.spark.brokers import cluster, wire
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import ScriptedCluster, holder
 from tests.spark.topics import access, make_topic
@@ -65,3 +65,50 @@ def test_an_unknown_broker_is_named() -> None:
         read = access(peers.namesrv)
         with pytest.raises(NotConnected, match="broker-z: no such broker"):
             cluster.addresses(MessageQueue("T", "broker-z", 0), read)
+
+
+# --------------------------------------------------------------------- no name server answers
+
+
+def test_brokers_are_the_last_known_ones_while_no_name_server_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "ROUTE_TTL_MS", 0)
+    queue = MessageQueue("T", "broker-a", 0)
+    with ScriptedCluster("T", holder(0, 1)) as peers:
+        read = access(peers.namesrv)
+        found = cluster.brokers(queue, read)
+    wire.close_all()
+    for fresh in (False, True):
+        assert cluster.brokers(queue, read, fresh=fresh) == found
+    assert caplog.text.count("name_servers_away") == 1
+    with pytest.raises(cluster.NameServersAway):
+        cluster.brokers(MessageQueue("U", "broker-a", 0), read)
+    # Whoever wants to know what is there now hears that nobody answers.
+    with pytest.raises(cluster.NameServersAway):
+        cluster.routes(["T"], read, age_max_ms=0)
+
+
+def test_a_process_that_never_asked_knows_what_its_plan_knew() -> None:
+    queue = MessageQueue("Told", "broker-a", 0)
+    nobody = access("127.0.0.1:1")
+    assert cluster.last_known(queue, nobody) is None
+    told = cluster.Replicas("Told", "broker-a", ((0, "127.0.0.1:9"), (1, "127.0.0.1:8")))
+    cluster.learn([told], nobody)
+    assert cluster.brokers(queue, nobody) == [(0, "127.0.0.1:9"), (1, "127.0.0.1:8")]
+    with pytest.raises(cluster.NameServersAway):
+        cluster.brokers(MessageQueue("Told", "broker-b", 0), nobody)
+
+
+def test_name_servers_that_are_back_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    with ScriptedCluster("T", holder(0, 1)) as peers:
+        read = access(peers.namesrv)
+        cluster.learn([cluster.Replicas("T", "broker-a", ((0, "127.0.0.1:9"),))], read)
+        away = cluster.NameServersAway("x", "gone")
+        monkeypatch.setitem(cluster._away, read.nameservers, (1 << 62, away))
+        assert cluster.brokers(queue, read) == [(0, "127.0.0.1:9")]
+        assert peers.routes_asked == []
+        monkeypatch.setitem(cluster._away, read.nameservers, (0, away))
+        assert cluster.brokers(queue, read) == [(0, peers.addresses["0"])]
+        assert read.nameservers not in cluster._away

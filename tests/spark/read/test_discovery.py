@@ -8,6 +8,8 @@ import pytest
 from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.frame import Request
+from cometmq.spark.brokers import cluster
+from cometmq.spark.brokers.cluster import NameServersAway
 from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import discovery
 from cometmq.spark.read.discovery import AWAY_MAX_MS, AWAY_MIN_MS, Backoff, Discovery
@@ -94,6 +96,39 @@ def test_a_broker_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
         with pytest.raises(NotConnected):
             found.ends()
+
+
+@pytest.mark.usefixtures("finds_at_once")
+def test_brokers_are_read_without_name_servers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "ROUTE_TTL_MS", 0)
+    monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
+    is_away = False
+
+    def broker(request: Request[Any]) -> Answer | None:
+        return None if is_away else seven(request)
+
+    with ScriptedCluster("T", broker) as peers, caplog.at_level(logging.WARNING):
+        found = Discovery(options(peers.namesrv, "T"))
+        assert found.ends().by_queue == {QUEUE: 7}
+        peers.names_answer = False
+        for _ in range(5):
+            assert found.ends([QUEUE]).by_queue == {QUEUE: 7}
+            assert not found.is_away(QUEUE)
+        assert caplog.text.count("reading_without_name_servers") == 1
+        # Whoever has not found its queues yet needs them, and a broker that is away is an outage.
+        with pytest.raises(NameServersAway):
+            Discovery(options(peers.namesrv, "T")).ends()
+        is_away = True
+        with pytest.raises(NotConnected, match="broker-a"):
+            found.ends([QUEUE])
+        monkeypatch.setattr(discovery, "OUTAGE_MS", 60_000)
+        is_away, peers.names_answer = False, True
+        wait_until(lambda: found.ends([QUEUE]).by_queue == {QUEUE: 7}, "the broker is asked")
+        wait_until(
+            lambda: bool(found.ends()) and "name_servers_recovered" in caplog.text, "it is back"
+        )
 
 
 def test_a_broker_that_is_away_is_asked_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:

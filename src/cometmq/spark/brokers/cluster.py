@@ -3,14 +3,19 @@ seconds.
 
 Plans of reads use them and, through :func:`addresses`, every task, which would otherwise query a
 name server for each of its ranges. One exchange asks for the routes of all topics.
+
+While no name server answers, :func:`brokers` returns the last known addresses, as RocketMQ's
+clients do. A task may run in a process that has not asked yet, so its plan tells it the addresses
+(:func:`learn`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
@@ -25,7 +30,12 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Response
     from cometmq.spark.brokers.access import Access
 
+log = logging.getLogger(__name__)
+
 ROUTE_TTL_MS: Final = 10_000
+
+AWAY_MS: Final = 2_000
+"""Time for which name servers that did not answer are not asked again for a known address."""
 
 MASTER_ID: Final = 0
 
@@ -33,10 +43,21 @@ _CLUSTER: Final = int(RequestCode.GET_BROKER_CLUSTER_INFO)
 _ROUTE: Final = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 _clock: Final = SystemClock()
 _routes: Final[dict[tuple[str, tuple[str, ...], int], tuple[int, TopicRoute]]] = {}
+_learned: Final[dict[tuple[str, str, tuple[str, ...]], tuple[tuple[int, str], ...]]] = {}
+_away: Final[dict[tuple[str, ...], tuple[int, NameServersAway]]] = {}
 
 
 class NameServersAway(NotConnected):
     """Raised if no name server answers."""
+
+
+class Replicas(NamedTuple):
+    """Id and address of each broker that has the queues of a topic on one broker name, the master
+    (id 0) first."""
+
+    topic: str
+    broker_name: str
+    addresses: tuple[tuple[int, str], ...]
 
 
 def routes(
@@ -44,7 +65,7 @@ def routes(
 ) -> dict[str, TopicRoute]:
     """Return the routes of those topics that the name servers know, at most ``age_max_ms`` old.
 
-    Raises NotConnected if no name server answers, BrokerRefused.
+    Raises NameServersAway, BrokerRefused.
     """
     wanted = list(dict.fromkeys(topics))
     now_ms = _clock.monotonic_ms()
@@ -64,6 +85,7 @@ def prefetch(topics: Iterable[str], access: Access) -> None:
     """Cache the routes of several topics in one exchange. Raises nothing: if no name server
     answers, the cache stays as it is."""
     with suppress(ClientError):
+        _check_away(access)
         routes(topics, access)
 
 
@@ -90,16 +112,62 @@ def queues_of(known: Mapping[str, TopicRoute]) -> list[MessageQueue]:
 def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[tuple[int, str]]:
     """Return id and address of each broker that has a queue, the master (id 0) first.
 
-    Raises RouteNotFound, and NotConnected if the broker is not in the route.
+    They are the last known ones while no name server answers. Raises RouteNotFound, NameServersAway
+    if none are known, and NotConnected if the broker is not in the route.
     """
-    age_max_ms = 0 if fresh else ROUTE_TTL_MS
-    known = routes([queue.topic], access, age_max_ms=age_max_ms)
+    try:
+        _check_away(access)
+        known = routes([queue.topic], access, age_max_ms=0 if fresh else ROUTE_TTL_MS)
+    except NameServersAway as error:
+        last = last_known(queue, access)
+        if last is None:
+            raise
+        if access.nameservers not in _away:
+            log.warning("name_servers_away broker=%s error=%r", queue.broker_name, str(error))
+        if not _is_away(access):
+            _away[access.nameservers] = (_clock.monotonic_ms() + AWAY_MS, error)
+        return list(last.addresses)
+    _away.pop(access.nameservers, None)
     if queue.topic not in known:
         raise unknown(queue.topic, access)
-    for data in known[queue.topic].broker_datas:
+    found = _replicas(known[queue.topic], queue)
+    if found is None:
+        raise NotConnected(queue.broker_name, f"no such broker in the route of {queue.topic}")
+    return list(found.addresses)
+
+
+def last_known(queue: MessageQueue, access: Access) -> Replicas | None:
+    """Return the brokers of a queue that this process knows, of whatever age, without asking."""
+    _, route = _routes.get(_key(queue.topic, access), (0, None))
+    found = None if route is None else _replicas(route, queue)
+    if found is not None:
+        return found
+    learned = _learned.get((queue.topic, queue.broker_name, access.nameservers))
+    return None if learned is None else Replicas(queue.topic, queue.broker_name, learned)
+
+
+def learn(told: Iterable[Replicas], access: Access) -> None:
+    """Remember brokers that another process knew, for the time when no name server answers."""
+    for each in told:
+        _learned[each.topic, each.broker_name, access.nameservers] = each.addresses
+
+
+def _replicas(route: TopicRoute, queue: MessageQueue) -> Replicas | None:
+    for data in route.broker_datas:
         if data.broker_name == queue.broker_name and data.broker_addrs:
-            return sorted((int(key), address) for key, address in data.broker_addrs.items())
-    raise NotConnected(queue.broker_name, f"no such broker in the route of {queue.topic}")
+            found = sorted((int(key), address) for key, address in data.broker_addrs.items())
+            return Replicas(queue.topic, queue.broker_name, tuple(found))
+    return None
+
+
+def _is_away(access: Access) -> bool:
+    return access.nameservers in _away and _clock.monotonic_ms() < _away[access.nameservers][0]
+
+
+def _check_away(access: Access) -> None:
+    """Raise the last failure if it is too young to ask again."""
+    if _is_away(access):
+        raise _away[access.nameservers][1]
 
 
 def addresses(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[str]:

@@ -231,7 +231,7 @@ def _ask(
     Raises RouteNotFound; NotConnected or RequestTimedOut if no broker of a name answers.
     """
     queues = list(asked)
-    cluster.routes((queue.topic for queue in queues), access)
+    cluster.prefetch((queue.topic for queue in queues), access)
     groups: dict[tuple[tuple[int, str], ...], list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         groups[tuple(cluster.brokers(queue, access))].append(queue)
@@ -288,7 +288,7 @@ def _topic_queue(queue: MessageQueue) -> h.Header:
 
 def _masters(queues: Iterable[MessageQueue], access: Access) -> dict[str, list[MessageQueue]]:
     wanted = list(queues)
-    cluster.routes((queue.topic for queue in wanted), access)
+    cluster.prefetch((queue.topic for queue in wanted), access)
     found: dict[str, list[MessageQueue]] = {}
     for queue in wanted:
         broker_id, address = cluster.brokers(queue, access)[0]

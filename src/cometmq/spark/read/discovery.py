@@ -16,7 +16,8 @@ Spark's loop may ask for the ends of a stream's queues a hundred times a second.
 brokers, routes are read again only every DISCOVERY_MS. After a round that found nothing, the next
 one is delayed, so that lookups take at most a fifth of the time, whatever the number of queues. A
 server that is away is asked again after a pause that doubles with each failure (:class:`Backoff`),
-while the others are read as before.
+while the others are read as before. A stream needs name servers only to find what is new, so it
+reads on without them.
 """
 
 from __future__ import annotations
@@ -322,15 +323,18 @@ class Discovery:
         self._outage_warned_ms: int | None = None
         self._warned_ms: int | None = None
         self._unknown_warned_ms: int | None = None
+        self._alone_since_ms: int | None = None
+        self._alone_warned_ms: int | None = None
         self._rest_until_ms = 0
         self._backoff = Backoff()
 
     def ends(self, known: Iterable[MessageQueue] = ()) -> EndOffsets:
         """Return the end of each queue, without the queues of brokers that are away.
 
-        ``known`` are the queues that the query has read; their brokers must be present. Raises the
-        last failure if a broker or name server is away too long (OUTAGE_MS unless the options say
-        otherwise), or if a topic that the user named is missing.
+        ``known`` are the queues that the query has read; their brokers must be present. While no
+        name server answers, the queues are those that were found last. Raises the last failure if a
+        broker, or before the first success the name servers, are away too long (OUTAGE_MS unless
+        the options say otherwise), or if a topic that the user named is missing.
         """
         _pause.wait(max(0, self._rest_until_ms - _clock.monotonic_ms()) / 1000)
         began_ms = _clock.monotonic_ms()
@@ -377,22 +381,25 @@ class Discovery:
             return None
         earlier = self._backoff.error(_NAME_SERVERS, now_ms)
         if earlier is not None:
-            return earlier
+            return self._with_known_routes(earlier)
         access = self._options.access
         try:
             found = topics.find(self._options.topics, access)
             self._missing = missing_brokers(found, self._options, known)
         except AWAY as error:
             self._backoff.failed(_NAME_SERVERS, error, _clock.monotonic_ms())
-            self._found, self._found_ms, self._missing = TopicQueues([], []), None, {}
-            return error
+            if not isinstance(error, NameServersAway):
+                self._found, self._found_ms, self._missing = TopicQueues([], []), None, {}
+            return self._with_known_routes(error)
         self._found, self._found_ms = found, now_ms
-        for name, why in self._missing.items():
-            failure = self._failure_of(BrokerMissing(name, why, access))
-            if failure is not None:
-                self._backoff.failed(_NAME_SERVERS, failure, _clock.monotonic_ms())
-                self._found_ms = None
-                return failure
+        if self._alone_since_ms is not None:
+            log.warning("name_servers_recovered away_ms=%d", now_ms - self._alone_since_ms)
+        self._alone_since_ms = self._alone_warned_ms = None
+        failure = self._failure_of_missing()
+        if failure is not None:
+            self._backoff.failed(_NAME_SERVERS, failure, _clock.monotonic_ms())
+            self._found_ms = None
+            return failure
         self._backoff.answered(_NAME_SERVERS)
         if not found.unknown:
             return None
@@ -406,6 +413,27 @@ class Discovery:
         if self._unknown_warned_ms is None or now_ms - self._unknown_warned_ms >= WARNING_MS:
             self._unknown_warned_ms = now_ms
             log.warning("topics_unknown topics=%s", ",".join(found.unknown))
+        return None
+
+    def _with_known_routes(self, error: ClientError) -> ClientError | None:
+        """Return the failure of a lookup. It is none if only the name servers are away and the
+        queues are known: their brokers answer without them."""
+        if not isinstance(error, NameServersAway) or not self._found.queues:
+            return error
+        now_ms = _clock.monotonic_ms()
+        if self._alone_since_ms is None:
+            self._alone_since_ms = now_ms
+        if self._alone_warned_ms is None or now_ms - self._alone_warned_ms >= OUTAGE_WARNING_MS:
+            self._alone_warned_ms = now_ms
+            away_ms = now_ms - self._alone_since_ms
+            log.warning("reading_without_name_servers away_ms=%d error=%r", away_ms, str(error))
+        return self._failure_of_missing()
+
+    def _failure_of_missing(self) -> ClientError | None:
+        for name, why in self._missing.items():
+            failure = self._failure_of(BrokerMissing(name, why, self._options.access))
+            if failure is not None:
+                return failure
         return None
 
     def _failure_of(self, error: ClientError) -> ClientError | None:

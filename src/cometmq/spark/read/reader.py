@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
+    from cometmq.spark.brokers.cluster import Replicas
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
     from cometmq.spark.read.pushdown import Pushed
@@ -71,10 +72,12 @@ _clock: Final = SystemClock()
 
 
 class QueueRanges(InputPartition):
-    """The ranges that one task reads."""
+    """The ranges that one task reads. ``copies`` are the brokers that have them, as the plan knows
+    them, for the time when no name server answers."""
 
-    def __init__(self, parts: tuple[Range, ...]) -> None:
+    def __init__(self, parts: tuple[Range, ...], copies: tuple[Replicas, ...] = ()) -> None:
         super().__init__(parts)
+        self.copies = copies
 
 
 def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
@@ -98,7 +101,25 @@ def partitions_of(
     parts = tasks(
         todo, tasks_min=options.min_partitions, rows_max=rows_max, rows_min=min(rows_min, rows_max)
     )
-    return [QueueRanges(part) for part in parts]
+    return [QueueRanges(part, _copies_of(part, options.access)) for part in parts]
+
+
+def _copies_of(parts: Iterable[Range], access: Access) -> tuple[Replicas, ...]:
+    queues = {(part.queue.topic, part.queue.broker_name): part.queue for part in parts}
+    known = (cluster.last_known(queue, access) for queue in queues.values())
+    return tuple(each for each in known if each is not None)
+
+
+def rows_of_task(
+    partition: InputPartition, options: ReadOptions, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
+    keep_loaded()
+    parts = ranges_of(partition)
+    if isinstance(partition, QueueRanges):
+        cluster.learn(partition.copies, options.access)
+    cluster.prefetch((part.queue.topic for part in parts), options.access)
+    return batches(parts, options, names)
 
 
 class TopicReader(DataSourceReader):
@@ -153,10 +174,7 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
-        keep_loaded()
-        parts = ranges_of(partition)
-        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
-        return batches(parts, self._options, self._names)
+        return rows_of_task(partition, self._options, self._names)
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:

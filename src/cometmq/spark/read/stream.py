@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, ClientError
-from cometmq.spark.brokers import cluster, offsets
+from cometmq.spark.brokers import offsets
 from cometmq.spark.brokers.offsets import EndOffsets
 from cometmq.spark.read import discovery
 from cometmq.spark.read.checkpoint import Offsets, StreamOffset, from_json
@@ -38,7 +38,6 @@ from cometmq.spark.read.discovery import (
     wait_for_brokers,
     without_brokers,
 )
-from cometmq.spark.read.fetcher import batches
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.options import Caps, is_enough
 from cometmq.spark.read.planning import advance, backward, cap, ranges
@@ -46,12 +45,11 @@ from cometmq.spark.read.positions import AtOffsets, Edge, NamedPosition, check_o
 from cometmq.spark.read.reader import (
     UNSAMPLED_ROWS,
     partitions_of,
-    ranges_of,
     rows_of,
+    rows_of_task,
     rows_within,
     sampled_bytes,
 )
-from cometmq.spark.workermemory import keep_loaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,10 +223,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
-        keep_loaded()
-        parts = ranges_of(partition)
-        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
-        return batches(parts, self._options, self._names)
+        return rows_of_task(partition, self._options, self._names)
 
     # ------------------------------------------------------------------------- what to read next
 
