@@ -27,10 +27,12 @@ PAGES = (
     *("/", "/topics", "/topics/orders", "/new-topic", "/groups", "/groups/billing"),
     *("/groups/billing/members", "/groups/billing/reset?topic=orders&to=first"),
     *("/groups/billing/settings", "/messages?topic=orders", "/dead", "/producers", "/waiting"),
-    *("/store", "/settings", "/topics/orders/delete"),
+    *("/store", "/settings", "/topics/orders/delete", "/accounts", "/new-account"),
 )
 FIRST_VIEW_MS_MAX = 1_500
 INTERACTION_MS_MAX = 300
+#: The width that a page takes.
+WIDTH_PX = "document.documentElement.scrollWidth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def test_every_page_fits_a_phone_and_breaks_no_policy(browser: Browser, served: 
                 answer = page.goto(served.changes.rstrip("/") + path)
                 assert answer is not None
                 assert answer.status == 200, path
-                assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+                assert page.evaluate(WIDTH_PX) <= 390, path
 
 
 def test_a_search_and_the_keyboard(browser: Browser, served: Served) -> None:
@@ -277,3 +279,41 @@ def test_a_cluster_with_accounts_asks_for_a_login(browser: Browser, tmp_path: Pa
             expect(page.get_by_label("Access key")).to_be_visible()
         finally:
             context.close()
+
+
+def test_an_administrator_makes_an_account(browser: Browser, tmp_path: Path) -> None:
+    home = written_accounts(tmp_path / "home")
+    acl = ["--set", "aclEnable=true", "--set", f"rocketmqHome={home}"]
+    words = [*start_words(tmp_path / "store"), *acl]
+    with (
+        running(*words) as (_, ready),
+        changing(ready["namesrv"]) as address,
+        opened(browser, viewport={"width": 390, "height": 800}) as page,
+    ):
+        page.goto(f"{address}login")
+        page.get_by_label("Access key").fill(ADMIN["access_key"])
+        page.get_by_label("Secret key").fill(ADMIN["secret_key"])
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator(".broker")).to_contain_text(ready["broker"])
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        expect(page.get_by_role("heading", name="Accounts")).to_be_visible()
+        page.get_by_role("link", name="New account").click()
+        page.get_by_label("Access key").fill("shop-account")
+        page.get_by_label("Secret key").fill("shop-secret")
+        page.get_by_label("Topics, one a line").fill("orders=PUB|SUB\nbills=SUB")
+        page.get_by_label("Groups, one a line").fill("billing=SUB")
+        assert page.evaluate(WIDTH_PX) <= 390
+        page.get_by_role("button", name="Create the account").click()
+        row = page.get_by_role("row").filter(has_text="orders")
+        expect(row).to_contain_text("send and consume")
+        assert page.evaluate(WIDTH_PX) <= 390
+        page.get_by_role("link", name="Accounts").click()
+        expect(page.get_by_role("row").filter(has_text="shop-account")).to_be_visible()
+        assert page.evaluate(WIDTH_PX) <= 390
+        page.get_by_role("link", name="shop-account").click()
+        page.get_by_role("link", name="Delete the account").click()
+        page.get_by_label("Repeat the access key").fill("shop-account")
+        page.get_by_role("button", name="Delete the account").click()
+        expect(page.get_by_text("shop-account")).to_have_count(0)
+        assert "shop-secret" not in page.content()

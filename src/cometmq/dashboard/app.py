@@ -22,6 +22,7 @@ from cometmq.dashboard.accounts import Viewers
 from cometmq.dashboard.connections import BrowserConnection
 from cometmq.dashboard.guard import Guard, Place
 from cometmq.dashboard.pages import (
+    access,
     clients,
     cluster,
     deadletters,
@@ -73,7 +74,8 @@ def build(
 
 
 _PAGES: Final = (
-    *(cluster, topics, groups, messages, deadletters, clients, waiting, stores, settings, login),
+    *(cluster, topics, groups, messages, deadletters, clients, waiting, stores, settings),
+    *(access, login),
 )
 
 
