@@ -1,6 +1,8 @@
 """Whole pages of a real broker: what they show, and what they refuse."""
 
 import asyncio
+import http.client
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -125,6 +127,52 @@ async def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
             assert await seconds_until_closed(page.url, b"") < 4
         finally:
             first.close()
+
+
+async def test_one_address_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PER_ADDRESS_MAX", 2)
+    async with running_page("127.0.0.1:1") as page:
+        place = urlsplit(page.url)
+        held = [await asyncio.open_connection(place.hostname, place.port) for _ in range(2)]
+        try:
+            assert await seconds_until_closed(page.url, b"") < 4
+            reader, other = await asyncio.open_connection(
+                place.hostname, place.port, local_addr=("127.0.0.2", 0)
+            )
+            held.append((reader, other))
+            other.write(b"GET /static/live.js HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 4)
+        finally:
+            for _, writer in held:
+                writer.close()
+        async with asyncio.timeout(10):  # the page sees that they have gone
+            while True:
+                with suppress(OSError, http.client.HTTPException):
+                    if (await page.get("/static/live.js")).status == 200:
+                        break
+                await asyncio.sleep(0.05)
+
+
+async def test_a_named_proxy_may_have_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PER_ADDRESS_MAX", 0)
+    async with running_page("127.0.0.1:1", proxies=("127.0.0.0/8",)) as page:
+        assert (await page.get("/static/live.js")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "networks", "is_in"),
+    [
+        ("10.1.2.3", ["10.1.2.3"], True),
+        ("10.1.2.3", ["192.168.0.0/16", "10.0.0.0/8"], True),
+        ("10.1.2.3", ["10.1.2.4", "fe80::/10"], False),
+        ("fe80::1", ["fe80::/10"], True),
+        ("proxy", ["10.0.0.0/8", "proxy"], True),
+        ("10.1.2.3", ["proxy"], False),
+        ("10.1.2.3", [], False),
+    ],
+)
+def test_addresses_in_networks(address: str, networks: list[str], is_in: bool) -> None:
+    assert connections.is_among(address, networks) is is_in
 
 
 async def test_a_proxy_needs_a_name_for_changes_without_a_login(cometmq_cluster: Cluster) -> None:

@@ -54,12 +54,13 @@ class Attempts:
 
 def _limits(address: str, account: str) -> dict[_Name, int]:
     return {
-        ("address", _network(address)): ADDRESS_FAILURES_MAX,
+        ("address", network_of(address)): ADDRESS_FAILURES_MAX,
         ("account", account[:_NAME_CHARS_MAX]): ACCOUNT_FAILURES_MAX,
     }
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what an address counts as: itself, or of IPv6 its first 64 bits."""
     try:
         found = ip_address(address)
     except ValueError:

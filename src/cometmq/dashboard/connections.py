@@ -5,21 +5,28 @@ of one, and a browser that reads nothing would otherwise stay for ever:
 
     request head    REQUEST_S from the connection, or from its first byte on a kept one
     response        STALLED_S without that the peer reads anything of what waits
-    number          CONNECTIONS_MAX; further ones are closed at once
+    number          CONNECTIONS_MAX, and PER_ADDRESS_MAX from one address (of IPv6: one /64
+                    network) unless it is a named proxy; further ones are closed at once
 """
 
 from __future__ import annotations
 
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from cometmq.dashboard.attempts import network_of
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
 
 REQUEST_S: Final = 10.0
 STALLED_S: Final = 30.0
 CONNECTIONS_MAX: Final = 512
+#: A browser opens 6 at most; several may come from one address.
+PER_ADDRESS_MAX: Final = 64
 
 
 class BrowserConnection(H11Protocol):
@@ -30,7 +37,7 @@ class BrowserConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
+        if len(self.connections) > CONNECTIONS_MAX or self._is_one_too_many():
             transport.abort()
             return
         self._end_in(REQUEST_S)
@@ -58,6 +65,23 @@ class BrowserConnection(H11Protocol):
         self._go_on()
         super().resume_writing()
 
+    def _is_one_too_many(self) -> bool:
+        """Return whether the peer's address has more connections than one may have."""
+        if self.client is None:
+            return False
+        address = self.client[0]
+        if self.config.proxy_headers and is_among(address, self.config.forwarded_allow_ips or ()):
+            return False
+        network = network_of(address)
+        same = [
+            each
+            for each in self.connections
+            if isinstance(each, BrowserConnection)
+            and each.client is not None
+            and network_of(each.client[0]) == network
+        ]
+        return len(same) > PER_ADDRESS_MAX
+
     def _is_answering(self) -> bool:
         # uvicorn declares that there always is a request.
         cycle: RequestResponseCycle | None = self.cycle
@@ -71,3 +95,18 @@ class BrowserConnection(H11Protocol):
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
+
+
+def is_among(address: str, networks: Iterable[str]) -> bool:
+    """Return whether an address is one of some addresses, or in one of some networks.
+
+    What is no address, such as the name of a host, matches itself only.
+    """
+    for network in networks:
+        try:
+            if ip_address(address) in ip_network(network, strict=False):
+                return True
+        except ValueError:
+            if network == address:
+                return True
+    return False
