@@ -36,6 +36,19 @@ def test_unknown_options_are_refused() -> None:
         options_of(kombu.Connection(f"{SCHEME}://", transport_options={"colour": 1}))
     with pytest.raises(SettingsError, match="delays"):
         options_of(kombu.Connection(f"{SCHEME}://", transport_options={"delays": "never"}))
+    for name, value in (
+        ("visibility_timeout", "3600"),
+        ("visibility_timeout", 0),
+        ("visibility_timeout", float("nan")),
+        ("queues", "8"),
+        ("queues", 0),
+        ("group", 5),
+        ("transient_topic", None),
+        ("priority_steps", "36"),
+        ("priority_steps", ["3"]),
+    ):
+        with pytest.raises(SettingsError, match=name):
+            options_of(kombu.Connection(f"{SCHEME}://", transport_options={name: value}))
     with pytest.raises(SettingsError, match="ssl"):
         tls_of({"ssl_version": 3})
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import kombu
 import pytest
 from kombu.pools import reset as reset_pools
 
+from cometmq.admin.api import Admin
+from cometmq.core.errors import BrokerRefused
+from cometmq.kombu.link import Link
+from cometmq.kombu.naming import topic_of
+from cometmq.message.model import Message
+from cometmq.testing.cluster import cluster_in_thread
 from tests.kombu.conftest import Connect
 
 
@@ -232,3 +240,107 @@ def test_a_wrong_address_is_a_connection_error(connect: Connect) -> None:
     )
     with pytest.raises(connection.connection_errors):
         connection.connect()
+
+
+BAD = [
+    b"\xff",
+    b"text",
+    b"[]",
+    b'{"properties": 5}',
+    b'{"properties": {"expiration": "soon"}}',
+    b'{"properties": {}, "headers": [1]}',
+    b'{"properties": {"delivery_info": [1]}}',
+    b'{"properties": {"body_encoding": "base64"}, "body": "a"}',
+    b'{"properties": {"body_encoding": "rot13"}, "body": "?"}',
+]
+
+
+def test_what_is_no_message_of_kombu_becomes_a_dead_letter(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    publish(connection, queue, "first")
+    (first,) = receive(connection, queue, 1)
+    link: Link = connection.transport.link
+    for body in BAD:
+        link.send(Message(topic_of(name), body))
+    publish(connection, queue, "good")
+    (good,) = receive(connection, queue, 1)
+    assert good.payload == "good"
+    first.ack()
+    good.ack()
+    # All that is there was taken when the feed has nothing left.
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=1.5)
+    feed = link._feeds[name]
+    assert feed.held == 0
+    dead = link._run(Admin(link._client.session).topic_stats(f"%DLQ%{link.group_of(name)}"))
+    assert sum(each.max_offset for each in dead.values()) == len(BAD)
+
+
+def test_a_strange_message_to_temporary_queues_is_left_out(connect: Connect, name: str) -> None:
+    asker = connect()
+    replies = kombu.Queue(name, exclusive=True, auto_delete=True, durable=False)
+    found: list[str] = []
+    with kombu.Consumer(asker, [replies], callbacks=[lambda body, message: found.append(body)]):
+        link: Link = asker.transport.link
+        for address in ("5", "[1, 2]", '["", ["a"]]', "{", '[""]'):
+            properties = {"kombuAddress": address}
+            link.send(Message(link.options.transient_topic, b"", properties=properties))
+        link.send(Message(link.options.transient_topic, b""))
+        kombu.Producer(connect()).publish("reply", routing_key=name, exchange="")
+        asker.drain_events(timeout=5)
+    assert found == ["reply"]
+
+
+@pytest.mark.parametrize("task_id", ["import 2026", "a\x02TAGS\x01b", "\tx", ""])
+def test_any_text_is_a_task_id(connect: Connect, name: str, task_id: str) -> None:
+    queue = queue_named(name)
+    connection = connect()
+    publish(connection, queue, "work", correlation_id=task_id)
+    (message,) = receive(connection, queue, 1)
+    assert message.properties["correlation_id"] == task_id
+
+
+def test_unacknowledged_messages_go_back_in_order(connect: Connect, name: str) -> None:
+    queue = queue_named(name)
+    with connect(queues=1) as first:
+        for number in range(4):
+            publish(first, queue, number)
+        receive(first, queue, 4)
+    again = receive(connect(), queue, 4)
+    assert [each.payload for each in again] == [0, 1, 2, 3]
+
+
+ACCOUNTS = """\
+accounts:
+- accessKey: admin-key
+  secretKey: secret-of-admin
+  admin: true
+- accessKey: sender-key
+  secretKey: secret-of-sender
+  defaultTopicPerm: PUB
+  defaultGroupPerm: SUB
+"""
+
+
+def test_a_worker_that_may_not_read_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    queue = queue_named(name)
+    with cluster_in_thread(tmp_path, aclEnable=True, rocketmqHome=str(tmp_path)) as cluster:
+        servers = cluster.namesrv
+        with kombu.Connection(f"cometmq://admin-key:secret-of-admin@{servers}//") as admin:
+            publish(admin, queue, "work")
+        with kombu.Connection(f"cometmq://sender-key:secret-of-sender@{servers}//") as sender:
+            with pytest.raises(BrokerRefused) as refused:
+                receive(sender, queue, 1)
+            assert isinstance(refused.value, sender.channel_errors)
+
+
+def test_threads_may_wait_and_clear_at_once(connect: Connect) -> None:
+    link: Link = connect().connect().link
+    waiting = threading.Thread(target=link.wait, args=(1.0,))
+    waiting.start()
+    while waiting.is_alive():
+        link.clear()
+    waiting.join()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import kombu
 import kombu.pools
 import pytest
 from celery import Celery, chord, group
@@ -133,3 +134,50 @@ def test_a_worker_goes_on_when_the_broker_is_back(
             (3, 4), retry=True, retry_policy={"max_retries": 20, "interval_start": 0.2}
         )
         assert again.get(timeout=DEADLINE_S) == 7
+
+
+def test_a_worker_whose_broker_is_gone_ends_at_sigterm(
+    app: Celery, broker: ProcessCluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with worker(app, log) as process:
+        assert tasks.add.delay(1, 2).get(timeout=DEADLINE_S) == 3
+        broker.kill()
+        try:
+            # The worker's heartbeat is published again and again.
+            refused = b"unavailable address=" + broker.namesrv.encode()
+            wait_for(lambda: log.read_bytes().count(refused) >= 3, "attempts", log)
+            process.terminate()
+            assert process.wait(15) == 0
+        finally:
+            broker.start()
+
+
+def test_a_connection_ends_in_time_though_its_broker_is_gone(
+    app: Celery, broker: ProcessCluster
+) -> None:
+    queue = kombu.Queue("held", kombu.Exchange("held"), routing_key="held")
+    found: list[Any] = []
+    connection = kombu.Connection(app.conf.broker_url)
+    with connection.channel() as channel:
+        producer = kombu.Producer(channel)
+        for number in range(60):
+            producer.publish(number, exchange="held", routing_key="held", declare=[queue])
+    kombu.Consumer(connection, [queue], on_message=found.append).consume()
+    while len(found) < 60:
+        connection.drain_events(timeout=DEADLINE_S)
+    broker.kill()
+    begun = time.monotonic()
+    try:
+        connection.close()
+        assert time.monotonic() - begun < 8
+    finally:
+        broker.start()
+    with kombu.Connection(app.conf.broker_url) as second:
+        again: set[int] = set()
+        consumer = kombu.Consumer(
+            second, [queue], on_message=lambda message: again.add(message.payload)
+        )
+        consumer.consume()
+        while len(again) < 60:
+            second.drain_events(timeout=DEADLINE_S)

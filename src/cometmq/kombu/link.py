@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Coroutine
@@ -18,7 +19,7 @@ from cometmq.admin.api import Admin
 from cometmq.client.blocking import LoopThread
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
+from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound, fresh_copy
 from cometmq.kombu.naming import topic_of
 from cometmq.kombu.transient import TransientReader
 from cometmq.net.tasks import Tasks
@@ -39,6 +40,7 @@ _BUFFER: Final = 256
 #: Time from the first message of a queue with priorities to its delivery: the first pulls answer in
 #: any order, and what is urgent should come first.
 _FIRST_PULLS_MS: Final = 200
+_DEAD_LETTER_LEVEL: Final = -1
 #: Messages of a queue that kombu may hold without acknowledging them.
 _HELD: Final = 65_535
 
@@ -71,20 +73,33 @@ class Feed:
         #: The highest step first.
         self.buffers: dict[str, deque[Delivery]] = {topic: deque() for topic in topics}
         self.lowest = self.buffers[topics[-1]]
-        #: Deliveries that were taken and not settled.
-        self.held = 0
+        #: Deliveries that were taken (by threads of kombu), and settled (by the loop).
+        self.taken = self.settled = 0
+        #: What ended the subscription.
+        self.error: Exception | None = None
         #: No consumer is left; the subscription ends when nothing is held.
         self.is_cancelled = False
         self.is_open = len(topics) == 1
 
+    @property
+    def held(self) -> int:
+        """Number of deliveries that were taken and not settled."""
+        return self.taken - self.settled
+
+    @property
+    def waiting(self) -> int:
+        """Number of messages that can be taken."""
+        return sum(map(len, self.buffers.values()))
+
     def take(self) -> Delivery | None:
-        """Return the next message, or None."""
-        if not self.is_open:
-            return None
-        for buffer in self.buffers.values():
-            if buffer:
-                self.held += 1
-                return buffer.popleft()
+        """Return the next message, or None. Raises what ended the subscription."""
+        if self.is_open:
+            for buffer in self.buffers.values():
+                if buffer:
+                    self.taken += 1
+                    return buffer.popleft()
+        if self.error is not None:
+            raise fresh_copy(self.error)
         return None
 
 
@@ -104,6 +119,8 @@ class Link:
         self._feeds: dict[str, Feed] = {}
         #: Groups that this link leaves, by queue.
         self._leaving: dict[str, asyncio.Task[Any]] = {}
+        #: One caller joins a group at a time.
+        self._joining = asyncio.Lock()
         self._known: set[str] = set()
         self._settled: deque[Delivery] = deque()
         self._is_settling = False
@@ -129,11 +146,15 @@ class Link:
 
     def close(self) -> None:
         """Leave all groups; what was not acknowledged is delivered again, here or elsewhere."""
-        if self.pid == os.getpid():
-            self._thread.wait(self._close())
-            self._thread.close()
-        self._awake.close()
-        self._waker.close()
+        try:
+            if self.pid == os.getpid():
+                try:
+                    self._thread.wait(self._close())
+                finally:
+                    self._thread.close()
+        finally:
+            self._awake.close()
+            self._waker.close()
 
     async def _close(self) -> None:
         self._settle()
@@ -164,13 +185,11 @@ class Link:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until messages arrive, at most ``timeout_s``."""
-        self._awake.settimeout(max(timeout_s, 0.001))
-        try:
-            self._awake.recv(65_536)
-        except TimeoutError:
-            return
-        finally:
-            self._awake.setblocking(False)
+        # The socket itself never blocks: another thread may clear it meanwhile.
+        arrived = select.poll()
+        arrived.register(self._awake, select.POLLIN)
+        if arrived.poll(max(timeout_s, 0.001) * 1_000):
+            self.clear()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.wait(work)
@@ -234,8 +253,11 @@ class Link:
         skipped = self.size(queue)
         feed = self._feeds.get(queue)
         if feed is not None:
-            while (waiting := feed.take()) is not None:
-                self.settle(waiting)
+            # More may come meanwhile: the reset skips it.
+            for _ in range(feed.waiting):
+                waiting = feed.take()
+                if waiting is not None:
+                    self.settle(waiting)
         self._run(self._purge(queue))
         return skipped
 
@@ -275,12 +297,18 @@ class Link:
 
     def read(self, queue: str) -> Feed:
         """Join the queue's group, if this link is no member."""
-        feed = self._feeds.get(queue)
-        if feed is None:
+        if queue not in self._feeds:
             self.create(queue)
-            feed = self._feeds[queue] = self._run(self._join(queue))
-        feed.is_cancelled = False
-        return feed
+        return self._run(self._read(queue))
+
+    async def _read(self, queue: str) -> Feed:
+        # The loop decides, which also ends feeds.
+        async with self._joining:
+            feed = self._feeds.get(queue)
+            if feed is None:
+                feed = self._feeds[queue] = await self._join(queue)
+            feed.is_cancelled = False
+            return feed
 
     async def _join(self, queue: str) -> Feed:
         leaving = self._leaving.pop(queue, None)
@@ -304,6 +332,14 @@ class Link:
         self.wake()
 
     async def _fill(self, feed: Feed) -> None:
+        try:
+            await self._fill_from_subscription(feed)
+        except Exception as error:
+            feed.error = error
+            self.wake()
+            raise
+
+    async def _fill_from_subscription(self, feed: Feed) -> None:
         is_first = not feed.is_open
         async for message in feed.subscription:
             if is_first:
@@ -337,11 +373,24 @@ class Link:
             delivery = self._settled.popleft()
             if delivery.received is not None:
                 delivery.received.ack()
-            feed = delivery.feed
-            if feed is not None:
-                feed.held -= 1
-                if feed.is_cancelled and not feed.held:
-                    self._leave(feed)
+            self._let_go(delivery)
+
+    def refuse(self, delivery: Delivery) -> None:
+        """Make a message that is none of kombu's a dead letter."""
+        if delivery.received is not None and not delivery.is_settled:
+            delivery.is_settled = True
+            self._run(self._refuse(delivery, delivery.received))
+
+    async def _refuse(self, delivery: Delivery, received: ReceivedMessage) -> None:
+        await received.retry(_DEAD_LETTER_LEVEL)
+        self._let_go(delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        feed = delivery.feed
+        if feed is not None:
+            feed.settled += 1
+            if feed.is_cancelled and not feed.held:
+                self._leave(feed)
 
     def stop(self, queue: str, *, at_once: bool = False) -> None:
         """Leave the queue's group as soon as all messages that kombu took are acknowledged."""

@@ -18,6 +18,8 @@ DEFAULT_PORT: Final = 9876
 #: Who keeps a task with an ETA: the broker's timers, its delay levels, or the worker.
 Delays = Literal["timers", "levels", "worker"]
 _DELAYS: Final = ("timers", "levels", "worker")
+#: Upper bound of a time in seconds: a year.
+_LONGEST_S: Final = 365 * 86_400
 #: Queues are pulled ahead of an unacknowledged message by this many messages.
 _SPAN: Final = 100_000
 #: Names of kombu's TLS options, as urls and ``broker_use_ssl`` have them.
@@ -63,12 +65,13 @@ def options_of(connection: Connection) -> Options:
     for name in ("interval_step", "interval_max", "errback", "client_properties"):
         given.pop(name, None)
     own = {name: given.pop(name) for name in _OWN if name in given}
+    _check_own(own)
     steps = {0, *own.pop("priority_steps", ())}
-    if own.get("delays", "timers") not in _DELAYS:
-        raise SettingsError("delays", f"{own['delays']!r} is not one of {', '.join(_DELAYS)}")
     host = f"{connection.hostname or 'localhost'}:{connection.port or DEFAULT_PORT}"
     servers = given.pop("name_servers", host)
     visible_s = given.pop("visibility_timeout", 3_600)
+    if not _is_number(visible_s) or not 0 < visible_s < _LONGEST_S:
+        raise SettingsError("visibility_timeout", f"{visible_s!r} is no number of seconds")
     settings: dict[str, Any] = {
         "producer_group": "KOMBU_PRODUCER",
         "consume_timeout_ms": int(visible_s * 1_000),
@@ -88,6 +91,26 @@ def options_of(connection: Connection) -> Options:
     if connection.ssl:
         settings.setdefault("tls", tls_of(connection.ssl))
     return Options(make_config(servers, settings), priority_steps=tuple(sorted(steps)), **own)
+
+
+def _check_own(own: Mapping[str, Any]) -> None:
+    """Raise SettingsError for an impossible value of the transport's own options."""
+    if own.get("delays", "timers") not in _DELAYS:
+        raise SettingsError("delays", f"{own['delays']!r} is not one of {', '.join(_DELAYS)}")
+    for name in ("group", "transient_topic"):
+        if not isinstance(own.get(name, ""), str):
+            raise SettingsError(name, f"{own[name]!r} is no text")
+    queues, steps = own.get("queues", 1), own.get("priority_steps", ())
+    if type(queues) is not int or queues < 1:
+        raise SettingsError("queues", f"{queues!r} is no number of queues")
+    if not isinstance(steps, list | tuple | range | set) or any(
+        type(step) is not int or step < 0 for step in steps
+    ):
+        raise SettingsError("priority_steps", f"{steps!r} is no list of priorities")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _OWN: Final = ("group", "queues", "priority_steps", "delays", "transient_topic")

@@ -6,6 +6,7 @@ property says where a message was sent to: its exchange and routing key.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import deque
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from kombu.transport.virtual.exchange import TopicExchange
 
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import ClientError
+from cometmq.core.errors import CometError
 from cometmq.message.model import Message
 
 if TYPE_CHECKING:
@@ -73,15 +75,25 @@ class TransientReader:
         self._topic = topic
         self._wake = wake
         self._clock = SystemClock()
+        self._starting = asyncio.Lock()
         self._kept: dict[str, deque[tuple[bytes, int]]] = {}
         self._bindings: set[Binding] = set()
 
     async def start(self, tasks: Tasks) -> None:
-        """Read from the end of the topic on. What is sent after this returns is seen."""
-        self.is_reading = True
-        for queue in await self._client.queues(self._topic):
-            end = await self._client.puller.max_offset(queue)
-            tasks.spawn(self._read(queue, end), name=f"transient {queue}")
+        """Read from the end of the topic on. What is sent after this returns is seen.
+
+        Raises what the client raises; then nothing is read, and another call tries again.
+        """
+        async with self._starting:
+            if self.is_reading:
+                return
+            ends = {
+                queue: await self._client.puller.max_offset(queue)
+                for queue in await self._client.queues(self._topic)
+            }
+            for queue, end in ends.items():
+                tasks.spawn(self._read(queue, end), name=f"transient {queue}")
+            self.is_reading = True
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._kept
@@ -124,7 +136,7 @@ class TransientReader:
         while True:
             try:
                 pulled = await self._client.puller.pull(queue, offset, suspend_ms=_SUSPEND_MS)
-            except ClientError as error:
+            except CometError as error:
                 log.warning("transient_pull_failed queue=%s error=%s", queue, error)
                 await self._clock.sleep_ms(_PAUSE_MS)
                 continue
@@ -137,8 +149,10 @@ class TransientReader:
 
     def _sort(self, message: StoredMessage) -> None:
         try:
-            exchange, routing_key = json.loads(message.properties[_ADDRESS])
-        except (KeyError, ValueError) as error:
+            exchange, routing_key = msgspec.json.decode(
+                message.properties[_ADDRESS], type=tuple[str, str]
+            )
+        except (KeyError, msgspec.DecodeError) as error:
             log.warning("transient_message_ignored id=%s error=%r", message.message_id, error)
             return
         if exchange:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,11 +18,12 @@ from typing import Any, ClassVar, Final
 
 from kombu.exceptions import ChannelError
 from kombu.transport import base, virtual
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import dumps
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import (
     BrokerRefused,
+    ClientError,
     CometError,
     MessageIllegal,
     NotConnected,
@@ -33,6 +35,7 @@ from cometmq.kombu.delays import level_within_ms
 from cometmq.kombu.link import Delivery, Link
 from cometmq.kombu.naming import topic_of
 from cometmq.kombu.options import DEFAULT_PORT, options_of
+from cometmq.kombu.payloads import expiration_ms, may_be_key, payload_of
 from cometmq.kombu.transient import Binding, addressed
 from cometmq.message.model import Message
 
@@ -59,6 +62,24 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         super().reject(delivery_tag, requeue=requeue)
         self.channel.settle(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        """Send all unacknowledged messages back, the oldest first.
+
+        Once the broker cannot be reached the others stay as they are: it has them, and delivers
+        them again. So a connection to a broker that is gone closes in time.
+        """
+        self._flush()
+        while self._delivered:
+            tag, message = self._delivered.popitem(last=False)
+            try:
+                self.channel._restore(message)
+            except CometError as error:
+                log.warning("message_not_sent_back tag=%s error=%s", tag, error)
+                if isinstance(error, ClientError):
+                    break
+        self._delivered.clear()
+        return []
 
 
 class Channel(virtual.Channel):  # type: ignore[misc]
@@ -187,7 +208,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             Message(
                 topic_of(queue, step),
                 dumps(message).encode(),
-                keys=(task_id,) if task_id and not task_id.isspace() else (),
+                keys=(task_id,) if may_be_key(task_id) else (),
                 delay_level=level_within_ms(left_ms) if delayed and use_levels else 0,
                 deliver_at_ms=due_ms if delayed and not use_levels else 0,
             )
@@ -257,8 +278,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 return payload
 
     def _accept(self, queue: str, delivery: Delivery) -> dict[str, Any] | None:
-        """Return the message for kombu; None if it is not for now."""
-        payload: dict[str, Any] = loads(delivery.body.decode())
+        """Return the message for kombu; None if it is not for now, or none of kombu's."""
+        tag = f"{self.channel_id}-{next(self._tags)}"
+        try:
+            payload = payload_of(delivery.body)
+            payload["properties"]["delivery_tag"] = tag
+            self.Message(payload, channel=self)
+        except Exception as error:  # what parsers of foreign bytes raise
+            log.error("message_refused queue=%s error=%r", queue, error)
+            self.link.refuse(delivery)
+            return None
         if self._is_expired(payload, delivery):
             self.link.settle(delivery)
             return None
@@ -271,8 +300,6 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 return None
             if received.reconsume_times:
                 _mark_redelivered(payload)
-        tag = f"{self.channel_id}-{next(self._tags)}"
-        payload["properties"]["delivery_tag"] = tag
         if queue in self._unacknowledged:
             self.link.settle(delivery)
         else:
@@ -282,10 +309,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def _is_expired(self, payload: dict[str, Any], delivery: Delivery) -> bool:
         # A task that expires has a result: the worker notes that it was revoked.
         is_task = bool((payload.get("headers") or {}).get("expires"))
-        expiration = payload["properties"].get("expiration")
-        if is_task or not expiration:
+        left_ms = expiration_ms(payload)
+        if is_task or not left_ms:
             return False
-        return delivery.born_ms + int(expiration) <= self._clock.wall_ms()
+        return delivery.born_ms + left_ms <= self._clock.wall_ms()
 
     def _is_early(self, payload: dict[str, Any]) -> bool:
         if self.link.options.delays == "worker":
@@ -306,7 +333,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         queue, delivery = self._held.get(message.delivery_tag, (None, None))
         if queue is None or delivery is None or not self.connection.has_link:
             return
-        payload = loads(delivery.body.decode())
+        payload = payload_of(delivery.body)
         _mark_redelivered(payload)
         if delivery.received is None:
             self.link.transient.put_back(queue, dumps(payload).encode(), delivery.born_ms)
@@ -314,6 +341,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         else:
             self._put(queue, payload)
         self.settle(message.delivery_tag)
+
+
+def _end_if_told_to() -> None:
+    """Raise what ends the Celery worker of this process, if it was told to stop.
+
+    Celery asks this between its own attempts to connect. But kombu repeats those of a publish for
+    good, such as those of the worker's heartbeat: without this a worker whose broker is gone
+    ignores SIGTERM. Tasks in other threads and processes are left to end.
+    """
+    state = sys.modules.get("celery.worker.state")
+    if state is not None and threading.current_thread() is threading.main_thread():
+        state.maybe_shutdown()
 
 
 def _mark_redelivered(payload: dict[str, Any]) -> None:
@@ -379,20 +418,26 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def establish_connection(self) -> Transport:
         """Open the link. Raises NotConnected when no server answers."""
-        _ = self.link
+        try:
+            _ = self.link
+        except CometError:
+            _end_if_told_to()
+            raise
         super().establish_connection()
         return self
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels and the link."""
         self._leave_loop()
-        super().close_connection(connection)
-        link, self._link = self._link, None
-        if link is not None:
-            try:
-                link.close()
-            except CometError as error:
-                log.warning("close_failed error=%r", error)
+        try:
+            super().close_connection(connection)
+        finally:
+            link, self._link = self._link, None
+            if link is not None:
+                try:
+                    link.close()
+                except CometError as error:
+                    log.warning("close_failed error=%r", error)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver what is there, or wait for it. Raises socket.timeout when nothing comes."""

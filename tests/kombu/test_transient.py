@@ -1,0 +1,36 @@
+"""The reader of temporary queues' topic: its start fails whole, and happens once."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from cometmq.client.client import Client
+from cometmq.core.errors import RouteNotFound
+from cometmq.kombu.transient import TransientReader, addressed
+from cometmq.net.tasks import Tasks
+from cometmq.testing.cluster import Cluster
+from tests.client.scripted import eventually
+from tests.client.shared_broker import fresh_topic
+
+
+async def test_a_start_that_failed_is_tried_again_and_two_read_once(
+    cometmq_session_cluster: Cluster,
+) -> None:
+    tasks = Tasks()
+    async with Client(cometmq_session_cluster.namesrv) as client:
+        missing = TransientReader(client, f"missing-{uuid.uuid4().hex}", lambda: None)
+        with pytest.raises(RouteNotFound):
+            await missing.start(tasks)
+        assert not missing.is_reading
+        topic = await fresh_topic(client)
+        reader = TransientReader(client, topic, lambda: None)
+        await asyncio.gather(reader.start(tasks), reader.start(tasks))
+        reader.declare("q")
+        for body in (b"1", b"2", b"3", b"4", b"last"):
+            await client.send(addressed(topic, body, "", "q"))
+        await eventually(lambda: reader.size("q") >= 5)
+        await tasks.close()
+        assert reader.size("q") == 5
