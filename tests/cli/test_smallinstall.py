@@ -20,7 +20,7 @@ class Absent:
                                       "h11", "prometheus_client", "uvicorn", "starlette",
                                       "jinja2", "opentelemetry", "kombu", "celery", "pydantic",
                                       "fastavro", "google", "pyiceberg", "sqlalchemy", "django",
-                                      "asyncpg"}:
+                                      "asyncpg", "faststream", "fast_depends", "fastapi"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
 
@@ -32,6 +32,7 @@ import importlib, pkgutil
 import cometmq
 
 SKIPPED = ("cometmq.spark", "cometmq.testing", "cometmq.dashboard", "cometmq.kombu",
+           "cometmq.faststream",
            "cometmq.otel",
            "cometmq.store.tools", "cometmq.cli.commands.spark",
            "cometmq.message.walk", "cometmq.monitoring.exposition", "cometmq.monitoring.http",

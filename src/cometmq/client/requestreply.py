@@ -137,19 +137,27 @@ def _packed(address: str) -> bytes:
 
 
 async def respond(producer: Producer, message: ReceivedMessage, responder: Responder) -> None:
-    """Call ``responder`` with a request and send its reply; its errors are passed on.
+    """Call ``responder`` with a request and send its reply; its errors are passed on."""
+    body = await responder(message)
+    if body is not None:
+        await reply(producer, message, body)
+
+
+async def reply(
+    producer: Producer, asked: MessageView, body: bytes, properties: Mapping[str, str] | None = None
+) -> None:
+    """Send the reply to a request; nothing if the message is none.
 
     A reply that cannot be delivered is logged: the requester is gone or its wait timed out.
     """
-    body = await responder(message)
-    address = reply_address(message.properties)
-    if body is None or address is None:
+    address = reply_address(asked.properties)
+    if address is None:
         return
-    topic, properties = address
+    topic, reserved = address
     try:
-        await producer.send_reply(Message(topic, body), properties)
+        await producer.send_reply(Message(topic, body, properties=properties or {}), reserved)
     except ClientError as error:
-        log.warning("reply_failed message=%s error=%s", message.message_id, error)
+        log.warning("reply_failed message=%s error=%s", asked.message_id, error)
 
 
 def reply_address(asked: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:

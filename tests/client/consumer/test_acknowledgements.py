@@ -3,6 +3,7 @@ told of a message that failed and whose order does not matter."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +148,27 @@ async def test_hooks_see_what_work_came_to(
         assert repr(attempt.error) == "ValueError('bad row')"
         assert attempt.ended_ms >= attempt.started_ms > 0
     assert caplog.text.count("hook_failed") == 2
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad row")])
+async def test_a_block_that_settles_nothing_tells_hooks(
+    cluster: FakeCluster, session: Session, error: Exception | None
+) -> None:
+    hook = Watching()
+    it = await hands(cluster, session, hook)
+    received = ReceivedMessage(it.settler, it.inflight, it.message)
+    with nullcontext() if error is None else pytest.raises(ValueError, match="bad row"):
+        async with received.processing(settle=False):
+            assert it.settler.working == 1
+            if error is not None:
+                raise error
+    assert (it.settler.working, it.inflight.committable) == (0, 0)
+    (attempt,) = hook.ended
+    assert (attempt.outcome, attempt.error) == (None, error)
+    async with received.processing(settle=False):
+        received.ack()
+    assert hook.ended[-1].outcome is Outcome.ACKNOWLEDGED
+    assert it.inflight.committable == 1
 
 
 async def test_work_without_hooks_is_only_counted(cluster: FakeCluster, session: Session) -> None:

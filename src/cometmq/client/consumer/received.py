@@ -79,15 +79,18 @@ class ReceivedMessage(MessageView):
         self._settler = settler
         self._outcome: Outcome | None = None
 
-    def processing(self, *, reraise: bool = False) -> Processing:
+    def processing(self, *, reraise: bool = False, settle: bool = True) -> Processing:
         """Return a block that settles the message when it ends: ``async with
         message.processing():``.
 
         A block that ends normally acknowledges the message. An Exception in the block is logged and
         the message is retried; the exception is raised again only with ``reraise``. If the block is
         cancelled the message is delivered again, here or to another member.
+
+        With ``settle`` off the block only tells hooks when the work begins and ends. The message is
+        settled by :meth:`ack` or :meth:`retry`, in the block or later, and exceptions pass.
         """
-        return Processing(self, reraise=reraise)
+        return Processing(self, reraise=reraise) if settle else Watching(self)
 
     def ack(self) -> None:
         """Acknowledge the message: it is not delivered again."""
@@ -188,6 +191,21 @@ class Processing:
         if error is not None:
             return await self.fail(error)
         self.succeed()
+        return False
+
+
+class Watching(Processing):
+    """Block that settles nothing; see ReceivedMessage.processing."""
+
+    __slots__ = ()
+
+    def succeed(self) -> None:
+        """End the block normally."""
+        self._message._settler.end(self._attempt, self._message._outcome, None)
+
+    async def fail(self, error: BaseException) -> bool:
+        """End the block with an exception, which passes."""
+        self._message._settler.end(self._attempt, self._message._outcome, error)
         return False
 
 

@@ -1,0 +1,120 @@
+"""What is published: commands for the producer, and the responses of handlers that become commands.
+
+:class:`SendOptions` are the keywords that RocketMQ has beyond a body and headers. Those of a
+command win over those of its publisher.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from faststream.response import Response
+from faststream.response.publish_type import PublishType
+from faststream.response.response import BatchPublishCommand, PublishCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from typing import Self
+
+    from typing_extensions import Unpack
+
+    from cometmq.client.arguments import Key
+    from cometmq.message.model import MessageView
+
+
+class SendOptions(TypedDict, total=False):
+    """Keywords of a send, as those of ``cometmq.Client.send``."""
+
+    tag: str
+    keys: Iterable[Key] | Key
+    order_key: Key | None
+    delay_level: int
+    delay_s: float
+    deliver_at: datetime | None
+
+
+class RocketMQResponse(Response):
+    """Result of a handler with headers and send options: ``return RocketMQResponse(body,
+    tag="paid", order_key=order.id)``.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        super().__init__(body=body, headers=headers, correlation_id=correlation_id)
+        self.options = options
+
+    def as_publish_command(self) -> RocketMQPublishCommand:
+        """Return the command that publishes it."""
+        return RocketMQPublishCommand(
+            self.body,
+            headers=self.headers,
+            correlation_id=self.correlation_id,
+            _publish_type=PublishType.PUBLISH,
+            **self.options,
+        )
+
+
+class RocketMQPublishCommand(BatchPublishCommand):
+    """One message, or several of one topic with equal headers and options.
+
+    ``timeout_s`` is the time that a request waits for its reply. ``asked`` is set for a reply: the
+    message with the request.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        /,
+        *bodies: Any,
+        destination: str = "",
+        correlation_id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        reply_to: str = "",
+        _publish_type: PublishType,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        super().__init__(
+            body,
+            *bodies,
+            destination=destination,
+            correlation_id=correlation_id,
+            headers=headers,
+            reply_to=reply_to,
+            _publish_type=_publish_type,
+        )
+        self.options = options
+        self.timeout_s = 0.0
+        self.asked: MessageView | None = None
+
+    @classmethod
+    def from_cmd(cls, cmd: PublishCommand | Self, *, batch: bool = False) -> Self:
+        """Return the command of any broker as one of this; ``batch`` makes each item of its body a
+        message.
+        """
+        if isinstance(cmd, cls) and not batch:
+            return cmd
+        body, bodies = cls._parse_bodies(cmd.body, batch=batch)
+        options = cmd.options if isinstance(cmd, RocketMQPublishCommand) else SendOptions()
+        return cls(
+            body,
+            *bodies,
+            destination=cmd.destination,
+            correlation_id=cmd.correlation_id,
+            headers=cmd.headers,
+            reply_to=cmd.reply_to,
+            _publish_type=cmd.publish_type,
+            **options,
+        )
+
+    def with_defaults(self, options: SendOptions, headers: Mapping[str, Any]) -> Self:
+        """Add the options and headers that it does not name."""
+        self.options = {**options, **self.options}
+        self.add_headers(dict(headers), override=False)
+        return self

@@ -1,0 +1,89 @@
+"""OpenTelemetry traces and metrics of handlers and publishers, with FastStream's names.
+
+The context of a trace travels in the headers of messages, so in user properties, as that of
+``cometmq.otel`` does. Use one of the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from faststream.opentelemetry import TelemetrySettingsProvider
+from faststream.opentelemetry.consts import MESSAGING_DESTINATION_PUBLISH_NAME
+from faststream.opentelemetry.middleware import TelemetryMiddleware
+
+from cometmq.faststream.commands import RocketMQPublishCommand
+
+if TYPE_CHECKING:
+    from faststream.message import StreamMessage
+    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+_SYSTEM: Final = "messaging.system"
+_DESTINATION: Final = "messaging.destination.name"
+_CONVERSATION: Final = "messaging.message.conversation_id"
+_MESSAGE_ID: Final = "messaging.message.id"
+_BYTES: Final = "messaging.message.payload_size_bytes"
+_COUNT: Final = "messaging.batch.message_count"
+
+
+class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCommand]):
+    """Attributes of spans, after the conventions for messaging."""
+
+    __slots__ = ("messaging_system",)
+
+    def __init__(self) -> None:
+        self.messaging_system = "rocketmq"
+
+    def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> dict[str, Any]:
+        """Return the attributes of one call of a handler."""
+        raw = msg.raw_message
+        messages = raw if isinstance(raw, tuple) else (raw,)
+        found = {
+            _SYSTEM: self.messaging_system,
+            _MESSAGE_ID: msg.message_id,
+            _CONVERSATION: msg.correlation_id,
+            _BYTES: sum(len(each.body) for each in messages),
+            MESSAGING_DESTINATION_PUBLISH_NAME: messages[0].topic,
+        }
+        return found | {_COUNT: len(messages)} if isinstance(raw, tuple) else found
+
+    def get_consume_destination_name(self, msg: StreamMessage[Any]) -> str:
+        """Return the topic of a message, or of the first of a batch."""
+        raw = msg.raw_message
+        topic: str = (raw[0] if isinstance(raw, tuple) else raw).topic
+        return topic
+
+    def get_publish_attrs_from_cmd(self, cmd: RocketMQPublishCommand) -> dict[str, Any]:
+        """Return the attributes of what is published."""
+        return {
+            _SYSTEM: self.messaging_system,
+            _DESTINATION: cmd.destination,
+            _CONVERSATION: cmd.correlation_id,
+        }
+
+    def get_publish_destination_name(self, cmd: RocketMQPublishCommand) -> str:
+        """Return the topic of what is published."""
+        return cmd.destination
+
+
+class RocketMQTelemetryMiddleware(TelemetryMiddleware[RocketMQPublishCommand]):
+    """``RocketMQBroker(middlewares=[RocketMQTelemetryMiddleware()])``; providers are the global
+    ones unless they are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        meter: Meter | None = None,
+        include_messages_counters: bool = True,
+    ) -> None:
+        super().__init__(
+            settings_provider_factory=lambda _: RocketMQTelemetrySettings(),
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+            meter=meter,
+            include_messages_counters=include_messages_counters,
+        )

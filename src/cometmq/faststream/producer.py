@@ -1,0 +1,143 @@
+"""The producer of a broker: commands become messages of its client."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream.exceptions import FeatureNotSupportedException, IncorrectState
+
+from cometmq.client.arguments import key_texts
+from cometmq.client.requestreply import reply
+from cometmq.client.serializers import CONTENT_TYPE
+from cometmq.core.errors import RequestTimedOut
+from cometmq.faststream.commands import RocketMQPublishCommand
+from cometmq.faststream.message import CORRELATION_ID, REPLY_TO, decode, parse_message
+from cometmq.message.model import Message
+
+if TYPE_CHECKING:
+    from fast_depends.library.serializer import SerializerProto
+    from faststream._internal.parser import CodecProto
+    from faststream._internal.types import CustomCallable
+
+    from cometmq.client.client import Client
+    from cometmq.message.model import MessageView
+
+#: Time that a request waits for its reply if nothing else is said, as in RocketMQ's client.
+REQUEST_TIMEOUT_S: Final = 3.0
+_DELAYS: Final = ("delay_level", "delay_s", "deliver_at")
+
+
+class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
+    """Sends through the client that :meth:`connect` gives it.
+
+    ``parser`` and ``decoder`` are those of the broker, for replies.
+    """
+
+    def __init__(self, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
+        self._parser = ParserComposition(parser, parse_message)
+        self._decoder = ParserComposition(decoder, decode)
+        self.codec: CodecProto = DefaultCodec()
+        self._serializer: SerializerProto | None = None
+        self._client: Client | None = None
+
+    def connect(
+        self, client: Client, serializer: SerializerProto | None, codec: CodecProto | None
+    ) -> None:
+        """Send through an open client from now on."""
+        self._client = client
+        self._serializer = serializer
+        self.codec = codec or DefaultCodec()
+
+    def disconnect(self) -> None:
+        """Forget the client, before it is closed."""
+        self._client = None
+
+    @property
+    def client(self) -> Client:
+        """The client. Raises IncorrectState if the broker is not connected."""
+        if self._client is None:
+            raise IncorrectState("the broker is not connected: use `async with broker`, or start()")
+        return self._client
+
+    async def publish(self, cmd: RocketMQPublishCommand) -> Any:
+        """Send a message, and return its SendResult; or send the reply to a request: None.
+
+        Raises as ``cometmq.Client.send``.
+        """
+        body, content_type = await self.codec.encode(cmd.body, self._serializer)
+        properties = properties_of(cmd, content_type)
+        if cmd.asked is not None:
+            return await reply(self.client.producer, cmd.asked, body, properties)
+        return await self.client.send(cmd.destination, body, properties=properties, **cmd.options)
+
+    async def publish_batch(self, cmd: RocketMQPublishCommand) -> Any:
+        """Send messages in as few batches as the limits allow; return their SendResults.
+
+        Raises as ``cometmq.Client.send_many``, and FeatureNotSupportedException for delays.
+        """
+        refuse_delays(cmd, "a batch")
+        messages = [
+            message_of(cmd, body, properties_of(cmd, content_type))
+            for body, content_type in await encode_all(self.codec, cmd, self._serializer)
+        ]
+        return await self.client.send_many(messages, order_key=cmd.options.get("order_key"))
+
+    async def request(self, cmd: RocketMQPublishCommand) -> MessageView:
+        """Send a request and return its reply. Raises as ``cometmq.Client.request``, and
+        TimeoutError if no reply arrives in time.
+        """
+        refuse_delays(cmd, "a request")
+        body, content_type = await self.codec.encode(cmd.body, self._serializer)
+        options = cmd.options
+        try:
+            return await self.client.request(
+                cmd.destination,
+                body,
+                tag=options.get("tag", ""),
+                keys=options.get("keys", ()),
+                order_key=options.get("order_key"),
+                properties=properties_of(cmd, content_type),
+                timeout_ms=max(1, math.ceil(cmd.timeout_s * 1000)),
+            )
+        except RequestTimedOut as error:
+            raise TimeoutError(str(error)) from error
+
+
+async def encode_all(
+    codec: CodecProto, cmd: RocketMQPublishCommand, serializer: SerializerProto | None
+) -> list[tuple[bytes, str | None]]:
+    """Return the bodies of a batch with their content types."""
+    if isinstance(codec, BatchCodecProto):
+        return await codec.encode_batch(cmd.batch_bodies, serializer)
+    return [await codec.encode(each, serializer) for each in cmd.batch_bodies]
+
+
+def properties_of(cmd: RocketMQPublishCommand, content_type: str | None) -> dict[str, str]:
+    """Return the user properties of a message: its headers as texts, and what it answers to."""
+    found = {name: str(value) for name, value in cmd.headers.items()}
+    if content_type:
+        found.setdefault(CONTENT_TYPE, content_type)
+    if cmd.correlation_id:
+        found[CORRELATION_ID] = cmd.correlation_id
+    if cmd.reply_to:
+        found[REPLY_TO] = cmd.reply_to
+    return found
+
+
+def message_of(cmd: RocketMQPublishCommand, body: bytes, properties: dict[str, str]) -> Message:
+    """Return one message of a batch."""
+    tag, keys = cmd.options.get("tag", ""), key_texts(cmd.options.get("keys", ()))
+    return Message(cmd.destination, body, tag, keys, properties=properties)
+
+
+def refuse_delays(cmd: RocketMQPublishCommand, what: str) -> None:
+    """Raise FeatureNotSupportedException if a command has a delay, because ``what`` has none."""
+    given = [name for name in _DELAYS if cmd.options.get(name)]
+    if given:
+        raise FeatureNotSupportedException(
+            f"{what} cannot be delayed: leave out {given[0]}, or publish the messages one by one"
+        )

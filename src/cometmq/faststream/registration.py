@@ -1,0 +1,230 @@
+"""How subscribers and publishers are declared, on a broker or on a router."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
+from faststream._internal.configs import (
+    PublisherSpecificationConfig,
+    SubscriberSpecificationConfig,
+)
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+
+from cometmq.faststream.commands import SendOptions
+from cometmq.faststream.config import EndpointDefaults, RocketMQBrokerConfig, config_keywords
+from cometmq.faststream.publisher import (
+    RocketMQPublisher,
+    RocketMQPublisherConfig,
+    RocketMQPublisherSpecification,
+)
+from cometmq.faststream.subscriber import (
+    Reading,
+    RocketMQSubscriber,
+    RocketMQSubscriberConfig,
+    RocketMQSubscriberSpecification,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fast_depends.dependencies import Dependant
+    from faststream._internal.parser import CodecProto
+    from faststream._internal.types import BrokerMiddleware, CustomCallable
+    from faststream.middlewares import AckPolicy
+    from typing_extensions import Unpack
+
+    from cometmq.client.consumer.options import Mode, Sql, Start
+
+
+class Described(TypedDict, total=False):
+    """Keywords about the entry of an endpoint in AsyncAPI."""
+
+    title: str | None
+    description: str | None
+    include_in_schema: bool
+    #: Off: the endpoint ends when nothing refers to it any more.
+    persistent: bool
+
+
+class PublisherOptions(Described, SendOptions, total=False):
+    """Keywords of a publisher: what it adds to each message, and its entry in AsyncAPI."""
+
+    headers: dict[str, Any]
+    reply_to: str
+    batch: bool
+    schema: Any
+
+
+class SubscriberOptions(Described, total=False):
+    """Keywords of a subscriber: how it reads (:class:`Reading`), and FastStream's own."""
+
+    filter: str | Sql
+    ordered: bool
+    mode: Mode
+    start: Start
+    max_reconsume_times: int
+    max_workers: int
+    batch: bool
+    max_records: int
+    batch_timeout_s: float
+    ack_policy: AckPolicy
+    no_reply: bool
+    dependencies: Sequence[Dependant]
+    parser: CustomCallable | None
+    decoder: CustomCallable | None
+    codec: CodecProto | None
+
+
+_READING = frozenset(Reading.__dataclass_fields__)
+_OPTIONS = frozenset({*PublisherOptions.__annotations__})
+
+
+class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
+    """Declares subscribers and publishers."""
+
+    def subscriber(  # type: ignore[override]
+        self, *topics: str, group: str, **options: Unpack[SubscriberOptions]
+    ) -> RocketMQSubscriber:
+        """Return a subscriber of topics: a member of ``group``, and a decorator of handlers.
+
+        Each subscriber needs a group of its own; all processes with that group share the messages.
+        Raises SetupError for arguments that exclude each other.
+        """
+        given: dict[str, Any] = dict(options)
+        reading = Reading(
+            topics=topics,
+            group=group,
+            **{name: given.pop(name) for name in _READING & given.keys()},
+        )
+        outer = cast("RocketMQBrokerConfig", self.config)
+        calls = CallsCollection[Any]()
+        described = SubscriberSpecificationConfig(
+            title_=given.pop("title", None),
+            description_=given.pop("description", None),
+            include_in_schema=given.pop("include_in_schema", True),
+        )
+        subscriber = RocketMQSubscriber(
+            RocketMQSubscriberConfig(
+                _outer_config=outer,
+                reading=reading,
+                no_reply=given.pop("no_reply", False),
+                _ack_policy=given.pop("ack_policy", EMPTY),
+            ),
+            RocketMQSubscriberSpecification(outer, described, calls, topics),
+            calls,
+        )
+        super().subscriber(subscriber, persistent=given.pop("persistent", True))
+        added = subscriber.add_call(
+            parser_=given.pop("parser", None) or self._parser,
+            decoder_=given.pop("decoder", None) or self._decoder,
+            codec_=given.pop("codec", None),
+            dependencies_=given.pop("dependencies", ()),
+        )
+        _refuse_rest("subscriber", given)
+        return added
+
+    def publisher(  # type: ignore[override]
+        self, topic: str, **options: Unpack[PublisherOptions]
+    ) -> RocketMQPublisher:
+        """Return a publisher to a topic, and a decorator of handlers whose results it sends.
+
+        With ``batch`` each item of a result is a message.
+        """
+        given: dict[str, Any] = dict(options)
+        described = PublisherSpecificationConfig(
+            title_=given.pop("title", None),
+            description_=given.pop("description", None),
+            include_in_schema=given.pop("include_in_schema", True),
+            schema_=given.pop("schema", None),
+        )
+        persistent = given.pop("persistent", True)
+        outer = cast("RocketMQBrokerConfig", self.config)
+        config = RocketMQPublisherConfig(
+            _outer_config=outer,
+            topic=topic,
+            batch=given.pop("batch", False),
+            reply_to=given.pop("reply_to", ""),
+            headers=given.pop("headers", None) or {},
+            options=cast("SendOptions", given),
+        )
+        _refuse_rest("publisher", {name: None for name in given.keys() - _OPTIONS})
+        publisher = RocketMQPublisher(
+            config, RocketMQPublisherSpecification(outer, described, topic)
+        )
+        super().publisher(publisher, persistent=persistent)
+        return publisher
+
+    def include_router(
+        self,
+        router: RocketMQRegistrator,  # type: ignore[override]
+        *,
+        prefix: str = "",
+        dependencies: Sequence[Dependant] = (),
+        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
+        include_in_schema: bool | None = None,
+    ) -> None:
+        """Add the subscribers and publishers of a router; ``prefix`` goes before their topics.
+
+        Raises TypeError for the router of another broker.
+        """
+        if not isinstance(router, RocketMQRegistrator):
+            raise TypeError(
+                f"a {type(router).__name__} belongs to another broker: use a RocketMQRouter"
+            )
+        super().include_router(
+            router,
+            prefix=prefix,
+            dependencies=dependencies,
+            middlewares=middlewares,
+            include_in_schema=include_in_schema,
+        )
+
+
+class RocketMQPublisherRoute(ArgsContainer):
+    """A publisher of a RocketMQRoute: the arguments of ``router.publisher``."""
+
+    def __init__(self, topic: str, **options: Unpack[PublisherOptions]) -> None:
+        super().__init__(topic, **options)
+
+
+class RocketMQRoute(SubscriberRoute):
+    """A handler and the arguments of ``router.subscriber``: an item of a router's ``handlers``."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        *topics: str,
+        group: str,
+        publishers: Iterable[RocketMQPublisherRoute] = (),
+        **options: Unpack[SubscriberOptions],
+    ) -> None:
+        super().__init__(call, *topics, group=group, publishers=publishers, **options)
+
+
+class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, RocketMQBrokerConfig]):
+    """Subscribers and publishers that a broker includes; ``prefix`` goes before their topics."""
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[RocketMQRoute] = (),
+        *,
+        routers: Iterable[RocketMQRegistrator] = (),
+        include_in_schema: bool | None = None,
+        **defaults: Unpack[EndpointDefaults],
+    ) -> None:
+        super().__init__(
+            handlers=handlers,
+            config=RocketMQBrokerConfig(
+                prefix=prefix, include_in_schema=include_in_schema, **config_keywords(defaults)
+            ),
+            routers=routers,
+        )
+
+
+def _refuse_rest(what: str, given: dict[str, Any]) -> None:
+    if given:
+        raise TypeError(f"{what}() got an unexpected keyword argument {min(given)!r}")

@@ -1,0 +1,333 @@
+"""Subscribers: members of a consumer group, and the handlers that get its messages.
+
+A subscriber holds one ``cometmq.Subscription``. ``max_workers`` tasks take its messages; one task
+collects them if the subscriber is for batches. What becomes of a message:
+
+| acknowledgement policy | handler returns | handler raises |
+|---|---|---|
+| NACK_ON_ERROR (the default) | acknowledged | retried later |
+| REJECT_ON_ERROR | acknowledged | dead letter at once |
+| ACK | acknowledged | acknowledged |
+| ACK_FIRST | acknowledged before the handler runs | |
+| MANUAL | what the handler calls: ``ack()``, ``nack()``, ``reject()`` | |
+
+A message that nobody settles stays with the subscriber, as one of its ``max_workers``, and is
+delivered again after the client's ``consume_timeout_ms``, or when the subscriber stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.utils import process_msg
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message, Operation, SubscriberSpec
+
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.core.errors import AlreadyInUse, CometError
+from cometmq.faststream.config import RocketMQBrokerConfig
+from cometmq.faststream.message import (
+    RocketMQMessage,
+    decode,
+    decode_batch,
+    parse_batch,
+    parse_message,
+)
+from cometmq.faststream.publisher import ReplyPublisher
+from cometmq.message import properties as props
+from cometmq.net.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+    from faststream.message import StreamMessage
+    from faststream.response import Response
+
+    from cometmq.client.consumer.options import Mode, Sql, Start
+    from cometmq.client.consumer.pushconsumer import Subscription
+
+#: Messages of a batch, and the time for which one waits for more, if nothing else is said.
+MAX_RECORDS: Final = 32
+BATCH_TIMEOUT_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a subscriber reads, and how: the arguments of ``cometmq.Client.subscribe``.
+
+    With ``batch`` handlers get up to ``max_records`` messages at a time; the first one waits at
+    most ``batch_timeout_s`` for the others.
+    """
+
+    topics: tuple[str, ...]
+    group: str
+    filter: str | Sql = "*"
+    ordered: bool = False
+    mode: Mode = "clustering"
+    start: Start = "last"
+    max_reconsume_times: int = -1
+    max_workers: int = 1
+    batch: bool = False
+    max_records: int = MAX_RECORDS
+    batch_timeout_s: float = BATCH_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise SetupError("a subscriber needs a topic: @broker.subscriber('orders', group=...)")
+        if callable(self.filter):
+            raise SetupError(
+                "filter is a tag expression, such as 'paid || sent', or a cometmq.Sql; a function "
+                "goes to the handler: sub = broker.subscriber(...), then @sub(filter=...)"
+            )
+        if self.batch and self.ordered:
+            raise SetupError(
+                "batch and ordered exclude each other: an ordered queue hands out its next message "
+                "when the one before is settled"
+            )
+        if self.max_workers < 1 or self.max_records < 1:
+            raise SetupError("max_workers and max_records are 1 or more")
+
+    @property
+    def concurrency(self) -> int:
+        """Messages that may be in progress."""
+        return self.max_workers * self.max_records if self.batch else self.max_workers
+
+
+@dataclass(kw_only=True)
+class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
+    """Settings of one subscriber."""
+
+    _outer_config: RocketMQBrokerConfig
+    reading: Reading
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """The subscriber's policy, or that of its router or broker."""
+        for policy in (self._ack_policy, self._outer_config.ack_policy):
+            if policy is not EMPTY:
+                return policy
+        return AckPolicy.NACK_ON_ERROR
+
+
+class RocketMQSubscriberSpecification(
+    SubscriberSpecification[RocketMQBrokerConfig, SubscriberSpecificationConfig]
+):
+    """A subscriber in AsyncAPI, which has no bindings for RocketMQ: a channel for each topic."""
+
+    __slots__ = ("_topics",)
+
+    def __init__(
+        self,
+        outer: RocketMQBrokerConfig,
+        specification: SubscriberSpecificationConfig,
+        calls: CallsCollection[Any],
+        topics: tuple[str, ...],
+    ) -> None:
+        super().__init__(outer, specification, calls)
+        self._topics = topics
+
+    @property
+    def channel_labels(self) -> list[str]:
+        """The topics, with the prefixes of routers."""
+        return [f"{self._outer_config.prefix}{topic}" for topic in self._topics]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        """Return the channels by their names."""
+        payload = resolve_payloads(self.get_payloads())
+        labels = self.channel_labels
+        found = {}
+        for topic in labels:
+            name = self._channel_key(topic, split=len(labels) > 1)
+            message = Message(title=f"{name}:Message", payload=payload)
+            found[name] = SubscriberSpec(
+                address=topic,
+                description=self.description,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        return found
+
+
+class RocketMQSubscriber(SubscriberUsecase[Any]):
+    """A member of a group whose messages go to the handlers that it decorates.
+
+    Without handlers, take messages with :meth:`get_one` or iterate over it.
+    """
+
+    _outer_config: RocketMQBrokerConfig
+
+    def __init__(
+        self,
+        config: RocketMQSubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Any],
+    ) -> None:
+        config.parser = parse_batch if config.reading.batch else parse_message
+        config.decoder = decode_batch if config.reading.batch else decode
+        super().__init__(config, specification, calls)
+        self.reading = config.reading
+        #: Why it reads no more, although nobody stopped it; "" while all is well.
+        self.problem = ""
+        self._subscription: Subscription | None = None
+        self._tasks = Tasks()
+        self._latest: RocketMQMessage | None = None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics, with the prefixes of routers."""
+        return tuple(f"{self._outer_config.prefix}{topic}" for topic in self.reading.topics)
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Join the group, and begin to call handlers.
+
+        Raises SetupError if another subscriber of this broker has the group, and as
+        ``cometmq.Subscription.start``.
+        """
+        await super().start()
+        if self._subscription is None:
+            self._subscription = await self._join()
+        self._post_start()
+        if self.calls and not len(self._tasks):
+            name = f"subscriber {self.reading.group}"
+            for number in range(self.reading.max_workers):
+                self._tasks.spawn(self._work(self._subscription), name=f"{name} {number}")
+
+    async def _join(self) -> Subscription:
+        reading = self.reading
+        joined = self._outer_config.producer.client.subscribe(
+            dict.fromkeys(self.topics, reading.filter),
+            group=reading.group,
+            concurrency=reading.concurrency,
+            ordered=reading.ordered,
+            mode=reading.mode,
+            start=reading.start,
+            max_reconsume_times=reading.max_reconsume_times,
+        )
+        try:
+            await joined.start()
+        except AlreadyInUse as error:
+            raise SetupError(
+                f"two subscribers have the group {reading.group!r}: members of a group read the "
+                "same topics, so give each subscriber a group of its own, or all topics to one"
+            ) from error
+        self.problem = ""
+        return joined
+
+    async def stop(self) -> None:
+        """Take no more messages, wait for those in progress up to the broker's
+        ``graceful_timeout``, leave the group.
+        """
+        self.running = False
+        subscription, self._subscription = self._subscription, None
+        tasks, self._tasks = self._tasks, Tasks()
+        self._latest = None
+        if subscription is not None:
+            await subscription.close(int((self._outer_config.graceful_timeout or 0) * 1000))
+        await tasks.close()
+        await super().stop()
+
+    async def _work(self, subscription: Subscription) -> None:
+        try:
+            while (taken := await self._take(subscription)) is not None:
+                await self.consume(taken)
+        except CometError as error:
+            self.problem = f"group {self.reading.group}: {error}"
+            self._log(logging.CRITICAL, f"Nothing is read any more: {error}", exc_info=error)
+
+    async def _take(
+        self, subscription: Subscription, timeout_s: float | None = None
+    ) -> ReceivedMessage | tuple[ReceivedMessage, ...] | None:
+        """Return the next message, or batch; None once the subscription is closed.
+
+        Raises TimeoutError if there is no message within ``timeout_s``.
+        """
+        async with asyncio.timeout(timeout_s):
+            first = await anext(subscription, None)
+        if first is None or not self.reading.batch:
+            return first
+        batch = [first]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.reading.batch_timeout_s):
+                while len(batch) < self.reading.max_records:
+                    another = await anext(subscription, None)
+                    if another is None:
+                        return None  # what was collected is delivered again
+                    batch.append(another)
+        return tuple(batch)
+
+    # ------------------------------------------------------------------ messages
+
+    async def process_message(self, msg: Any) -> Response:
+        """Process a message, or a batch, in all stages, with the client's hooks around it."""
+        async with AsyncExitStack() as stack:
+            for each in msg if self.reading.batch else (msg,):
+                if isinstance(each, ReceivedMessage):
+                    await stack.enter_async_context(each.processing(settle=False))
+            return await super().process_message(msg)
+
+    async def get_one(self, *, timeout: float = 5.0) -> RocketMQMessage | None:
+        """Return the next message, or batch; None if there is none within ``timeout`` seconds.
+
+        The one before counts as processed: it is acknowledged, unless it is settled already or the
+        policy is MANUAL. Call ``ack()`` on the last one. Raises AssertionError, as FastStream's
+        subscribers do, if there are handlers.
+        """
+        try:
+            return await self._next(timeout)
+        except TimeoutError:
+            return None
+
+    async def __aiter__(self) -> AsyncIterator[RocketMQMessage]:
+        """Iterate over messages, or batches, as :meth:`get_one` returns them."""
+        while (message := await self._next(None)) is not None:
+            yield message
+
+    async def _next(self, timeout_s: float | None) -> RocketMQMessage | None:
+        assert not self.calls, "a subscriber with handlers passes its messages to them only"
+        latest, self._latest = self._latest, None
+        if latest is not None and self.ack_policy is not AckPolicy.MANUAL:
+            await latest.ack()
+        if self._subscription is None:
+            self._subscription = await self._join()
+        raw = await self._take(self._subscription, timeout_s)
+        context = self._outer_config.context
+        parser, decoder = self._get_parser_and_decoder()
+        found = await process_msg(
+            raw,
+            middlewares=(each(raw, context=context) for each in self._broker_middlewares),
+            parser=parser,
+            decoder=decoder,
+        )
+        if found is None:
+            return None
+        assert isinstance(found, RocketMQMessage)
+        if self.ack_policy is AckPolicy.ACK_FIRST:
+            await found.ack()
+        self._latest = found
+        return found
+
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[ReplyPublisher]:
+        asked = message.raw_message
+        waits = not isinstance(asked, tuple) and props.REPLY_TO_CLIENT in asked.properties
+        producer = self._outer_config.producer
+        return (ReplyPublisher(producer, message.reply_to, asked if waits else None),)
+
+    def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
+        """Return what log lines say about a message."""
+        return {
+            "topic": ",".join(self.topics),
+            "group": self.reading.group,
+            "message_id": getattr(message, "message_id", ""),
+        }

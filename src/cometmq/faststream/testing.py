@@ -1,0 +1,208 @@
+"""A broker for unit tests: messages go to handlers in memory, without a cluster.
+
+In ``async with TestRocketMQBroker(broker) as tested:`` a ``tested.publish`` returns when all
+handlers have, and raises what they raise. Filters by tag and SQL92 hold; delays, retries and
+sharing among processes need a cluster: ``with_real=True``, or the pytest fixture of cometmq.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.testing.broker import TestBroker, change_producer
+from faststream.exceptions import SubscriberNotFound
+
+from cometmq.client.arguments import key_texts
+from cometmq.client.consumer.options import Sql, parse_filter
+from cometmq.client.sendrequests import SendResult, SendStatus
+from cometmq.core.clock import SystemClock
+from cometmq.faststream.broker import RocketMQBroker
+from cometmq.faststream.commands import RocketMQPublishCommand
+from cometmq.faststream.producer import RocketMQProducer, encode_all, properties_of, refuse_delays
+from cometmq.faststream.subscriber import RocketMQSubscriber
+from cometmq.filter.sql92 import SqlFilter
+from cometmq.message import properties as props
+from cometmq.message.model import Message, MessageView, StoredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+
+    from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.faststream.publisher import RocketMQPublisher
+
+
+class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker):
+    """Brokers in memory, or with ``with_real`` on their cluster; see the module."""
+
+    def create_publisher_fake_subscriber(
+        self, broker: RocketMQBroker, publisher: RocketMQPublisher
+    ) -> tuple[RocketMQSubscriber, bool]:
+        """Return a subscriber that shows what ``publisher`` sends, and whether the application
+        declared it.
+        """
+        for known in subscribers_of(self.brokers):
+            if publisher.topic in known.topics:
+                return known, True
+        group = f"test-{uuid.uuid4().hex}"
+        made = broker.subscriber(
+            publisher.topic,
+            group=group,
+            start="first",
+            batch=publisher.batch,
+            persistent=False,
+        )
+        return made, False
+
+    @contextmanager
+    def _patch_producer(self, broker: RocketMQBroker) -> Generator[None, None, None]:
+        with change_producer(broker.config.broker_config, MemoryProducer(broker, self.brokers)):
+            yield
+
+    async def _fake_connect(  # type: ignore[override]
+        self, broker: RocketMQBroker, *_args: Any, **_keywords: Any
+    ) -> MemoryClient:
+        return MemoryClient()
+
+
+def subscribers_of(brokers: Sequence[RocketMQBroker]) -> Iterator[RocketMQSubscriber]:
+    """Return the subscribers of all brokers under test."""
+    for broker in brokers:
+        for each in broker.subscribers:
+            assert isinstance(each, RocketMQSubscriber)
+            yield each
+
+
+class MemoryProducer(RocketMQProducer):
+    """Passes messages to the subscribers of all brokers under test, in turn."""
+
+    def __init__(self, broker: RocketMQBroker, brokers: Sequence[RocketMQBroker]) -> None:
+        super().__init__(broker._parser, broker._decoder)
+        self.codec = broker.config.broker_codec or DefaultCodec()
+        self._serializer = broker.config.fd_config._serializer
+        self._brokers = brokers
+        self._ends: Counter[str] = Counter()
+
+    @property
+    def client(self) -> Any:
+        """A client whose subscriptions have no messages."""
+        return MemoryClient()
+
+    async def publish(self, cmd: RocketMQPublishCommand) -> SendResult:
+        """Call all handlers of a message. Raises what they raise."""
+        encoded = await self.codec.encode(cmd.body, self._serializer)
+        return (await self._deliver(cmd, [encoded]))[0]
+
+    async def publish_batch(self, cmd: RocketMQPublishCommand) -> list[SendResult]:
+        """Call all handlers of the messages. Raises what they raise."""
+        refuse_delays(cmd, "a batch")
+        return await self._deliver(cmd, await encode_all(self.codec, cmd, self._serializer))
+
+    async def request(self, cmd: RocketMQPublishCommand) -> MessageView:
+        """Call the first handler of a request, and return its reply. Raises what it raises,
+        TimeoutError, and SubscriberNotFound.
+        """
+        refuse_delays(cmd, "a request")
+        asked = self._stored(cmd, *await self.codec.encode(cmd.body, self._serializer))
+        for subscriber in subscribers_of(self._brokers):
+            if reads(subscriber, asked):
+                async with asyncio.timeout(cmd.timeout_s):
+                    result = await subscriber.process_message(payload(subscriber, [asked]))
+                answer = RocketMQPublishCommand.from_cmd(result.as_publish_command())
+                answer.destination = cmd.destination
+                encoded = await self.codec.encode(answer.body, self._serializer)
+                return self._stored(answer, *encoded)
+        raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r}")
+
+    async def _deliver(
+        self, cmd: RocketMQPublishCommand, encoded: Sequence[tuple[bytes, str | None]]
+    ) -> list[SendResult]:
+        views = [self._stored(cmd, body, content_type) for body, content_type in encoded]
+        for subscriber in list(subscribers_of(self._brokers)):
+            wanted = [view for view in views if reads(subscriber, view)]
+            step = len(views) if subscriber.reading.batch else 1
+            for at in range(0, len(wanted), step):
+                await subscriber.process_message(payload(subscriber, wanted[at : at + step]))
+        return [
+            SendResult(SendStatus.OK, view.message_id, "", view.queue, view.queue_offset)
+            for view in views
+        ]
+
+    def _stored(
+        self, cmd: RocketMQPublishCommand, body: bytes, content_type: str | None
+    ) -> MessageView:
+        """Return a message as a broker would have stored it."""
+        tag, keys = cmd.options.get("tag", ""), key_texts(cmd.options.get("keys", ()))
+        properties = properties_of(cmd, content_type)
+        sent = Message(cmd.destination, body, tag, keys, properties=properties)
+        now_ms = SystemClock().wall_ms()
+        offset = self._ends[cmd.destination]
+        self._ends[cmd.destination] += 1
+        stored = StoredMessage(
+            topic=cmd.destination,
+            queue_id=0,
+            queue_offset=offset,
+            physical_offset=0,
+            body=body,
+            properties=sent.to_properties() | {props.UNIQ_KEY: uuid.uuid4().hex.upper()},
+            flag=0,
+            sys_flag=0,
+            born_ms=now_ms,
+            born_host=bytes(8),
+            store_ms=now_ms,
+            store_host=bytes(8),
+            reconsume_times=0,
+            prepared_offset=0,
+            size_bytes=len(body),
+            broker_name="memory",
+        )
+        return MessageView(stored)
+
+
+def reads(subscriber: RocketMQSubscriber, message: MessageView) -> bool:
+    """Return whether a subscriber gets a message: it reads the topic, and the filter matches."""
+    if message.topic not in subscriber.topics:
+        return False
+    wanted = parse_filter(subscriber.reading.filter)
+    if isinstance(wanted, Sql):
+        return SqlFilter(wanted.expression).accepts(props.encode(message.properties))
+    return wanted.accepts(message.tag)
+
+
+def payload(subscriber: RocketMQSubscriber, messages: list[MessageView]) -> Any:
+    """Return messages as a subscriber takes them: one, or a batch."""
+    return tuple(messages) if subscriber.reading.batch else messages[0]
+
+
+class MemoryClient:
+    """Stands for the client of a broker under test."""
+
+    def subscribe(self, *_arguments: Any, **_keywords: Any) -> MemorySubscription:
+        """Return a subscription that has no messages."""
+        return MemorySubscription()
+
+
+class MemorySubscription:
+    """A subscription without messages, until it is closed."""
+
+    def __init__(self) -> None:
+        self._closed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Join nothing."""
+
+    async def close(self, _timeout_ms: int = 0) -> int:
+        """End the iterations."""
+        self._closed.set()
+        return 0
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        await self._closed.wait()
+        raise StopAsyncIteration

@@ -1,0 +1,1 @@
+"""FastStream on RocketMQ: the broker against a cluster, and in memory."""
