@@ -86,6 +86,31 @@ def in_delta(place: Place) -> list[str]:
     return [body.decode() for body in column.to_pylist()]
 
 
+def catalogue(place: Place) -> dict[str, str]:
+    """The properties of an Iceberg catalogue in a file."""
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{place.root}/iceberg.db",
+        "warehouse": f"file://{place.root}/iceberg",
+    }
+
+
+def to_iceberg(place: Place) -> Apply:
+    """An Iceberg table."""
+    from cometmq.spark.tables.iceberg import IcebergTable
+
+    return IcebergTable("killed.messages", properties=catalogue(place))
+
+
+def in_iceberg(place: Place) -> list[str]:
+    """Read by pyiceberg."""
+    from pyiceberg.catalog import load_catalog
+
+    table = load_catalog("default", **catalogue(place)).load_table("killed.messages")
+    column = table.scan(selected_fields=("body",)).to_arrow().column("body")
+    return [body.decode() for body in column.to_pylist()]
+
+
 def to_postgres(place: Place) -> Apply:
     """A table that rows are appended to, so that a repeat would be seen."""
     from cometmq.spark.tables.postgres import PostgresTable
@@ -154,6 +179,7 @@ def in_topic(topic: str) -> Callable[[Place], list[str]]:
 SINKS: dict[str, Sink] = {
     "parquet": Sink(in_parquet, to_parquet),
     "delta": Sink(in_delta, to_delta),
+    "iceberg": Sink(in_iceberg, to_iceberg),
     "postgres": Sink(in_postgres, to_postgres),
     "topic": Sink(in_topic(TOPIC_STREAM), attach=into_topic, make=make_topics),
     "topic-each": Sink(in_topic(TOPIC_EACH), to_topic, make=make_topics),

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Transaction
 from pyspark.sql import DataFrame, SparkSession
 
 import cometmq
@@ -16,15 +17,6 @@ from cometmq.spark.tables.sink import NO_BATCH, ColumnsDiffer, Mark
 from cometmq.testing.cluster import Cluster
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> dict[str, str]:
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
 
 
 def found(settings: dict[str, str], name: str = "shop.orders") -> list[dict[str, Any]]:
@@ -85,12 +77,36 @@ def test_other_writers_may_commit_meanwhile(
     assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4, 100]
 
 
+def test_a_driver_that_was_presumed_dead(
+    spark: SparkSession, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen that the batch is not there, and commits after the other one: a commit that is
+    moved to the newest version would have the batch twice."""
+    first, second = (IcebergTable("shop.orders", properties=settings) for _ in range(2))
+    assert first.apply(spark.range(3), Mark("q", 0))
+    adding = Transaction.add_files
+    is_first = True
+
+    def late(*words: Any, **more: Any) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            assert first.apply(spark.range(3, 5), Mark("q", 1))
+        adding(*words, **more)
+
+    monkeypatch.setattr(Transaction, "add_files", late)
+    assert not second.write(spark.range(3, 5), Mark("q", 1))
+    assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4]
+    table = load_catalog("default", **settings).load_table("shop.orders")
+    assert "commit.retry.num-retries" not in table.properties
+
+
 def test_a_crashed_attempt_leaves_no_rows(spark: SparkSession, settings: dict[str, str]) -> None:
     table = IcebergTable("shop.orders", properties=settings)
     assert table.apply(spark.range(3), Mark("q", 0))
 
     class Crashing(IcebergTable):
-        def _commit(self, mark: Mark, paths: list[str]) -> bool:
+        def _commit(self, *_: object) -> bool:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

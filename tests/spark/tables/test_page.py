@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from cometmq.client.blocking import Client
@@ -36,11 +38,11 @@ def test_examples(
                 body = json.dumps({"id": f"o{number}", "state": state, "version": version})
                 client.send("orders", body.encode(), tag=state, keys=[f"o{number}"])
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     # A relative path is Spark's at its start, and ours at the time of the call.
     here = os.path.relpath(tmp_path)
     text = "\n".join(blocks).replace("127.0.0.1:9876", cometmq_session_cluster.namesrv)
-    text = text.replace("host=127.0.0.1 dbname=shop", postgres)
+    text = text.replace("host=127.0.0.1 dbname=shop", postgres).replace("/data/", f"{tmp_path}/")
     for name in set(re.findall(r'"([a-z]+-(?:table|checkpoint|orders))"', text)):
         text = text.replace(f'"{name}"', f'"{here}/{name}"')
     found: dict[str, object] = {"spark": spark}
@@ -52,6 +54,13 @@ def test_examples(
     with psycopg.connect(postgres) as connection:
         rows = connection.execute("SELECT id, state, version FROM orders ORDER BY id").fetchall()
     assert rows == [("o3", "paid", 1), ("o4", "paid", 1)]
+    merged = [("o3", "paid", 1), ("o4", "paid", 1)]
+    assert sorted(
+        DeltaTable(tmp_path / "states-table").to_pyarrow_table().to_pylist(), key=str
+    ) == [dict(zip(("id", "state", "version"), row, strict=True)) for row in merged]
+    catalogue = {"type": "sql", "uri": f"sqlite:///{tmp_path}/states.db"}
+    iceberg = load_catalog("default", **catalogue).load_table("shop.states").scan().to_arrow()
+    assert sorted(zip(*iceberg.to_pydict().values(), strict=True)) == merged
     counted = found["Counted"]()  # type: ignore[operator]
     assert counted.apply(spark.range(3), Mark("q", 0))
     assert not counted.apply(spark.range(3), Mark("q", 0))

@@ -7,7 +7,8 @@ import pytest
 from psycopg import sql
 
 from cometmq.core.errors import SettingsError
-from cometmq.spark.tables.postgres import Merge, statements
+from cometmq.spark.tables.merge import Merge
+from cometmq.spark.tables.postgres import statements
 
 TARGET, STAGING = sql.Identifier("s", "Target"), sql.Identifier("stage")
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from cometmq.spark.tables.merge import MergeFailed
 from cometmq.spark.tables.postgres import (
     BATCHES,
     STAGING,
-    MergeFailed,
     PostgresTable,
     StagingSource,
     copy,

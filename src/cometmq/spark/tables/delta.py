@@ -1,18 +1,20 @@
-"""A Delta table that micro-batches are appended to, through `deltalake`, without a jar.
+"""A Delta table that micro-batches are appended to or merged into, through `deltalake`, without a
+jar.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
     ROOT/_delta_log/                                    Delta's; the driver adds a commit per batch
 
 A commit has the batch's files and Delta's transaction identifier (query id, batch), the same that
 Spark's Delta sink writes. Delta rejects a repeated identifier, so the batch is in the table once,
-even if others write to the table, compact it or delete from it at the same time.
+even if others write to the table, compact it or delete from it at the same time. A merge is one
+commit with the same identifier; deltalake writes its files in the driver's process.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -29,16 +31,22 @@ from cometmq.spark.tables.datafiles import (
     folder_at,
     write_files,
 )
-from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted
+from cometmq.spark.tables.deltamerge import merge_into
+from cometmq.spark.tables.merge import check_columns, newest_of_keys, ordered
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted, new_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, RemoveAction
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+_Change = Callable[["DeltaTable", "CommitProperties"], None]
+"""Makes one commit with these properties. Raises CommitFailedError."""
 
 _TEXT_MAX: Final = 64
 _MS: Final = datetime.timedelta(milliseconds=1)
@@ -104,7 +112,12 @@ class DeltaLakeTable(TableSink):
     ``path`` is where Spark writes; ``storage_options`` are deltalake's, for the same place on an
     object store (it calls ``s3a://`` ``s3://``). ``partition_by`` names the columns that partition
     a new table; an existing table must have the same. ``options`` are passed to Spark's Parquet
-    writer.
+    writer. With ``add_columns``, a batch with new columns adds them to the table, and columns that
+    a batch lacks are null.
+
+    ``keys``, ``newest_by`` and ``deleted`` are those of
+    :class:`~cometmq.spark.tables.merge.Merge`; ``keys`` need ``newest_by``. Raises SettingsError
+    for an invalid combination.
     """
 
     def __init__(
@@ -114,11 +127,17 @@ class DeltaLakeTable(TableSink):
         partition_by: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        add_columns: bool = False,
+        keys: Sequence[str] = (),
+        newest_by: Sequence[str] = (),
+        deleted: str = "",
     ) -> None:
         self._path = path
         self._partition_by = list(partition_by)
         self._storage_options = dict(storage_options or {})
         self._options = dict(options or {})
+        self._add_columns = add_columns
+        self._merge = ordered(keys, newest_by, deleted)
         self._attempts = Attempts()
         self._table: DeltaTable | None = None
 
@@ -130,24 +149,29 @@ class DeltaLakeTable(TableSink):
         return NO_BATCH if table is None else _last(table, query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append a batch. Return False if the table has it.
+        """Append or merge a batch. Return False if the table has it.
 
-        Raises ColumnsDiffer, SettingsError if the table's partition columns differ, and deltalake's
-        errors.
+        Raises ColumnsDiffer, MergeFailed, SettingsError if the table's partition columns differ or
+        rows lack a column of the merge, and deltalake's errors.
         """
         spark = rows.sparkSession
-        table = self._current(spark) or self._make(spark, rows.schema)
+        merge = self._merge
+        check_columns(rows, merge)
+        schema = rows.schema
+        if merge.deleted:
+            schema = rows.drop(merge.deleted).schema
+        table = self._current(spark) or self._make(spark, schema)
         partition_by = self._checked_partitions(table)
-        schema = _schema_of(table)
+        schema = self._widened(spark, rows) if self._add_columns else _schema_of(table)
+        fitting = fitted(rows, schema, self._path, may_lack=self._add_columns, extra=merge.extra)
+        if merge.keys:
+            source = newest_of_keys(fitting, merge, self._path)
+            return self._commit(spark, mark, schema, self._merging(source, schema, partition_by))
         folder = folder_at(self._path, spark)
         attempt = self._attempts.begin(mark)
-        files = write_files(
-            fitted(rows, schema, self._path), folder, attempt, partition_by, self._options
-        )
-        added: list[AddAction | RemoveAction] = [
-            _added(folder, file, partition_by) for file in files
-        ]
-        if not self._commit(spark, mark, added, partition_by, schema):
+        files = write_files(fitting, folder, attempt, partition_by, self._options)
+        added = [_added(folder, file, partition_by) for file in files]
+        if not self._commit(spark, mark, schema, _appending(added, schema, partition_by)):
             folder.remove(f"{DATA}/{attempt}")
             return False
         self._attempts.settle(
@@ -170,19 +194,10 @@ class DeltaLakeTable(TableSink):
 
     # ------------------------------------------------------------------ Delta
 
-    def _commit(
-        self,
-        spark: SparkSession,
-        mark: Mark,
-        added: list[AddAction | RemoveAction],
-        partition_by: list[str],
-        schema: StructType,
-    ) -> bool:
-        from deltalake import Schema
+    def _commit(self, spark: SparkSession, mark: Mark, schema: StructType, change: _Change) -> bool:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties, Transaction
 
-        columns = Schema.from_json(schema.json())
         properties = CommitProperties(app_transactions=[Transaction(*mark)])
         for tries_left in reversed(range(_COMMIT_TRIES)):
             table = self._current(spark)
@@ -190,9 +205,7 @@ class DeltaLakeTable(TableSink):
             if mark.batch <= _last(table, mark.query):
                 return False
             try:
-                table.create_write_transaction(
-                    added, "append", columns, partition_by, commit_properties=properties
-                )
+                change(table, properties)
             except CommitFailedError as error:
                 # Another writer was faster. Retry only if the table still has the same columns.
                 if not tries_left or _schema_of(self._fresh(spark)) != schema:
@@ -200,6 +213,46 @@ class DeltaLakeTable(TableSink):
                 log.info("commit_retried table=%s batch=%d error=%s", self, mark.batch, error)
             else:
                 return True
+        raise AssertionError
+
+    def _merging(self, rows: pa.Table, schema: StructType, partition_by: list[str]) -> _Change:
+        mark_only = _appending([], schema, partition_by)
+
+        def change(table: DeltaTable, properties: CommitProperties) -> None:
+            version = table.version()
+            if rows.num_rows:
+                merge_into(table, rows, self._merge, schema.names, properties)
+            if table.version() == version:
+                # A merge that changes nothing commits nothing.
+                mark_only(table, properties)
+
+        return change
+
+    def _widened(self, spark: SparkSession, rows: DataFrame) -> StructType:
+        """Add the columns that the table lacks. Return its columns. Raises ColumnsDiffer, before
+        anything is added."""
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from pyspark.sql.types import StructType
+
+        for tries_left in reversed(range(_COMMIT_TRIES)):
+            table = self._current(spark)
+            assert table is not None
+            schema = _schema_of(table)
+            new = new_columns(schema, rows.schema, self._merge.extra)
+            wide = StructType([*schema.fields, *new])
+            fitted(rows, wide, self._path, may_lack=True, extra=self._merge.extra)
+            if not new:
+                return schema
+            try:
+                table.alter.add_columns(Schema.from_json(StructType(new).json()).fields)
+            except DeltaError as error:
+                # Another writer may have added them.
+                if not tries_left or _schema_of(self._fresh(spark)) == schema:
+                    raise
+                log.info("add_columns_retried table=%s error=%s", self, error)
+            else:
+                log.info("columns_added table=%s names=%s", self, ",".join(f.name for f in new))
         raise AssertionError
 
     def _current(self, spark: SparkSession) -> DeltaTable | None:
@@ -250,6 +303,21 @@ class DeltaLakeTable(TableSink):
         if isinstance(folder, LocalFolder):
             return url.removeprefix("file://")
         return url.replace("s3a://", "s3://", 1)
+
+
+def _appending(
+    added: Sequence[AddAction | RemoveAction], schema: StructType, partition_by: list[str]
+) -> _Change:
+    from deltalake import Schema
+
+    columns = Schema.from_json(schema.json())
+
+    def change(table: DeltaTable, properties: CommitProperties) -> None:
+        table.create_write_transaction(
+            list(added), "append", columns, partition_by, commit_properties=properties
+        )
+
+    return change
 
 
 def _last(table: DeltaTable, query: str) -> int:

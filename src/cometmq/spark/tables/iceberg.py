@@ -1,29 +1,39 @@
-"""An Iceberg table that micro-batches are appended to, through `pyiceberg`, without a jar.
+"""An Iceberg table that micro-batches are appended to or merged into, through `pyiceberg`, without
+a jar.
 
     LOCATION/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
     LOCATION/metadata/                                      Iceberg's; one commit a batch
 
 A commit adds the batch's files and sets the table property ``cometmq.batch.QUERY`` to the number of
 the batch. Iceberg's catalogue accepts a commit only on the version that it was made for, so the
-batch is in the table once, even if others write to the table at the same time. A property stays
-when snapshots expire.
+batch is in the table once, even if others write to the table at the same time. pyiceberg's own
+retries are switched off, because they would move a commit to a later version, which may have the
+batch. A property stays when snapshots expire.
+
+A merge looks up the rows of the batch's keys, and replaces those that are not newer: pyiceberg
+rewrites the files that have them, in the driver's process, and writes the new rows. New columns
+are added in the commit of the batch that has them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import StructType
 
 from cometmq.core.errors import SettingsError
 from cometmq.spark.tables.datafiles import DATA, Attempts, folder_at, write_files
-from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted
+from cometmq.spark.tables.icebergmerge import merge_into
+from cometmq.spark.tables.merge import check_columns, newest_of_keys, ordered
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted, new_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +48,12 @@ class IcebergTable(TableSink):
     ``{"type": "sql", "uri": ..., "warehouse": ...}`` or ``{"type": "rest", "uri": ...}``; what they
     leave out comes from pyiceberg's configuration file. The driver needs it, the executors only the
     table's location. ``options`` are passed to Spark's Parquet writer. Partitioned tables are
-    refused. Raises SettingsError for an identifier without a namespace.
+    refused. With ``add_columns``, a batch with new columns adds them to the table, and columns that
+    a batch lacks are null.
+
+    ``keys``, ``newest_by`` and ``deleted`` are those of
+    :class:`~cometmq.spark.tables.merge.Merge`; ``keys`` need ``newest_by``. Raises SettingsError
+    for an identifier without a namespace and for an invalid combination.
     """
 
     def __init__(
@@ -48,6 +63,10 @@ class IcebergTable(TableSink):
         catalog: str = "default",
         properties: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        add_columns: bool = False,
+        keys: Sequence[str] = (),
+        newest_by: Sequence[str] = (),
+        deleted: str = "",
     ) -> None:
         namespace, _, name = identifier.rpartition(".")
         if not namespace or not name:
@@ -56,6 +75,8 @@ class IcebergTable(TableSink):
         self._catalog_name = catalog
         self._properties = dict(properties or {})
         self._options = dict(options or {})
+        self._add_columns = add_columns
+        self._merge = ordered(keys, newest_by, deleted)
         self._attempts = Attempts()
         self._catalog: Catalog | None = None
 
@@ -67,20 +88,42 @@ class IcebergTable(TableSink):
         return NO_BATCH if table is None else _last(table, query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append a batch. Return False if the table has it.
+        """Append or merge a batch. Return False if the table has it.
 
-        Raises ColumnsDiffer, SettingsError for a partitioned table, and pyiceberg's errors.
+        Raises ColumnsDiffer, MergeFailed, SettingsError for a partitioned table and for rows that
+        lack a column of the merge, and pyiceberg's errors.
         """
-        spark = rows.sparkSession
-        table = self._loaded() or self._make(rows.schema)
+        spark, merge = rows.sparkSession, self._merge
+        check_columns(rows, merge)
+        kept = rows.drop(merge.deleted) if merge.deleted else rows
+        table = self._loaded() or self._make(kept.schema)
         if not table.spec().is_unpartitioned():
             raise SettingsError("table", f"{self._identifier} is partitioned")
-        fitting = fitted(rows, _schema_of(table), self._identifier)
+        schema = _schema_of(table)
+        new = new_columns(schema, kept.schema) if self._add_columns else []
+        wide = StructType([*schema.fields, *new])
+        fitting = fitted(
+            rows, wide, self._identifier, may_lack=self._add_columns, extra=merge.extra
+        )
+        columns = _arrow_schema(wide) if new else None
+        if merge.keys:
+            source = newest_of_keys(fitting, merge, self._identifier)
+
+            def replace(table: Table, change: Transaction) -> None:
+                merge_into(table, change, source, merge)
+
+            return self._commit(mark, columns, replace)
         folder = folder_at(table.location(), spark)
         attempt = self._attempts.begin(mark)
         files = write_files(fitting, folder, attempt, (), self._options)
         paths = [folder.url(file.name) for file in files if file.size_bytes]
-        if not self._commit(mark, paths):
+
+        def append(_: Table, change: Transaction) -> None:
+            if paths:
+                # Their names are new, so a search for them in the table finds nothing.
+                change.add_files(paths, check_duplicate_files=False)
+
+        if not self._commit(mark, columns, append):
             folder.remove(f"{DATA}/{attempt}")
             return False
         self._attempts.settle(
@@ -88,20 +131,30 @@ class IcebergTable(TableSink):
         )
         return True
 
-    def _commit(self, mark: Mark, paths: list[str]) -> bool:
+    def _commit(
+        self,
+        mark: Mark,
+        columns: pa.Schema | None,
+        write: Callable[[Table, Transaction], None],
+    ) -> bool:
+        """Commit what ``write`` does, with the mark and with the ``columns`` if some are new."""
         from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import TableProperties
 
         for tries_left in reversed(range(_COMMIT_TRIES)):
             table = self._loaded()
             assert table is not None
             if mark.batch <= _last(table, mark.query):
                 return False
+            # Only in this process: the catalogue's own metadata stay as they are.
+            table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
             try:
                 with table.transaction() as change:
+                    if columns is not None:
+                        with change.update_schema() as update:
+                            update.union_by_name(columns)
                     change.set_properties({_MARK + mark.query: str(mark.batch)})
-                    if paths:
-                        # Their names are new, so a search for them in the table finds nothing.
-                        change.add_files(paths, check_duplicate_files=False)
+                    write(table, change)
             except CommitFailedException as error:
                 if not tries_left:
                     raise
@@ -123,15 +176,20 @@ class IcebergTable(TableSink):
             return None
 
     def _make(self, schema: StructType) -> Table:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         assert self._catalog is not None
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        columns = to_arrow_schema(schema, timezone="UTC")
-        # Other writers may have nulls, and Spark's own frames seldom say that they have none.
-        for index, column in enumerate(columns):
-            columns = columns.set(index, column.with_nullable(True))
-        return self._catalog.create_table_if_not_exists(self._identifier, columns)
+        return self._catalog.create_table_if_not_exists(self._identifier, _arrow_schema(schema))
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return columns as Iceberg gets them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    columns = to_arrow_schema(schema, timezone="UTC")
+    # Other writers may have nulls, and Spark's own frames seldom say that they have none.
+    for index, column in enumerate(columns):
+        columns = columns.set(index, column.with_nullable(True))
+    return columns
 
 
 def _last(table: Table, query: str) -> int:

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.errors import CometError
+from cometmq.spark.tables.merge import Merge, MergeFailed
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 
 if TYPE_CHECKING:
@@ -233,30 +234,6 @@ def _with_task(batch: pa.RecordBatch, column: str, task: str) -> Any:
     return batch.append_column(column, pa.array([task] * batch.num_rows, pa.string()))
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """How rows are merged into the table: by ``keys``, or appended if there are none.
-
-    Among rows of a batch with the same key, the one with the highest ``newest_by`` counts. It
-    replaces an existing row only if that row's ``newest_by`` is not higher. Rows whose boolean
-    column ``deleted`` is true delete; that column is not in the table.
-
-    Raises SettingsError for an invalid combination.
-    """
-
-    keys: tuple[str, ...] = ()
-    newest_by: tuple[str, ...] = ()
-    deleted: str = ""
-
-    def __post_init__(self) -> None:
-        if self.newest_by and not self.keys:
-            raise SettingsError("newest_by", "needs keys")
-        if self.deleted and not self.newest_by:
-            raise SettingsError(
-                "deleted", "needs keys, and newest_by to find the newest row of a key"
-            )
-
-
 def statements(
     merge: Merge, target: sql.Composable, staging: sql.Composable, columns: Sequence[str]
 ) -> list[sql.Composed]:
@@ -349,10 +326,6 @@ def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
     return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
 
 
-class MergeFailed(CometError):
-    """Raised if the rows of a batch could not be merged into the table; nothing was changed."""
-
-
 class PostgresTable(TableSink):
     """The table ``table`` (also ``schema.table``) of the database that ``conninfo`` names.
 
@@ -360,8 +333,8 @@ class PostgresTable(TableSink):
     instead come from ``PGPASSWORD`` or a password file there. The table is created if it is
     missing, with ``keys`` as its primary key. An existing table must have a unique index on them.
 
-    ``keys``, ``newest_by`` and ``deleted`` are those of :class:`Merge`. Raises SettingsError for an
-    invalid combination.
+    ``keys``, ``newest_by`` and ``deleted`` are those of
+    :class:`~cometmq.spark.tables.merge.Merge`. Raises SettingsError for an invalid combination.
     """
 
     def __init__(

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.core.errors import CometError
 
@@ -75,14 +76,46 @@ class TableSink(ABC):
         return self.write(rows, mark)
 
 
-def fitted(rows: DataFrame, schema: StructType, table: str) -> DataFrame:
-    """Return the rows with the table's columns in the table's order. Raises ColumnsDiffer."""
-    found = differences(schema, rows.schema)
+def fitted(
+    rows: DataFrame,
+    schema: StructType,
+    table: str,
+    *,
+    may_lack: bool = False,
+    extra: Sequence[str] = (),
+) -> DataFrame:
+    """Return the rows with the table's columns in the table's order, then the columns ``extra``.
+
+    With ``may_lack``, columns that the rows lack are null. Raises ColumnsDiffer.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    given = StructType([field for field in rows.schema if field.name not in extra])
+    lacking = set(schema.names) - set(given.names) if may_lack else set()
+    wanted = StructType([field for field in schema if field.name not in lacking])
+    found = differences(wanted, given)
     if found:
         raise ColumnsDiffer(table, found)
-    if rows.columns == schema.names:
+    if rows.columns == [*schema.names, *extra]:
         return rows
-    return rows.select(*(rows[_quoted(name)] for name in schema.names))
+    columns = [
+        f.lit(None).cast(field.dataType).alias(field.name)
+        if field.name in lacking
+        else rows[quoted(field.name)]
+        for field in schema
+    ]
+    return rows.select(*columns, *(rows[quoted(name)] for name in extra))
+
+
+def new_columns(schema: StructType, rows: StructType, extra: Sequence[str] = ()) -> list[Any]:
+    """Return the fields of rows that a table lacks, as they are to be added: nullable, at all
+    depths. ``extra`` are left out."""
+    return [
+        field
+        for field in rows.toNullable()
+        if field.name not in schema.names and field.name not in extra
+    ]
 
 
 def differences(table: StructType, rows: StructType) -> list[str]:
@@ -119,5 +152,6 @@ def _short(kind: str) -> str:
     return kind.strip('"')
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark reads it in expressions."""
     return f"`{name.replace('`', '``')}`"
