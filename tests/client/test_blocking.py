@@ -16,7 +16,7 @@ import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client import client as asynchronous
 from cometmq.client.blocking import Client, ReceivedMessage
-from cometmq.core.errors import MessageIllegal, NotConnected
+from cometmq.core.errors import AlreadyInUse, MessageIllegal, NotConnected, NotOpen
 from cometmq.message.model import Message, MessageQueue, MessageView
 from cometmq.testing.cluster import Cluster
 from tests.client.shared_broker import fresh_name, fresh_topic
@@ -179,6 +179,36 @@ def test_an_interrupt_ends_a_run(
         subscription.run(lambda message: None)
     assert [message.body for message in subscription] == []
     assert not client.inner.session.members
+
+
+def test_what_ends_a_subscription_ends_its_run(client: Client, topic: str) -> None:
+    with client.subscribe(topic, group=f"g-{topic}"):
+        second = client.subscribe(topic, group=f"g-{topic}", concurrency=2)
+        with pytest.raises(AlreadyInUse):
+            second.run(lambda message: None)
+
+
+def test_closing_tells_the_calls_of_other_threads(
+    cometmq_session_cluster: Cluster, topic: str
+) -> None:
+    with Client(cometmq_session_cluster.namesrv) as client, ThreadPoolExecutor(1) as pool:
+        client.send(topic, b"")
+        asked = pool.submit(client.request, topic, b"nobody answers", timeout_ms=60_000)
+        while client.inner._asker is None or not client.inner._asker._waiting:
+            assert not asked.done()
+        client.close()
+        with pytest.raises(NotOpen):
+            asked.result(20)
+
+
+def test_a_start_that_fails_leaves_nothing() -> None:
+    client = Client("127.0.0.1:1", trace=True, producer_group="no good")
+    before = threading.active_count()
+    with pytest.raises(MessageIllegal):
+        client.start()
+    assert threading.active_count() == before
+    with pytest.raises(NotOpen):
+        client.send("t", b"")
 
 
 def test_errors_cross_the_thread(client: Client) -> None:

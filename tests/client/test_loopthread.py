@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.blocking import LoopThread
+from cometmq.core.errors import NotOpen
 
 
 @pytest.fixture
@@ -57,3 +60,62 @@ def test_who_stops_waiting_cancels_the_work(
     with pytest.raises(KeyboardInterrupt):
         thread.wait(work())
     assert cancelled.wait(10)
+
+
+def test_its_end_is_told_to_those_that_wait() -> None:
+    thread = LoopThread()
+    begun = threading.Event()
+    told: list[BaseException] = []
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            thread.wait(work())
+        except NotOpen as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert begun.wait(10)
+    thread.close()
+    waiting.join(10)
+    assert [str(each) for each in told] == ["the client was closed before this call ended"]
+
+
+def test_a_closed_one_takes_no_calls() -> None:
+    thread = LoopThread()
+    thread.close()
+    thread.close()
+    with pytest.raises(NotOpen, match="closed"):
+        thread.wait(asyncio.sleep(0))
+    with pytest.raises(NotOpen, match="closed"):
+        thread.call(lambda: None)
+    with pytest.raises(NotOpen, match="closed"):
+        thread.soon(lambda: None)
+
+
+def test_it_does_not_wait_for_itself(thread: LoopThread) -> None:
+    with pytest.raises(NotOpen, match="hand the call to another thread"):
+        thread.call(lambda: thread.call(lambda: None))
+
+
+def _call_in_child(thread: LoopThread) -> None:
+    try:
+        thread.call(lambda: None)
+    except NotOpen:
+        os._exit(7)
+
+
+def test_a_forked_process_is_told(thread: LoopThread) -> None:
+    child = multiprocessing.get_context("fork").Process(
+        target=_call_in_child, args=(thread,), daemon=True
+    )
+    child.start()
+    child.join(10)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+    assert child.exitcode == 7

@@ -16,10 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack
+from contextlib import suppress
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+)
 
 from cometmq.client import client as asynchronous
 from cometmq.client import pull as pulls
@@ -57,16 +70,32 @@ __all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription"
 T = TypeVar("T")
 R = TypeVar("R")
 
+log = logging.getLogger(__name__)
+
 #: What becomes of a message that cannot be decoded; see typed.py.
 OnUndecodable = (
     Literal["retry", "dead_letter"] | Callable[["ReceivedMessage", UndecodableMessage], Any]
 )
 
 
+#: Time for which the end of a thread waits for what still runs on its loop.
+_END_S: Final = 5.0
+#: Turns of the loop in which callbacks of what ended run.
+_LAST_TURNS: Final = 5
+
+
 class LoopThread:
-    """Thread that runs an event loop until it is closed."""
+    """Thread that runs an event loop until it is closed.
+
+    Calls raise NotOpen after that, when the end interrupts them, in the thread itself, which cannot
+    wait for its own loop, and in a process that was forked later, which has no such thread.
+    """
 
     def __init__(self) -> None:
+        # A signal handler may call while its thread is here.
+        self._calling = threading.RLock()
+        self._is_closed = False
+        self._pid = os.getpid()
         self._loop = loop_factory()()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="cometmq client", daemon=True
@@ -75,9 +104,19 @@ class LoopThread:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result; interrupting the wait cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            with self._calling:
+                self._check(waits=True)
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except NotOpen:
+            work.close()
+            raise
         try:
             return future.result()
+        except futures.CancelledError:
+            if not self._is_closed:
+                raise
+            raise NotOpen("the client was closed before this call ended") from None
         except BaseException:
             future.cancel()
             raise
@@ -92,13 +131,54 @@ class LoopThread:
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a plain function on the loop, and do not wait for it."""
-        self._loop.call_soon_threadsafe(function)
+        with self._calling:
+            self._check(waits=False)
+            self._loop.call_soon_threadsafe(function)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked after the thread began."""
+        return self._pid == os.getpid()
+
+    def _check(self, *, waits: bool) -> None:
+        if not self.is_of_this_process:
+            raise NotOpen(
+                f"the client was opened by process {self._pid}, and this one was forked later: "
+                "open a client after the fork"
+            )
+        if self._is_closed:
+            raise NotOpen("the client is closed")
+        if waits and threading.current_thread() is self._thread:
+            raise NotOpen(
+                "hooks and other functions that the client calls run in the thread of its event "
+                "loop, and cannot wait for it: hand the call to another thread"
+            )
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Cancel what still runs, so that nobody waits for it, stop the loop and end the thread."""
+        with self._calling:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        try:
+            ending.result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        if running:
+            _, stuck = await asyncio.wait(running, timeout=_END_S)
+            for task in stuck:
+                log.error("task_does_not_end name=%s", task.get_name())
+        await self._loop.shutdown_asyncgens()
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
 
 
 P = ParamSpec("P")
@@ -198,7 +278,12 @@ class Subscription(_Facade[pushconsumer.Subscription]):
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self._thread.wait(self._take())
+        try:
+            message = self._thread.wait(self._take())
+        except NotOpen:
+            if not self._inner.closed:
+                raise
+            message = None
         if message is None:
             raise StopIteration
         return ReceivedMessage(self._thread, message)
@@ -210,11 +295,12 @@ class Subscription(_Facade[pushconsumer.Subscription]):
         """Call ``handler`` with every message until the subscription is closed.
 
         ``concurrency`` threads call it. The subscription is closed by another thread, or by an
-        interrupt of this one. With ``reraise`` the first exception of a handler closes it and is
-        raised here.
+        interrupt of this one. What else ends it is raised here: an error of the subscription, such
+        as BrokerRefused, and with ``reraise`` the first exception of a handler.
         """
-        raised: list[Exception] = []
-        arguments = (handler, raised if reraise else None)
+        check_function("handler", handler)
+        raised: list[BaseException] = []
+        arguments = (handler, raised, reraise)
         workers = [
             threading.Thread(target=self._work, args=arguments, name=f"cometmq handler {number}")
             for number in range(self._inner.options.concurrency)
@@ -231,19 +317,19 @@ class Subscription(_Facade[pushconsumer.Subscription]):
             raise raised[0]
 
     def _work(
-        self, handler: Callable[[ReceivedMessage], Any], raised: list[Exception] | None
+        self,
+        handler: Callable[[ReceivedMessage], Any],
+        raised: list[BaseException],
+        reraise: bool,
     ) -> None:
-        """Process messages in one thread; append a handler's exception to ``raised`` if that is a
-        list.
-        """
-        for message in self:
-            try:
-                with message.processing(reraise=raised is not None):
+        """Process messages in one thread; append what ends it to ``raised``."""
+        try:
+            for message in self:
+                with message.processing(reraise=reraise):
                     handler(message)
-            except Exception as error:
-                if raised is None:
-                    raise
-                raised.append(error)
+        except BaseException as error:
+            raised.append(error)
+            with suppress(NotOpen):
                 self.close()
 
     def close(self, timeout_ms: int = pushconsumer.DRAIN_MS) -> int:
@@ -406,7 +492,8 @@ def _subscribing(
 ) -> Callable[Concatenate[Client, P], Subscription]:
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Subscription:
-        return Subscription(self._running(), method(self.inner, *args, **kwargs))
+        thread = self._running()
+        return Subscription(thread, thread.call(lambda: method(self.inner, *args, **kwargs)))
 
     return call
 
@@ -417,7 +504,7 @@ def _polling(
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> PullConsumer:
         thread = self._running()
-        return PullConsumer(thread, method(self.inner, *args, **kwargs))
+        return PullConsumer(thread, thread.call(lambda: method(self.inner, *args, **kwargs)))
 
     return call
 
@@ -478,6 +565,7 @@ class Client:
         **settings: Any,
     ) -> None:
         self._inner = asynchronous.Client(name_servers, config=config, **settings)
+        self._opening = threading.RLock()
         self._thread: LoopThread | None = None
 
     def __repr__(self) -> str:
@@ -492,14 +580,25 @@ class Client:
 
     def start(self) -> None:
         """Open the client."""
-        if self._thread is None:
-            self._thread = LoopThread()
-            self._thread.wait(self._inner.start())
+        with self._opening:
+            if self._thread is not None:
+                return
+            thread = LoopThread()
+            try:
+                thread.wait(self._inner.start())
+            except BaseException:
+                thread.close()
+                raise
+            self._thread = thread
 
     def close(self) -> None:
-        """Leave all groups, close all connections and end the thread."""
-        if self._thread is not None:
+        """Leave all groups, close all connections and end the thread.
+
+        Calls that other threads still wait for raise NotOpen.
+        """
+        with self._opening:
             thread, self._thread = self._thread, None
+        if thread is not None and thread.is_of_this_process:
             try:
                 thread.wait(self._inner.close())
             finally:
