@@ -43,6 +43,7 @@ from cometmq.client.consumer import (
     pushconsumer,
     received,
 )
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import NotOpen, UndecodableMessage
 from cometmq.message.model import Message, MessageView
 from cometmq.net.eventloop import loop_factory
@@ -82,6 +83,7 @@ OnUndecodable = (
 _END_S: Final = 5.0
 #: Turns of the loop in which callbacks of what ended run.
 _LAST_TURNS: Final = 5
+_CLOCK: Final = SystemClock()
 
 
 class LoopThread:
@@ -178,7 +180,7 @@ class LoopThread:
                 log.error("task_does_not_end name=%s", task.get_name())
         await self._loop.shutdown_asyncgens()
         for _ in range(_LAST_TURNS):
-            await asyncio.sleep(0)
+            await _CLOCK.sleep_ms(0)
 
 
 P = ParamSpec("P")
