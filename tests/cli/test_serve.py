@@ -4,8 +4,10 @@ import asyncio
 import errno
 import gc
 import os
+import pwd
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -69,7 +71,7 @@ def failing(error: Exception) -> serve.Main:
         (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), "choose another --bind"),
         (
             OSError(errno.EACCES, "Permission denied", "/x"),
-            "/x: Permission denied: choose a directory",
+            "choose a directory or port that this user may use",
         ),
         (OSError(errno.ENOSPC, "No space left", "/x"), "free some, or choose another --store"),
         (OSError(errno.EIO, "Input/output error", "/x"), "/x: Input/output error"),
@@ -84,6 +86,22 @@ def test_a_start_that_cannot_be_says_why_on_one_line(
     (line,) = shown.err.splitlines()
     assert line.startswith("cometmq start: ")
     assert advice in line
+
+
+def test_whose_a_directory_is_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = OSError(errno.EACCES, "Permission denied", str(tmp_path / "commitlog"))
+    assert serve.run("broker", failing(log)) == 2
+    assert "belongs to" not in capsys.readouterr().err
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setattr(os, "geteuid", lambda: 2_000_000_000)
+    assert serve.run("broker", failing(log)) == 2
+    whose = f"({tmp_path} belongs to {owner}, this process runs as user 2000000000)"
+    assert whose in capsys.readouterr().err
+    port = OSError(errno.EACCES, "Permission denied", "127.0.0.1:80")
+    assert serve.run("broker", failing(port)) == 2
+    assert "belongs to" not in capsys.readouterr().err
 
 
 def test_a_complaint_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,10 @@ PAGE = ROOT / "docs" / "how-to" / "production.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 #: Programs of a machine; tests/cli/test_pages.py reads the commands of ours.
-PROGRAMS = frozenset({"cometmq", "docker", "kubectl", "python3", "sysctl", "systemd-sysusers"})
+PROGRAMS = frozenset(
+    {"apt-get", "cometmq", "docker", "kubectl", "ln", "mv", "python3", "runuser", "sysctl"}
+    | {"systemd-sysusers"}
+)
 
 pytestmark = pytest.mark.operation
 
@@ -124,7 +127,7 @@ def test_metrics_are_those_of_the_servers() -> None:
 
 def test_extras_are_those_of_the_package() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    [wanted] = re.findall(r"'cometmq\[([\w,]+)\]'", TEXT)
+    [wanted] = {*re.findall(r"'[\w.-]*\[([\w,]+)\]'", TEXT)}
     for name in wanted.split(","):
         assert re.search(rf"^{name} = \[", text, re.MULTILINE), name
 

@@ -14,6 +14,7 @@ import gc
 import itertools
 import logging
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -148,12 +149,35 @@ def explain(error: OSError, ports: Mapping[int, str] | None = None) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{named}this machine has no such address: choose another --bind (bindAddress)"
     if error.errno in (errno.EACCES, errno.EPERM):
+        whose = _whose(error.filename)
         return (
-            f"{named}{error.strerror or error}: choose a directory or port that this user may use"
+            f"{named}{error.strerror or error}{whose}: choose a directory or port that this user "
+            "may use"
         )
     if error.errno == errno.ENOSPC:
         return f"{named}no space left on the device: free some, or choose another --store"
     return f"{named}{error.strerror or error}"
+
+
+def _whose(path: object) -> str:
+    """Return in brackets whose a path is, if it is not this user's; otherwise nothing."""
+    user, found = os.geteuid(), Path(str(path or ""))
+    if not found.is_absolute():  # what the error is about may be no file, but an address
+        return ""
+    for place in (found, *found.parents):
+        with contextlib.suppress(OSError):
+            owner = place.stat().st_uid
+            if owner == user:
+                return ""
+            return f" ({place} belongs to {_user(owner)}, this process runs as {_user(user)})"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def _port_of(error: OSError) -> int:

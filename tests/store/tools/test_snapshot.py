@@ -264,6 +264,14 @@ def test_a_broker_that_comes_up_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     PosixFiles().close(locks[0])
 
 
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_what_is_no_snapshot_is_not_restored(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"there is no snapshot.*{name}"):
+        restore(str(tmp_path / name), str(tmp_path / "back"))
+    assert not (tmp_path / "back").exists()
+
+
 def test_restoring(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=True)
     before = records_of(root)

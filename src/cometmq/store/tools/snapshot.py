@@ -372,12 +372,15 @@ def restore(
 ) -> int:
     """Copy a snapshot to ``target``, durably; return the copied bytes. The snapshot is not changed.
 
-    Raises TargetNotEmpty, OSError; after an error, the files made so far stay.
+    Raises FileNotFoundError without a snapshot there, TargetNotEmpty, OSError; after an error, the
+    files made so far stay.
     """
     files = files or SnapshotFiles()
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
         raise TargetNotEmpty(target)
     names = [name for name in walk_files(files, source) if name != "lock"]
+    if "checkpoint" not in names and not any(name.startswith(_LOG + os.sep) for name in names):
+        raise FileNotFoundError(errno.ENOENT, "there is no snapshot", source)
     began(sum(_size(files, os.path.join(source, name)) for name in names))
     copies = Copies(files, target, progress)
     files.make_directory(target)
