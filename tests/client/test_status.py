@@ -62,6 +62,30 @@ async def test_connections_subscriptions_and_lag(client: Client) -> None:
     assert client.status().subscriptions == ()
 
 
+async def test_pull_consumers(client: Client) -> None:
+    await cometmq.Admin(client.session).create_topic("orders", queues=1)
+    await client.send_many([cometmq.Message("orders", b"body")] * 5)
+    async with (
+        client.pull_consumer("orders", group="shared", start="first") as shared,
+        client.pull_consumer(group="by-hand", start="first") as by_hand,
+    ):
+        await by_hand.assign(await client.queues("orders"))
+        for consumer in (shared, by_hand):
+            assert len(await consumer.poll(max_messages=2)) == 2
+        for found in client.status().pull_consumers:
+            [queue] = found.queues
+            assert (queue.committed, queue.processing, queue.waiting) == (0, 2, 3)
+            assert (queue.end, found.lag) == (5, 5)
+        for consumer in (shared, by_hand):
+            assert len(await consumer.poll(max_messages=2)) == 2
+        first, second = client.status().consumers
+        assert (first.lag, second.lag) == (3, 3)
+        assert str(first).startswith("shared of orders: 1 queues, lag 3, 2 in progress, 1 waiting")
+        assert str(second).startswith("by-hand of assigned queues: 1 queues, lag 3")
+        assert "by-hand" in str(client.status())
+    assert client.status().pull_consumers == ()
+
+
 async def test_names_are_those_of_the_namespace(cometmq_cluster: Cluster) -> None:
     async with Client(cometmq_cluster.namesrv, namespace="tenant") as client:
         await client.send("orders", b"body")

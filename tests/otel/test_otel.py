@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -274,13 +275,51 @@ def test_the_blocking_client(cometmq_cluster: Cluster) -> None:
         client.send("orders", b"body")
         subscription = client.subscribe("orders", group="g", start="first")
         for message in subscription:
-            with message.processing():
+            with message.processing(), collected.tracer.start_as_current_span("query"):
                 pass
             break
-        subscription.close()
+        assert not trace.get_current_span().get_span_context().is_valid
         [create], [process] = collected.spans("create"), collected.spans("process")
         assert process.parent is not None
         assert process.parent.span_id == create.context.span_id
+        client.send("orders", b"again")
+
+        def handle(_: object) -> None:
+            with collected.tracer.start_as_current_span("query"):
+                Thread(target=subscription.close).start()
+
+        subscription.run(handle)
+        _, again = collected.spans("process")
+        for work, query in zip((process, again), collected.spans("query"), strict=True):
+            assert query.parent is not None
+            assert query.parent.span_id == work.context.span_id
+
+
+async def test_lag_is_measured_by_queue(cometmq_cluster: Cluster) -> None:
+    collected = Collected()
+    async with Client(cometmq_cluster.namesrv) as client:
+        await cometmq.Admin(client.session).create_topic("orders", queues=1)
+        instrumentation = collected.instrument(client)
+        await client.send_many([Message("orders", b"body")] * 5)
+        subscription = client.subscribe("orders", group="g", start="first", concurrency=1)
+        (await anext(subscription)).ack()
+        async with client.pull_consumer("orders", group="p", start="first") as puller:
+            assert len(await puller.poll(max_messages=2)) == 2
+
+            def lags() -> dict[tuple[str, str], float]:
+                found = collected.points("cometmq.consumer.lag")
+                return {
+                    (each["messaging.consumer.group.name"], each["messaging.destination.name"]): lag
+                    for each, lag in found
+                }
+
+            wanted = {("g", "orders"): 4, ("p", "orders"): 5}
+            # A metrics reader has a thread of its own.
+            assert (await asyncio.to_thread(lags)).items() >= wanted.items()
+        instrumentation.remove()
+        assert lags() == {}
+        collected.instrument(client)
+    assert lags() == {}
 
 
 def test_clients_without_it_do_not_import_it() -> None:

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent import futures
 from contextlib import suppress
+from contextvars import ContextVar, Token, copy_context
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -49,6 +50,8 @@ from cometmq.message.model import Message, MessageView
 from cometmq.net.eventloop import loop_factory
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from cometmq.client import typed
     from cometmq.client.arguments import Key
     from cometmq.client.config import ClientConfig
@@ -249,21 +252,45 @@ class ReceivedMessage(MessageView):
 
 
 class Processing(_Facade[received.Processing]):
-    """Block in which a message is processed; see ReceivedMessage.processing."""
+    """Block in which a message is processed; see ReceivedMessage.processing.
 
-    __slots__ = ("_message",)
+    Context variables that hooks set when the work begins have these values in the block.
+    """
+
+    __slots__ = ("_message", "_set")
 
     def __init__(
         self, message: ReceivedMessage, thread: LoopThread, inner: received.Processing
     ) -> None:
         super().__init__(thread, inner)
         self._message = message
+        self._set: list[tuple[ContextVar[Any], Token[Any]]] = []
 
     def __enter__(self) -> ReceivedMessage:
-        self._thread.wait(self._inner.__aenter__())
+        changed = self._thread.wait(self._begin())
+        self._set = [(variable, variable.set(value)) for variable, value in changed]
         return self._message
 
-    __exit__ = _facade_call(received.Processing.__aexit__)
+    async def _begin(self) -> list[tuple[ContextVar[Any], Any]]:
+        """Enter the block on the loop; return the context variables that this set."""
+        before = copy_context()
+        await self._inner.__aenter__()
+        after = copy_context()
+        return [
+            (variable, value)
+            for variable, value in after.items()
+            if variable not in before or before[variable] is not value
+        ]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        for variable, token in reversed(self._set):
+            variable.reset(token)
+        return self._thread.wait(self._inner.__aexit__(kind, error, traceback))
 
 
 class Subscription(_Facade[pushconsumer.Subscription]):

@@ -158,17 +158,19 @@ class Client:
         return self.session.client_id
 
     def status(self) -> ClientStatus:
-        """Return connections, subscriptions with their lag, and what is unavailable.
+        """Return connections, consumers with their lag, and what is unavailable.
 
-        Nothing is asked for; ``status().problem`` is "" if all is well. Raises NotOpen.
+        Nothing is asked for, and any thread may call it; ``status().problem`` is "" if all is well.
+        Raises NotOpen.
         """
         session = self.session
         return ClientStatus(
             self.client_id,
             tuple(self.config.name_servers),
             tuple(LinkStatus(*each) for each in sorted(session.remoting.in_flight().items())),
-            tuple(each.status() for each in self._subscriptions if not each.closed),
+            tuple(each.status() for each in tuple(self._subscriptions) if not each.closed),
             session.outages.current(),
+            tuple(each.status() for each in tuple(self._pull_consumers) if not each.closed),
         )
 
     @property

@@ -207,7 +207,7 @@ class Outages:
         now_ms = self._clock.monotonic_ms()
         return tuple(
             Unavailable(*subject, (now_ms - each.begun_ms) // 1000, each.failures, each.error)
-            for subject, each in self._known.items()
+            for subject, each in list(self._known.items())
             if each.ended_ms < 0 and now_ms - each.failed_ms <= FORGET_MS
         )
 

@@ -47,9 +47,10 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """A subscription. ``queues`` has those of its retry topic too.
+    """A subscription, or a pull consumer. ``queues`` has those of its retry topic too.
 
-    ``refused`` is the error that ended it, "" while it may read.
+    ``refused`` is the error that ended it, "" while it may read. A pull consumer with queues that
+    were assigned to it has no topics.
     """
 
     group: str
@@ -73,7 +74,8 @@ class SubscriptionStatus:
         lag = "unknown" if self.lag is None else str(self.lag)
         ended = f", ended: {self.refused}" if self.refused else ""
         return (
-            f"{self.group} of {', '.join(self.topics)}: {len(self.queues)} queues, lag {lag}, "
+            f"{self.group} of {', '.join(self.topics) or 'assigned queues'}: "
+            f"{len(self.queues)} queues, lag {lag}, "
             f"{working} in progress, {waiting} waiting{ended}"
         )
 
@@ -102,6 +104,7 @@ class ClientStatus:
     connections: tuple[LinkStatus, ...]
     subscriptions: tuple[SubscriptionStatus, ...]
     unavailable: tuple[Unavailable, ...]
+    pull_consumers: tuple[SubscriptionStatus, ...] = ()
 
     @property
     def problem(self) -> str:
@@ -111,13 +114,18 @@ class ClientStatus:
         """
         for each in self.unavailable:
             return str(each)
-        return next((str(each) for each in self.subscriptions if each.refused), "")
+        return next((str(each) for each in self.consumers if each.refused), "")
+
+    @property
+    def consumers(self) -> tuple[SubscriptionStatus, ...]:
+        """The subscriptions and the pull consumers."""
+        return self.subscriptions + self.pull_consumers
 
     def __str__(self) -> str:
         links = [
             f"connected to {each.address}, {each.requests_in_flight} requests in flight"
             for each in self.connections
         ]
-        lines = [*links, *map(str, self.subscriptions), *map(str, self.unavailable)]
+        lines = [*links, *map(str, self.consumers), *map(str, self.unavailable)]
         name = f"client {self.client_id} of {';'.join(self.name_servers)}"
         return "\n  ".join([name, *(lines or ["not connected"])])

@@ -169,7 +169,8 @@ class Remoting:
 
     def in_flight(self) -> dict[str, int]:
         """Return the number of requests without an answer, by the address of each connection."""
-        return {address: link.connection.in_flight for address, link in self._links.items()}
+        links = list(self._links.items())
+        return {address: link.connection.in_flight for address, link in links}
 
     def is_connected(self, address: str) -> bool:
         """Return whether a connection to ``address`` is open."""

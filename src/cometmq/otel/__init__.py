@@ -9,8 +9,8 @@ Names and attributes are those of OpenTelemetry's semantic conventions for messa
 | ``send TOPIC`` | client | each attempt to send; linked to the messages of a batch |
 | ``process TOPIC`` | consumer | a handler or a ``processing()`` block; child of ``create`` |
 
-The processing span is the current one in the block and in handlers. The handlers of BlockingClient
-run in threads of their own, where it is not.
+The processing span is the current one in the block and in handlers, in threads of BlockingClient
+too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from cometmq.client.client import Client
 from cometmq.client.hooks import Outcome
+from cometmq.core.errors import NotOpen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,7 @@ _SYSTEM: Final = {"messaging.system": "rocketmq"}
 _DESTINATION: Final = "messaging.destination.name"
 _PARTITION: Final = "messaging.destination.partition.id"
 _MESSAGE_ID: Final = "messaging.message.id"
+_GROUP: Final = "messaging.consumer.group.name"
 _ERROR_TYPE: Final = "error.type"
 _S_PER_MS: Final = 1 / 1_000
 _NS_PER_MS: Final = 1_000_000
@@ -84,9 +86,40 @@ class Instrumentation:
         client.message_hooks.append(self._creating)
         client.send_hooks.append(self._sending)
         client.consume_hooks.append(self._processing)
+        self._is_removed = False
+        meter.create_observable_gauge(
+            "cometmq.consumer.lag",
+            [self._lag],
+            "{message}",
+            "Stored messages that a consumer has not processed, as of its last pull.",
+        )
+
+    def _lag(self, _: object) -> list[metrics.Observation]:
+        """Return the lag of each queue. The thread of a metrics reader calls it."""
+        if self._is_removed:
+            return []
+        try:
+            consumers = self._client.status().consumers
+        except NotOpen:
+            return []
+        return [
+            metrics.Observation(
+                queue.lag,
+                {
+                    **_SYSTEM,
+                    _DESTINATION: queue.queue.topic,
+                    _PARTITION: f"{queue.queue.broker_name}:{queue.queue.queue_id}",
+                    _GROUP: each.group,
+                },
+            )
+            for each in consumers
+            for queue in each.queues
+            if queue.lag is not None
+        ]
 
     def remove(self) -> None:
         """Stop to trace and measure. Spans that are open end with their work."""
+        self._is_removed = True
         for hooks, hook in (
             (self._client.message_hooks, self._creating),
             (self._client.send_hooks, self._sending),
@@ -274,7 +307,7 @@ class ProcessingSpans:
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
             _DESTINATION: attempt.message.topic,
-            "messaging.consumer.group.name": attempt.group,
+            _GROUP: attempt.group,
         }
 
 

@@ -93,7 +93,7 @@ class Fetcher:
 
     def inflights(self) -> list[InFlight]:
         """Return the messages in flight of each queue."""
-        return [fetching.inflight for fetching in self._fetching.values()]
+        return [fetching.inflight for fetching in list(self._fetching.values())]
 
     def find(self, queue: MessageQueue) -> InFlight | None:
         """Return the messages in flight of one queue; None if it is not read."""

@@ -18,8 +18,9 @@ from cometmq.client.consumer.inflight import Dispatch
 from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
-from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
+from cometmq.client.consumer.runninginfo import Moment, queue_progress, running_info, stacks
 from cometmq.client.pull import Puller
+from cometmq.client.status import SubscriptionStatus
 from cometmq.core.errors import SettingsError
 from cometmq.message.model import MessageView
 
@@ -209,6 +210,25 @@ class PullConsumer:
         if first is not None:
             found = [self._hand_out(*first), *self._take(max_messages - 1)]
         return found
+
+    def status(self) -> SubscriptionStatus:
+        """Return what it reads and how far it is, without a request.
+
+        The messages of the last poll are in progress.
+        """
+        unwrap = self._session.namespace.unwrap
+        error = self.refusals.error
+        queues = [
+            queue_progress(each, self._session.namespace, self._progress.done(each))
+            for each in self._fetcher.inflights()
+            if each.next_offset >= 0
+        ]
+        return SubscriptionStatus(
+            unwrap(self.group),
+            tuple(sorted(map(unwrap, self.options.topics))),
+            tuple(sorted(queues, key=lambda each: each.queue)),
+            "" if error is None else str(error),
+        )
 
     @property
     def refusals(self) -> Refusals:

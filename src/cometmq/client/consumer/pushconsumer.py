@@ -22,9 +22,9 @@ from cometmq.client.consumer.offsets import StartPositions, offsets_of
 from cometmq.client.consumer.options import check_filters
 from cometmq.client.consumer.rebalance import Plan, QueueLocks, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage, Run
-from cometmq.client.consumer.runninginfo import Moment, running_info, stacks
+from cometmq.client.consumer.runninginfo import Moment, queue_progress, running_info, stacks
 from cometmq.client.pull import Puller
-from cometmq.client.status import QueueProgress, SubscriptionStatus
+from cometmq.client.status import SubscriptionStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
+    from cometmq.client.status import QueueProgress
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData, DirectResult, RunningInfo
 
@@ -235,14 +236,7 @@ class PushConsumer:
     def progress(self) -> list[QueueProgress]:
         """Return the queues that are read, in order."""
         found = [
-            QueueProgress(
-                self._session.namespace.unwrap_queue(each.queue),
-                each.committable,
-                each.next_offset,
-                each.end,
-                each.ready_count,
-                each.taken_count,
-            )
+            queue_progress(each, self._session.namespace, each.committable)
             for each in self._fetcher.inflights()
             if each.next_offset != _NOWHERE
         ]

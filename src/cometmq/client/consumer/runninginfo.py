@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.client.routes import key_of
+from cometmq.client.status import QueueProgress
 from cometmq.protocol.bodies import ProcessQueueInfo, RunningInfo, TopicRates
 from cometmq.protocol.codes import OUR_VERSION, version_name
 from cometmq.protocol.fastjson import object_map
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.message.names import Namespace
 
 #: Maximum length of the text of stack traces, in characters.
 MAX_CHARACTERS: Final = 256 * 1024
@@ -55,6 +57,18 @@ class Moment:
     def wall_of(self, monotonic_ms: int) -> int:
         """Return the wall time of a monotonic time; 0, which means never, stays 0."""
         return self.wall_ms - (self.monotonic_ms - monotonic_ms) if monotonic_ms else 0
+
+
+def queue_progress(inflight: InFlight, namespace: Namespace, committed: int) -> QueueProgress:
+    """Return how far a queue is read; messages before ``committed`` are processed."""
+    return QueueProgress(
+        namespace.unwrap_queue(inflight.queue),
+        committed,
+        inflight.next_offset,
+        inflight.end,
+        inflight.ready_count,
+        inflight.taken_count + inflight.committable - committed,
+    )
 
 
 def running_info(
