@@ -7,7 +7,9 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypedDict, assert_type
+from uuid import UUID
 
 import fastavro
 import msgspec
@@ -42,6 +44,18 @@ class Line(TypedDict):
 class Model(pydantic.BaseModel):
     id: int
     at: datetime
+
+
+class Numbers(pydantic.BaseModel):
+    numbers: list[int]
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+    id: UUID
+    at: datetime
+    price: Decimal
+    kind: tuple[int, str]
 
 
 AT = datetime(2026, 11, 27, 12, tzinfo=UTC)
@@ -167,6 +181,56 @@ async def test_a_value_of_another_type_is_refused_at_once(client: Client) -> Non
         orders.subscribe(group="g", on_undecodable="drop")  # type: ignore[arg-type]
 
 
+async def test_wrong_parts_of_a_topic_are_named_where_it_is_made(client: Client) -> None:
+    wrong: Any
+    for wrong, told in (
+        (None, "has no function encode"),
+        (io.BytesIO(), "has no function encode"),
+        (type("Half", (), {"encode": print, "decode": print}), "has no text content_type"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            client.topic("orders", Order, serializer=wrong)
+    wrong = "id"
+    with pytest.raises(WrongArgument, match=r"^keys must be a function, not str"):
+        client.topic("orders", Order, keys=wrong)
+    with pytest.raises(WrongArgument, match=r"^order_key must be a function, not str"):
+        client.topic("orders", Order, order_key=wrong)
+    wrong = 5
+    with pytest.raises(WrongArgument, match=r"^topic must be str"):
+        client.topic(wrong, Order)
+    orders = client.topic("orders", Order)
+    wrong = {"kyes": ["a"]}
+    with pytest.raises(WrongArgument, match=r"^kyes is no keyword of a typed message"):
+        orders.message(Order(1), **wrong)
+    wrong = {"properties": ["a"]}
+    with pytest.raises(WrongArgument, match=r"^properties must be a mapping"):
+        await orders.send(Order(1), **wrong)
+
+
+def test_messages_take_the_keys_of_sends() -> None:
+    orders = TypedTopic[Order](Client("127.0.0.1:1"), "orders", TypedBody(Order))
+    assert orders.message(Order(1), keys=17).keys == ("17",)
+    assert orders.message(Order(1), keys="A17").keys == ("A17",)
+    assert orders.message(Order(1), keys=[17, "b"]).keys == ("17", "b")
+    with pytest.raises(WrongArgument, match=r"^keys\[0\] must be str or int, not float"):
+        orders.message(Order(1), keys=[1.5])  # type: ignore[list-item]
+
+
+async def test_a_batch_has_one_order_key(client: Client) -> None:
+    orders = client.topic("orders", Order, order_key=lambda order: order.customer)
+    await cometmq.Admin(client.session).create_topic("orders", queues=8)
+    alone = await orders.send(Order(1, "Ann"))
+    for _ in range(4):
+        results = await orders.send_batch([Order(2, "Ann"), Order(3, "Ann")])
+        assert {each.queue for each in results} == {alone.queue}
+    mixed = [Order(4, "Ann"), Order(5, "Bob")]
+    with pytest.raises(WrongArgument, match="have different order keys"):
+        await orders.send_batch(mixed)
+    assert len(await orders.send_batch(mixed, order_key=None)) == 2
+    assert (await orders.send_batch(mixed, order_key="Ann"))[0].queue == alone.queue
+    assert await orders.send_batch([]) == []
+
+
 BAD = b'{"id": "seven"}'
 
 
@@ -230,6 +294,30 @@ async def test_undecodable_becomes_a_dead_letter_at_once(
     lines = [each.message for each in caplog.records if "message_undecodable" in each.message]
     assert len(lines) == 2
     assert any("content type is 'application/msgpack'" in line for line in lines)
+
+
+@pytest.mark.parametrize("max_reconsume_times", [-1, 3])
+async def test_an_ordered_queue_has_dead_letters_at_once(
+    client: Client, max_reconsume_times: int
+) -> None:
+    orders = client.topic("orders", Order)
+    await cometmq.Admin(client.session).create_topic("orders", queues=1)
+    await client.send("orders", BAD)
+    await orders.send(Order(1))
+    subscription = orders.subscribe(
+        group="g",
+        start="first",
+        ordered=True,
+        max_reconsume_times=max_reconsume_times,
+        on_undecodable="dead_letter",
+    )
+    message = await anext(subscription)
+    assert message.value == Order(1)
+    message.ack()
+    letter = await anext(client.subscribe("%DLQ%g", group="letters", start="first"))
+    assert letter.body == BAD
+    letter.ack()
+    assert subscription.undecodable_count == 1
 
 
 @pytest.mark.parametrize("is_coroutine", [True, False])
@@ -336,6 +424,37 @@ def test_hostile_bodies_are_undecodable() -> None:
             body.decode(View(each, {}))  # type: ignore[arg-type]
     with pytest.raises(UndecodableMessage):
         deep.decode(View(b'{"a":' * 100_000, {}))  # type: ignore[arg-type]
+
+
+def test_a_reason_is_short_though_a_body_has_a_million_errors() -> None:
+    body = TypedBody(Numbers)
+    with pytest.raises(UndecodableMessage) as raised:
+        body.decode(View(b'{"numbers": [' + b'"a",' * 100_000 + b"1]}", {}))  # type: ignore[arg-type]
+    assert raised.value.reason == "its body is not application/json: it has 100000 errors"
+    assert raised.value.__cause__ is None
+    with pytest.raises(UndecodableMessage) as raised:
+        body.decode(View(b'{"numbers": ["a"]}', {}))  # type: ignore[arg-type]
+    assert "numbers.0" in raised.value.reason
+
+
+def test_a_strict_model_is_decoded_from_either_format() -> None:
+    value = Strict(id=UUID(int=7), at=AT, price=Decimal("1.50"), kind=(1, "a"))
+    for serializer in ("json", "msgpack"):
+        body = TypedBody(Strict, serializer)
+        assert body.decode(View(body.encode(value), {})) == value  # type: ignore[arg-type]
+        wrong = body.encode(value).replace(b"1.50", b"x.50")
+        with pytest.raises(UndecodableMessage):
+            body.decode(View(wrong, {}))  # type: ignore[arg-type]
+
+
+def test_what_a_format_does_not_have_is_a_wrong_value() -> None:
+    with pytest.raises(WrongArgument, match="value cannot be encoded"):
+        TypedBody(Order, "msgpack").encode(Order(1 << 70))
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(WrongArgument, match="value cannot be encoded"):
+        TypedBody(list).encode(deep)
 
 
 def test_the_blocking_client(cometmq_cluster: Cluster) -> None:

@@ -6,12 +6,18 @@ the user property ``content-type``; one without it is taken for the topic's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypedDict, TypeVar, cast
 
 import msgspec
 
-from cometmq.client.arguments import key_text, key_texts, refuse
+from cometmq.client.arguments import (
+    check_function,
+    check_properties,
+    key_text,
+    key_texts,
+    refuse,
+)
 from cometmq.core.errors import SettingsError, UndecodableMessage, WrongArgument
 
 if TYPE_CHECKING:
@@ -28,6 +34,13 @@ R = TypeVar("R")
 CONTENT_TYPE: Final = "content-type"
 JSON: Final = "application/json"
 MESSAGEPACK: Final = "application/msgpack"
+
+
+#: What encoders raise for values that their format does not have: too large, or too deep.
+_UNENCODABLE: Final = (ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+#: Bounds of a reason: a body of 4 MB may have a million errors, whose text is a hundred MB.
+_ERRORS_MAX: Final = 20
+_REASON_CHARACTERS: Final = 1_000
 
 
 class Serializer(Protocol[T]):
@@ -126,7 +139,12 @@ class PydanticModel(Generic[T]):
         """Return the model of a body. Raises pydantic.ValidationError, ValueError."""
         if self._is_json:
             return cast("T", self._kind.model_validate_json(body))
-        return cast("T", self._kind.model_validate(msgspec.msgpack.decode(body)))
+        found = msgspec.msgpack.decode(body)
+        try:
+            return cast("T", self._kind.model_validate(found))
+        except ValueError:
+            # A strict model takes texts as times, ids or numbers from JSON only.
+            return cast("T", self._kind.model_validate_json(msgspec.json.encode(found)))
 
 
 def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
@@ -135,6 +153,7 @@ def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
     Raises SettingsError for another name and for a type that needs a serializer of its own.
     """
     if not isinstance(wanted, str):
+        _check_serializer(wanted)
         return wanted
     known = {"json": JSON, "msgpack": MESSAGEPACK}
     if wanted not in known:
@@ -142,6 +161,15 @@ def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
     # A model has these; asking for them does not import pydantic.
     is_model = hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")
     return (PydanticModel if is_model else Structured)(kind, known[wanted])
+
+
+def _check_serializer(given: object) -> None:
+    """Raise SettingsError for what lacks a part of a Serializer."""
+    for name in ("encode", "decode"):
+        if not callable(getattr(given, name, None)):
+            raise SettingsError("serializer", f"{given!r} has no function {name}")
+    if not isinstance(getattr(given, "content_type", None), str):
+        raise SettingsError("serializer", f"{given!r} has no text content_type")
 
 
 class TypedBody(Generic[T]):
@@ -158,6 +186,9 @@ class TypedBody(Generic[T]):
         keys: Callable[[T], Iterable[Key] | Key] | None = None,
         order_key: Callable[[T], Key | None] | None = None,
     ) -> None:
+        for name, function in (("keys", keys), ("order_key", order_key)):
+            if function is not None:
+                check_function(name, function)
         self.kind = kind
         self._wanted = serializer
         self._serializer = serializer_of(kind, serializer)
@@ -178,13 +209,15 @@ class TypedBody(Generic[T]):
             refuse("value", self._class.__name__, value)
         try:
             return self._serializer.encode(value)
-        except (ValueError, TypeError) as error:
+        except (*_UNENCODABLE, TypeError) as error:
             raise WrongArgument("value", f"cannot be encoded: {error}") from error
 
     def filled(self, value: T, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keywords of a send with the content type, the keys and the order key."""
+        own = given.get("properties") or {}
+        check_properties(own)
         properties = {
-            **(given.get("properties") or {}),
+            **own,
             CONTENT_TYPE: self._serializer.content_type,
         }
         keywords = {**given, "properties": properties}
@@ -195,6 +228,26 @@ class TypedBody(Generic[T]):
             keywords["order_key"] = None if key is None else key_text("order_key", key)
         return keywords
 
+    def shared_order_key(self, values: Sequence[T], given: Mapping[str, Any]) -> Key | None:
+        """Return the order key of a batch: the given one, or that of all its values.
+
+        Raises WrongArgument for values with different ones.
+        """
+        if self._order_key is None or "order_key" in given:
+            key: Key | None = given.get("order_key")
+            return key
+        found = {
+            None if key is None else key_text("order_key", key)
+            for key in map(self._order_key, values)
+        }
+        if len(found) > 1:
+            raise WrongArgument(
+                "values",
+                "have different order keys, and a batch goes to one queue: send one batch for each "
+                "key, or pass order_key=None if their order does not matter",
+            )
+        return found.pop() if found else None
+
     def decode(self, message: MessageView) -> T:
         """Return the value of a message. Raises UndecodableMessage."""
         wanted = self._serializer.content_type
@@ -204,11 +257,25 @@ class TypedBody(Generic[T]):
         try:
             return self._serializer.decode(message.body)
         except Exception as error:  # parsers of foreign bytes raise more than ValueError
-            raise _undecodable(message, f"its body is not {wanted}: {error}") from error
+            reason, is_whole = _reason_of(error)
+            # The log shows the cause of an error, too.
+            cause = error if is_whole else None
+            raise _undecodable(message, f"its body is not {wanted}: {reason}") from cause
 
 
 def _media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()
+
+
+def _reason_of(error: Exception) -> tuple[str, bool]:
+    """Return the text of an error, bounded, and whether that is all of it."""
+    count = getattr(error, "error_count", None)  # pydantic's
+    if callable(count) and count() > _ERRORS_MAX:
+        return f"it has {count()} errors", False
+    text = str(error)
+    if len(text) <= _REASON_CHARACTERS:
+        return text, True
+    return f"{text[:_REASON_CHARACTERS]}...", False
 
 
 def _undecodable(message: MessageView, reason: str) -> UndecodableMessage:

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpa
 
 import msgspec
 
-from cometmq.client.arguments import check_function, delay_of, epoch_ms
+from cometmq.client.arguments import (
+    check_function,
+    check_topic_type,
+    delay_of,
+    epoch_ms,
+    key_texts,
+)
 from cometmq.client.consumer.pushconsumer import DRAIN_MS
-from cometmq.core.errors import SettingsError, UndecodableMessage
+from cometmq.client.serializers import Delayed
+from cometmq.core.errors import SettingsError, UndecodableMessage, WrongArgument
 from cometmq.message.model import Message, MessageView
 
 if TYPE_CHECKING:
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
     from cometmq.client.sendrequests import SendResult
     from cometmq.client.serializers import (
         Content,
-        Delayed,
         PromptKeywords,
         SendKeywords,
         TypedBody,
@@ -217,6 +223,7 @@ class TypedTopic(Generic[T]):
     """A topic whose messages are values of one type; made by :meth:`Client.topic`."""
 
     def __init__(self, client: TopicClient, name: str, body: TypedBody[T]) -> None:
+        check_topic_type(name)
         self.name = name
         self._client = client
         self._body = body
@@ -252,9 +259,15 @@ class TypedTopic(Generic[T]):
     async def send_batch(
         self, values: Iterable[T], *, timeout_ms: int = 0, **keywords: Unpack[Content]
     ) -> list[SendResult]:
-        """Send values in one request: all are stored, or none; see Client.send_batch."""
-        order_key = keywords.pop("order_key", None)
-        messages = [self.message(value, **keywords) for value in values]
+        """Send values in one request: all are stored, or none; see Client.send_batch.
+
+        A batch goes to one queue. Raises WrongArgument if the topic's ``order_key`` has different
+        ones for the values and no ``order_key`` is given.
+        """
+        given = list(values)
+        order_key = self._body.shared_order_key(given, keywords)
+        keywords.pop("order_key", None)
+        messages = [self.message(value, **keywords) for value in given]
         return await self._client.send_batch(messages, order_key=order_key, timeout_ms=timeout_ms)
 
     def transaction(
@@ -335,12 +348,15 @@ class TypedTopic(Generic[T]):
 
 def typed_message(topic: str, body: TypedBody[T], value: T, keywords: Mapping[str, Any]) -> Message:
     """Return a value as a message. Raises WrongArgument."""
+    for keyword in keywords:
+        if keyword not in Delayed.__annotations__:
+            raise WrongArgument(keyword, "is no keyword of a typed message")
     filled = body.filled(value, keywords)
     message = Message(
         topic,
         body.encode(value),
         filled.get("tag", ""),
-        filled.get("keys", ()),
+        key_texts(filled.get("keys", ())),
         delay_level=filled.get("delay_level", 0),
         properties=filled["properties"],
     )

@@ -137,11 +137,13 @@ class RetryInPlace:
     async def send_away(
         self, queue: MessageQueue, message: StoredMessage, delay_level: int
     ) -> None:
+        most = max(self._options.max_reconsume_times, 0)
         await self._producer.send_to_retry(
             message,
             self._options.retry_topic,
-            reconsume_times=message.reconsume_times + 1,
-            max_reconsume_times=max(self._options.max_reconsume_times, 0),
+            # A dead letter at once has no attempt left either.
+            reconsume_times=message.reconsume_times + 1 if delay_level >= 0 else most + 1,
+            max_reconsume_times=most,
             delay_level=_FIRST_LEVEL + message.reconsume_times,
         )
 
