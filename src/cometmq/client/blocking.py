@@ -386,6 +386,7 @@ class PullConsumer(_Facade[pullconsumer.PullConsumer]):
     start = _facade_call(pullconsumer.PullConsumer.start)
     close = _facade_call(pullconsumer.PullConsumer.close)
     poll = _facade_call(pullconsumer.PullConsumer.poll)
+    status = _calling(pullconsumer.PullConsumer.status)
     assign = _facade_call(pullconsumer.PullConsumer.assign)
     seek = _facade_call(pullconsumer.PullConsumer.seek)
     seek_to_begin = _facade_call(pullconsumer.PullConsumer.seek_to_begin)
