@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.core.errors import BrokerRefused, MessageIllegal, NotConnected, RouteNotFound
+from cometmq.core.errors import (
+    BrokerRefused,
+    CometError,
+    MessageIllegal,
+    NotConnected,
+    NotOpen,
+    RouteNotFound,
+)
 from cometmq.message.model import Message
 from cometmq.outbox.publishing import Outcome, Publisher, is_refusal
 from cometmq.outbox.row import Row, headers_of
@@ -167,6 +174,8 @@ async def test_what_is_stored_less_safely_is_sent_again(fake: FakeCluster) -> No
         (BrokerRefused("b", 310, ResponseCode.NO_PERMISSION, "read only"), False),
         (NotConnected("b", "gone"), False),
         (RouteNotFound("t", "unknown"), False),
+        (NotOpen("the client is closed"), False),
+        (CometError("b: bad answer to a batch"), False),
     ],
 )
 def test_only_what_can_never_be_sent_is_a_refusal(error: Any, refusal: bool) -> None:

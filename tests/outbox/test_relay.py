@@ -12,7 +12,7 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.client.blocking import Client as BlockingClient
 from cometmq.client.client import Client
-from cometmq.core.errors import CometError
+from cometmq.core.errors import CometError, SettingsError
 from cometmq.message.model import Message
 from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import OutboxBusy, Page, Settled, Source, Sources, WantedRows
@@ -21,7 +21,7 @@ from cometmq.protocol.bodies import PERM_READ
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic
-from tests.outbox.boxes import Shop, first_copies, keyed, stored
+from tests.outbox.boxes import Shop, body, first_copies, keyed, stored
 
 SMALL_PAGES = RelaySettings(page_rows=7)
 
@@ -82,16 +82,6 @@ async def test_everything_is_published_once_and_each_key_in_order(
     assert await relay(client, shop.outbox).drain() == 0
 
 
-async def drained(client: Client, outbox: Sources) -> int:
-    """What a relay publishes that follows another: PostgreSQL hears of that one's end a moment
-    later."""
-    async with asyncio.timeout(10):
-        while True:
-            with suppress(OutboxBusy):
-                return await relay(client, outbox).drain()
-            await asyncio.sleep(0.01)
-
-
 async def test_a_crash_between_send_and_settle_repeats_and_loses_nothing(
     client: Client, shop: Shop
 ) -> None:
@@ -105,11 +95,59 @@ async def test_a_crash_between_send_and_settle_repeats_and_loses_nothing(
     dying.before_settle = die
     for _ in range(3):
         with suppress(Killed):
-            await drained(client, dying)
-    assert await drained(client, shop.outbox) == 40
+            await relay(client, dying).drain()
+    assert await relay(client, shop.outbox).drain() == 40
     found = await stored(client, topic)
     assert len(found) == 40 + 3 * 7
     assert first_copies(found) == {key: list(range(20)) for key in "ab"}
+
+
+def test_a_page_that_is_not_settled_lets_go_at_once(shop: Shop) -> None:
+    shop.write("t", [("a", 1)])
+    for _ in range(100):
+        source = shop.outbox.open()
+        assert source.take(WantedRows(1, 1, 1)) is not None
+        source.close()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_a_page_is_settled_in_time_with_what_was_sent(
+    client: Client, shop: Shop, transactional: bool
+) -> None:
+    """Delayed messages are sent one by one, so each is a batch."""
+    topic = await fresh_topic(client, queues=1)
+    with shop.transaction() as connection:
+        for number in range(6):
+            message = Message(topic, body("a", number), delay_level=1)
+            shop.outbox.add(connection, message, order_key="a")
+            shop.outbox.add(connection, Message(topic, body(None, number)))
+    pages: list[int] = []
+    counted = Wrapped(shop.outbox)
+    counted.before_settle = lambda settled: pages.append(len(settled.published))
+    settings = RelaySettings(page_ms=0, transactional=transactional)
+    assert await relay(client, counted, settings).drain() == 12
+    assert sum(pages) == 12
+    assert len([count for count in pages if count]) >= 6
+
+
+async def test_rows_of_plain_sql_are_sent_and_impossible_ones_hold_up_none(
+    client: Client, shop: Shop
+) -> None:
+    topic = await fresh_topic(client)
+    table = shop.outbox.table
+    with shop.transaction() as connection:
+        for statement in (
+            f"INSERT INTO {table} (topic, body, created_ms) VALUES ('{topic}', 'x:1', {10**18})",
+            f"INSERT INTO {table} (topic, order_key, headers, body) "
+            f"""VALUES ('{topic}', 'A17', '{{"tag": "paid", "keys": ["A17"]}}', 'y:2')""",
+        ):
+            connection.execute(statement)
+    working = relay(client, shop.outbox)
+    assert await working.drain() == 1
+    assert working.refused == 1
+    assert "created_ms" in shop.outbox.refused()[0].reason
+    [found] = await stored(client, topic)
+    assert (found.body, found.tag, found.keys) == (b"y:2", "paid", ("A17",))
 
 
 async def test_it_works_beside_the_application_and_finishes_its_page(
@@ -293,3 +331,11 @@ def test_pauses_grow_to_a_bound() -> None:
         *(100, 200, 400, 800),
         *(1_000, 1_000),
     ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"page_rows": 0}, {"page_rows": "8"}, {"keep_ms": -1}, {"page_ms": 0.5}]
+)
+def test_settings_without_sense_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        RelaySettings(**wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -91,3 +92,25 @@ def test_what_is_too_large_is_refused_unread_and_holds_its_key() -> None:
     assert refused == {at: "the body has 9 bytes; the limit is 8" for at in (1, 5)}
     ids, _ = fitting(waiting, replace(WANTED, hold_keys=False))
     assert ids == [2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"created_ms": 1_700_000_000_000_000_000},
+        {"created_ms": -(1 << 62)},
+        {"created_ms": "now"},
+        {"created_ms": 1.5},
+        {"body": "text"},
+        {"body": 5},
+        {"order_key": b"k"},
+        {"topic": b"t"},
+    ],
+)
+def test_columns_with_impossible_values_are_refused(broken: dict[str, Any]) -> None:
+    columns = {
+        **{"id": 1, "topic": "t", "order_key": None, "headers": "{}"},
+        **{"body": b"", "created_ms": 0},
+    }
+    with pytest.raises(MessageIllegal):
+        Row(**{**columns, **broken}).message()

@@ -17,6 +17,7 @@ the second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -95,7 +96,7 @@ class PostgresOutbox(Outbox):
         # Prepare no statements and set no session state: a connection pool may run each transaction
         # in another session.
         connection = self._driver.connect(self.conninfo, autocommit=True, prepare_threshold=None)
-        return PostgresSource(connection, self.statements, self._lock_space)
+        return PostgresSource(connection, self.statements, self._lock_space, self._driver)
 
     def _insert(self, values: tuple[Value, ...]) -> Statement:
         insert = f"INSERT INTO {self.table} (topic, order_key, headers, body) "
@@ -127,10 +128,12 @@ class PostgresSource:
         connection: psycopg.Connection[Any],
         statements: Statements,
         lock: int,
+        driver: Any,
     ) -> None:
         self._connection = connection
         self._statements = statements
         self._lock = lock
+        self._driver = driver
 
     def take(self, wanted: WantedRows) -> Page | None:
         run = self._connection.execute
@@ -159,6 +162,13 @@ class PostgresSource:
         return None if found is None else found[0] or ""
 
     def close(self) -> None:
+        # The server notices the end of a connection a moment later. Until then it would keep the
+        # lock of a page that is not settled.
+        states = self._driver.pq.TransactionStatus
+        if self._connection.info.transaction_status in (states.INTRANS, states.INERROR):
+            # A connection that is lost has no lock.
+            with suppress(self._driver.Error):
+                self.give_up()
         self._connection.close()
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -37,7 +38,13 @@ from cometmq.client.limits import check_message, check_target, goes_alone, plan_
 from cometmq.client.producer import Producer
 from cometmq.client.sendrequests import SendStatus
 from cometmq.client.transactions import Transaction
-from cometmq.core.errors import BrokerRefused, ClientError, CometError, MessageIllegal
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    CometError,
+    LocalProtocolError,
+    MessageIllegal,
+)
 from cometmq.message.ids import lasting_number
 from cometmq.protocol.codes import ResponseCode
 
@@ -94,9 +101,14 @@ class Publisher:
         self._client = client
         self._hold_keys = hold_keys
 
-    async def publish(self, rows: Iterable[Row], outcome: Outcome) -> None:
+    async def publish(
+        self, rows: Iterable[Row], outcome: Outcome, until_ms: float = math.inf
+    ) -> None:
         """Send rows, which are in the order of their ids, and record their results in
         ``outcome``.
+
+        At ``until_ms`` (monotonic) it sends no more: the rows that are left have no result. Each
+        queue gets at least one batch.
         """
         held = _Held()
         lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
@@ -117,7 +129,7 @@ class Publisher:
         async with asyncio.TaskGroup() as group:
             for (topic, queue), waiting in lanes.items():
                 if topic not in outcome.failed:
-                    group.create_task(self._send_lane(queue, waiting, outcome, held))
+                    group.create_task(self._send_lane(queue, waiting, outcome, held, until_ms))
 
     def _ready(self, row: Row, outcome: Outcome, held: _Held) -> _Ready | None:
         if row in held:
@@ -134,12 +146,15 @@ class Publisher:
         waiting: Sequence[_Ready],
         outcome: Outcome,
         held: _Held,
+        until_ms: float,
     ) -> None:
         messages = [ready.message for ready in waiting]
         limit = self._client.config.max_batch_bytes
         for positions, _ in plan_batches(messages, lambda _: None, limit):
             part = [waiting[at] for at in positions if waiting[at].row not in held]
             if part and not await self._send(queue, part, outcome, held):
+                return
+            if self._client.session.clock.monotonic_ms() >= until_ms:
                 return
 
     async def _send(
@@ -204,7 +219,7 @@ def is_refusal(error: CometError) -> bool:
     """Return whether an error is caused by the message itself, so that a retry cannot help."""
     if isinstance(error, BrokerRefused):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
-    return not isinstance(error, ClientError)
+    return isinstance(error, MessageIllegal | LocalProtocolError)
 
 
 def not_safe(broker: str, status: SendStatus) -> BrokerRefused:
@@ -260,13 +275,17 @@ class Halves:
         for transaction in self._open:
             transaction.leave_open()
 
-    async def send(self, rows: Iterable[Row], outcome: Outcome) -> None:
-        """Send a half message for each row and record the results in ``outcome``."""
+    async def send(self, rows: Iterable[Row], outcome: Outcome, until_ms: float = math.inf) -> None:
+        """Send a half message for each row and record the results in ``outcome``.
+
+        At ``until_ms`` (monotonic) it sends no more, if one was sent.
+        """
         async with asyncio.TaskGroup() as group:
             for row in rows:
-                group.create_task(self._send(row, outcome))
+                group.create_task(self._send(row, outcome, until_ms))
 
-    async def _send(self, row: Row, outcome: Outcome) -> None:
+    async def _send(self, row: Row, outcome: Outcome, until_ms: float) -> None:
+        clock = self._client.session.clock
         attempt = uuid.uuid4().hex
         try:
             message = check_row(self._client, row)
@@ -275,6 +294,8 @@ class Halves:
             )
             transaction = self._transaction(message)
             async with self._room:
+                if outcome.published and clock.monotonic_ms() >= until_ms:
+                    return
                 await self._stack.enter_async_context(transaction)
         except CometError as error:
             if is_refusal(error):

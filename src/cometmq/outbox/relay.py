@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from cometmq.core.errors import SettingsError
 from cometmq.outbox.publishing import Halves, Outcome, Publisher, checker, may_be_half
 from cometmq.outbox.row import OutboxBusy, Page, Settled, WantedRows
 
@@ -59,14 +60,19 @@ class RelaySettings:
     """Settings of a relay.
 
     A page has at most ``page_rows`` rows; their bodies exceed ``page_bytes`` by at most one body.
+    After ``page_ms`` it is settled with what was sent by then: a database ends a transaction that
+    is open for too long, and the whole page would be sent again.
     Published rows are kept for ``keep_ms``, for inspection; 0 deletes them at once. ``hold_keys``
     holds back the rows after a refused row of their key, until an operator retries or discards it.
     ``transactional`` sends rows without an order key as transactional messages of the producer
     ``group``; published rows are then kept for a day, unless ``keep_ms`` is set.
+
+    Raises SettingsError for a number with which no relay could work.
     """
 
     page_rows: int = 512
     page_bytes: int = 4 * 1024 * 1024
+    page_ms: int = 20_000
     poll_interval_ms: int = 100
     retry_pause_ms: int = 200
     max_retry_pause_ms: int = 10_000
@@ -74,6 +80,24 @@ class RelaySettings:
     keep_ms: int = 0
     transactional: bool = False
     group: str = "OUTBOX_RELAY"
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise SettingsError(name, f"{value!r} is no whole number from {least} on")
+
+
+#: The least value of each number of the settings.
+_LEAST: Final = {
+    "page_rows": 1,
+    "page_bytes": 1,
+    "page_ms": 0,
+    "poll_interval_ms": 0,
+    "retry_pause_ms": 0,
+    "max_retry_pause_ms": 0,
+    "keep_ms": 0,
+}
 
 
 class _Step(Enum):
@@ -207,13 +231,14 @@ class Relay:
         return _Step.WORKED, outcome
 
     async def _publish(self, page: Page, outcome: Outcome, halves: Halves) -> None:
+        until_ms = self._client.session.clock.monotonic_ms() + self.settings.page_ms
         if not self.settings.transactional:
-            await self._publisher.publish(page.rows, outcome)
+            await self._publisher.publish(page.rows, outcome, until_ms)
             return
         async with asyncio.TaskGroup() as group:
-            group.create_task(halves.send(filter(may_be_half, page.rows), outcome))
+            group.create_task(halves.send(filter(may_be_half, page.rows), outcome, until_ms))
             others = [row for row in page.rows if not may_be_half(row)]
-            group.create_task(self._publisher.publish(others, outcome))
+            group.create_task(self._publisher.publish(others, outcome, until_ms))
 
     def _settled(self, outcome: Outcome) -> Settled:
         settings = self.settings

@@ -52,7 +52,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return lasting_key(self.id, self.created_ms, crc32(self.body))
 
     def message(self) -> Message:
-        """Return the message to send. Raises MessageIllegal when the headers are invalid."""
+        """Return the message to send. Raises MessageIllegal for columns with impossible values."""
+        if self.order_key is not None and type(self.order_key) is not str:
+            raise MessageIllegal(f"the order key {self.order_key!r} is no text")
         try:
             headers: dict[str, Any] = msgspec.json.decode(self.headers, type=dict[str, Any])
             if unknown := headers.keys() - set(_HEADERS):
@@ -68,6 +70,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
             return msgspec.convert(fields, Message, builtin_types=(bytes,))
         except msgspec.MsgspecError as error:
             raise MessageIllegal(f"invalid headers: {error}") from None
+        except (TypeError, ValueError, OverflowError, OSError) as error:
+            raise MessageIllegal(
+                f"no message id can be made of created_ms {self.created_ms!r} and the body: {error}"
+            ) from None
 
 
 def headers_of(message: Message) -> str:
@@ -166,7 +172,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the outbox."""
+        """Release the outbox; another relay can take it once this returns."""
         ...
 
 

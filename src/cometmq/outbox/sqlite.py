@@ -54,7 +54,8 @@ class SqliteOutbox(Outbox):
         *,
         max_message_bytes: int = 4 * 1024 * 1024,
     ) -> None:
-        super().__init__(table, "?", max_message_bytes)
+        # SQLite keeps a text that is written into a BLOB column as a text.
+        super().__init__(table, "?", max_message_bytes, body="CAST(body AS BLOB)")
         if "." in table:
             raise SettingsError("table", f"{table!r}: SQLite has no schemas")
         self.path = Path(path)

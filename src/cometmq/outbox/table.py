@@ -48,10 +48,11 @@ def split(script: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Statements for one table."""
+    """Statements for one table; ``body`` is the body of a row as bytes."""
 
     table: str
     mark: str
+    body: str = "body"
 
     def indexes(self) -> str:
         """Return statements that create missing indexes of the table, in the table's schema."""
@@ -65,7 +66,7 @@ class Statements:
         if wanted.hold_keys:
             conditions.append(f"NOT {_BEHIND_A_REFUSED.format(table=self.table)}")
         return (
-            f"SELECT id, topic, order_key, length(body) FROM {self.table} AS waiting "
+            f"SELECT id, topic, order_key, length({self.body}) FROM {self.table} AS waiting "
             f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT {self.mark}",
             (*wanted.resting, wanted.rows),
         )
@@ -73,7 +74,7 @@ class Statements:
     def rows(self, ids: Sequence[int]) -> Statement:
         """Return the query of the fields of row.Row for these ids, in order."""
         return (
-            "SELECT id, topic, order_key, CAST(headers AS TEXT), body, created_ms "
+            f"SELECT id, topic, order_key, CAST(headers AS TEXT), {self.body}, created_ms "
             f"FROM {self.table} WHERE id IN ({self._marks(ids)}) ORDER BY id",
             tuple(ids),
         )
@@ -145,11 +146,13 @@ class Outbox(ABC):
 
     errors: tuple[type[Exception], ...]
 
-    def __init__(self, table: str, mark: str, max_message_bytes: int) -> None:
+    def __init__(
+        self, table: str, mark: str, max_message_bytes: int, *, body: str = "body"
+    ) -> None:
         if not _NAME.fullmatch(table):
             raise SettingsError("table", f"{table!r} is not a plain name such as outbox")
         self.table = table
-        self.statements = Statements(table, mark)
+        self.statements = Statements(table, mark, body)
         self._max_message_bytes = max_message_bytes
 
     @property
