@@ -43,17 +43,23 @@ def pay(database: str, message: cometmq.MessageView) -> bool:
 
 
 async def main(name_server: str, topic: str, database: str) -> None:
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+
     async def handle(message: cometmq.ReceivedMessage) -> None:
         await asyncio.to_thread(pay, database, message)
 
     async with cometmq.Client(name_server) as client:
         subscription = client.subscribe(topic, group=f"{topic}-payments", start="first")
         consuming = asyncio.create_task(subscription.run(handle))
-        stopping = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        await stopping.wait()
-        await client.drain(timeout_ms=25_000)
-        consuming.cancel()
+        stopped = asyncio.create_task(stopping.wait())
+        # A consumer that ends by itself, such as one without a permission, ends the service.
+        await asyncio.wait([consuming, stopped], return_when=asyncio.FIRST_COMPLETED)
+        unfinished = await client.drain(timeout_ms=25_000)
+        if unfinished:
+            consuming.cancel()
+        stopped.cancel()
+        await asyncio.gather(consuming, return_exceptions=unfinished > 0)
 
 
 if __name__ == "__main__":

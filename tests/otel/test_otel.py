@@ -268,6 +268,46 @@ async def test_it_can_be_removed(cometmq_cluster: Cluster) -> None:
         assert not client.consume_hooks
 
 
+async def test_open_spans_end_after_it_was_removed(cometmq_cluster: Cluster) -> None:
+    async with Client(cometmq_cluster.namesrv) as client:
+        collected = Collected()
+        instrumentation = collected.instrument(client)
+        await client.send("orders", b"first")
+        subscription = client.subscribe("orders", group="g", start="first")
+        message = await anext(subscription)
+        async with message.processing():
+            instrumentation.remove()
+            instrumentation.remove()
+            await client.send("orders", b"second")
+            async with (await anext(subscription)).processing():
+                pass
+        [process] = collected.spans("process")
+        assert attributes(process)["messaging.message.id"] == message.message_id
+        assert len(collected.spans("send")) == 1
+        [(_, count)] = collected.points("messaging.client.consumed.messages")
+        assert count == 1
+        assert not client.consume_hooks
+        assert not client.send_hooks
+        again = collected.instrument(client)
+    again.remove()
+
+
+class Emptying(TraceContextTextMapPropagator):
+    def inject(self, carrier: Any, *args: Any, **keywords: Any) -> None:
+        super().inject(carrier, *args, **keywords)
+        carrier["tracestate"] = ""
+
+
+async def test_an_empty_value_of_a_propagator_does_not_stop_a_send(
+    cometmq_cluster: Cluster,
+) -> None:
+    async with Client(cometmq_cluster.namesrv) as client:
+        instrument(client, tracer_provider=TracerProvider(), propagator=Emptying())
+        await client.send("orders", b"")
+        message = await anext(client.subscribe("orders", group="g", start="first"))
+        assert "traceparent" in message.properties
+
+
 def test_the_blocking_client(cometmq_cluster: Cluster) -> None:
     with cometmq.BlockingClient(cometmq_cluster.namesrv) as client:
         collected = Collected()

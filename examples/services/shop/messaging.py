@@ -1,7 +1,6 @@
 """The shop's outbox, and its client: one a process, opened when it is first used."""
 
 import atexit
-from functools import cache
 
 from django.conf import settings
 
@@ -10,10 +9,12 @@ import cometmq
 outbox = cometmq.SqliteOutbox(settings.DATABASES["default"]["NAME"])
 
 
-@cache
+_client = cometmq.BlockingClient(settings.NAME_SERVER)
+atexit.register(_client.close)
+
+
 def client() -> cometmq.BlockingClient:
-    """Return the client of this process. A server that forks workers must not call it before."""
-    opened = cometmq.BlockingClient(settings.NAME_SERVER)
-    opened.start()
-    atexit.register(opened.close)
-    return opened
+    """Return the client of this process, for any of its threads. A server that forks workers must
+    not call it before."""
+    _client.start()
+    return _client

@@ -15,6 +15,7 @@ too.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,12 +81,11 @@ class Instrumentation:
         propagator: TextMapPropagator,
     ) -> None:
         self._client = client
+        self._message_hooks = client.message_hooks
         self._creating = Creating(tracer, propagator)
-        self._sending = Sending(tracer, meter, propagator)
-        self._processing = ProcessingSpans(tracer, meter, propagator)
-        client.message_hooks.append(self._creating)
-        client.send_hooks.append(self._sending)
-        client.consume_hooks.append(self._processing)
+        self._sending = Sending(tracer, meter, propagator, client.send_hooks)
+        self._processing = ProcessingSpans(tracer, meter, propagator, client.consume_hooks)
+        self._message_hooks.append(self._creating)
         self._is_removed = False
         meter.create_observable_gauge(
             "cometmq.consumer.lag",
@@ -120,13 +120,10 @@ class Instrumentation:
     def remove(self) -> None:
         """Stop to trace and measure. Spans that are open end with their work."""
         self._is_removed = True
-        for hooks, hook in (
-            (self._client.message_hooks, self._creating),
-            (self._client.send_hooks, self._sending),
-            (self._client.consume_hooks, self._processing),
-        ):
-            if hook in hooks:
-                hooks.remove(hook)  # type: ignore[arg-type]
+        with suppress(ValueError):
+            self._message_hooks.remove(self._creating)
+        self._sending.remove()
+        self._processing.remove()
 
 
 class Creating:
@@ -149,7 +146,9 @@ class Creating:
         with trace.use_span(span, end_on_exit=True):
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)
-        return msgspec.structs.replace(message, properties={**message.properties, **carrier})
+        # An empty value is no property.
+        own = {name: value for name, value in carrier.items() if value}
+        return msgspec.structs.replace(message, properties={**message.properties, **own})
 
 
 def _of_message(message: Message) -> Attributes:
@@ -172,30 +171,54 @@ def _of_message(message: Message) -> Attributes:
     return found
 
 
-class _Timed:
-    """A span of a hook, from its ``before`` to its ``after``; attempts are told by identity."""
+class _Spanning:
+    """A hook with a span from its ``before`` to its ``after``; attempts are told by identity.
 
-    def __init__(self) -> None:
+    It stays in its list until the last span has ended.
+    """
+
+    def __init__(self, hooks: list[Any]) -> None:
+        self._hooks = hooks
         self._open: dict[int, tuple[Span, Any]] = {}
+        self._is_removed = False
+        hooks.append(self)
 
-    def keep(self, attempt: object, span: Span, more: Any = None) -> None:
+    def remove(self) -> None:
+        """Begin no more spans."""
+        self._is_removed = True
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self._is_removed and not self._open:
+            with suppress(ValueError):  # another thread was faster
+                self._hooks.remove(self)
+
+    def _keep(self, attempt: object, span: Span, more: Any = None) -> None:
         """Remember a span until the attempt ends."""
         self._open[id(attempt)] = span, more
 
-    def taken(self, attempt: object) -> tuple[Span, Any] | None:
-        """Return the span of an attempt that ends; None if it began before the hook was added."""
-        return self._open.pop(id(attempt), None)
+    def _taken(self, attempt: object) -> tuple[Span, Any] | None:
+        """Return the span of an attempt that ends; None if it began before the hook was added, or
+        after it was removed.
+        """
+        found = self._open.pop(id(attempt), None)
+        self._leave_if_done()
+        return found
 
 
-class Sending:
+class Sending(_Spanning):
     """The send hook: a span and measurements of each attempt."""
 
     def __init__(
-        self, tracer: trace.Tracer, meter: metrics.Meter, propagator: TextMapPropagator
+        self,
+        tracer: trace.Tracer,
+        meter: metrics.Meter,
+        propagator: TextMapPropagator,
+        hooks: list[Any],
     ) -> None:
+        super().__init__(hooks)
         self._tracer = tracer
         self._propagator = propagator
-        self._spans = _Timed()
         self._duration = meter.create_histogram(
             "messaging.client.operation.duration", "s", "Duration of an attempt to send."
         )
@@ -205,6 +228,8 @@ class Sending:
 
     def before(self, attempt: SendAttempt) -> None:
         """Begin the span."""
+        if self._is_removed:
+            return
         links = [
             Link(found)
             for message in attempt.messages
@@ -219,16 +244,18 @@ class Sending:
             f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes, links=links,
             start_time=attempt.started_ms * _NS_PER_MS,
         )  # fmt: skip
-        self._spans.keep(attempt, span)
+        self._keep(attempt, span)
 
     def after(self, attempt: SendAttempt) -> None:
         """End the span, and count."""
+        found = self._taken(attempt)
+        if found is None and self._is_removed:
+            return
         attributes = self._attributes(attempt) | _failure(attempt.error)
         attributes.pop(_PARTITION)
         took_s = max(attempt.ended_ms - attempt.started_ms, 0) * _S_PER_MS
         self._duration.record(took_s, attributes)
         self._sent.add(len(attempt.messages), attributes)
-        found = self._spans.taken(attempt)
         if found is None:
             return
         span, _ = found
@@ -246,15 +273,19 @@ class Sending:
         }
 
 
-class ProcessingSpans:
+class ProcessingSpans(_Spanning):
     """The consume hook: a span, current while a message is processed, and measurements."""
 
     def __init__(
-        self, tracer: trace.Tracer, meter: metrics.Meter, propagator: TextMapPropagator
+        self,
+        tracer: trace.Tracer,
+        meter: metrics.Meter,
+        propagator: TextMapPropagator,
+        hooks: list[Any],
     ) -> None:
+        super().__init__(hooks)
         self._tracer = tracer
         self._propagator = propagator
-        self._spans = _Timed()
         self._duration = meter.create_histogram(
             "messaging.process.duration", "s", "Duration of the processing of a message."
         )
@@ -264,6 +295,8 @@ class ProcessingSpans:
 
     def before(self, attempt: ConsumeAttempt) -> None:
         """Begin the span, and make it the current one."""
+        if self._is_removed:
+            return
         message = attempt.message
         creation = self._propagator.extract(message.properties)
         attributes = self._attributes(attempt) | {
@@ -281,15 +314,17 @@ class ProcessingSpans:
             attributes=attributes, start_time=attempt.started_ms * _NS_PER_MS,
         )  # fmt: skip
         current = trace.set_span_in_context(span, creation)
-        self._spans.keep(attempt, span, (current, context.attach(current)))
+        self._keep(attempt, span, (current, context.attach(current)))
 
     def after(self, attempt: ConsumeAttempt) -> None:
         """End the span, and count."""
+        found = self._taken(attempt)
+        if found is None and self._is_removed:
+            return
         attributes = self._attributes(attempt) | _failure(attempt.error)
         took_s = max(attempt.ended_ms - attempt.started_ms, 0) * _S_PER_MS
         self._duration.record(took_s, attributes)
         self._consumed.add(1, attributes)
-        found = self._spans.taken(attempt)
         if found is None:
             return
         span, (current, token) = found

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.client.blocking import Client as BlockingClient
 from cometmq.client.client import Client
 from cometmq.message.model import Message
-from cometmq.testing.cluster import Cluster
+from cometmq.protocol.acl import Credentials
+from cometmq.testing.cluster import Cluster, cluster_in_thread
 from examples.services import idempotent
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_topic
-from tests.examples.services.conftest import service, terminate
+from tests.examples.services.conftest import GRACE_S, service, terminate
 
 COUNT = 200
 
@@ -59,3 +61,19 @@ async def test_each_payment_is_booked_once(
             )
             assert terminate(consumer) == (0, "")
     assert one(database, "SELECT cents FROM balance") == sum(range(COUNT))
+
+
+def test_a_consumer_that_may_not_read_ends_the_service(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "accounts:\n- accessKey: admin-key\n  secretKey: secret-of-admin\n  admin: true\n"
+    )
+    with cluster_in_thread(tmp_path, aclEnable=True, rocketmqHome=str(tmp_path)) as cluster:
+        admin = Credentials("admin-key", "secret-of-admin")
+        with BlockingClient(cluster.namesrv, credentials=admin) as client:
+            client.send("payments", b"5")
+        words = ("examples.services.idempotent", cluster.namesrv, "payments", "unused")
+        with service(*words) as process:
+            output, _ = process.communicate(timeout=GRACE_S)
+    assert process.returncode == 1
+    assert "BrokerRefused" in output

@@ -27,7 +27,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with cometmq.BlockingClient(settings.NAME_SERVER) as client:
-            signal.signal(signal.SIGTERM, lambda *_: client.drain(timeout_ms=DRAIN_MS))
             group = f"{settings.TOPIC}-invoices"
             subscription = client.subscribe(settings.TOPIC, group=group, start="first")
+            # Drains the subscriptions that are there: after this one is.
+            signal.signal(signal.SIGTERM, lambda *_: client.drain(timeout_ms=DRAIN_MS))
             subscription.run(invoice)  # returns when the subscription is closed
