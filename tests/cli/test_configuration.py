@@ -169,3 +169,18 @@ def test_a_check_of_a_node_looks_at_both_servers(
 ) -> None:
     words = ("start", "--store", str(tmp_path), "--broker-port", "0", "--namesrv-port", "0")
     assert checked(capsys, *words) == (0, "ok: name server and broker can start\n")
+
+
+def test_a_check_refuses_access_control_without_accounts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("broker", "--set", f"storePathRootDir={tmp_path}", "--set", "listenPort=0")
+    acl = (*words, "--set", "aclEnable=true")
+    code, shown = checked(capsys, *acl)
+    assert code == 2
+    assert f"there is no account in {tmp_path / 'conf' / 'plain_acl.yml'}" in shown
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(
+        "accounts:\n- accessKey: operator-key\n  secretKey: a-long-secret\n  admin: true\n"
+    )
+    assert checked(capsys, *acl) == (0, "ok: broker can start\n")

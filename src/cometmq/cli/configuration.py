@@ -342,9 +342,14 @@ def _check_directory(key: str, path: str) -> None:
 
 
 def _check_acl(home: str) -> None:
+    """Raise AclDenied for files of accounts that cannot be used, and SettingsError without any
+    account."""
     from cometmq.acl.control import AccessControl
     from cometmq.acl.files import AclFiles
     from cometmq.core.clock import SystemClock
 
     clock = SystemClock()
-    AccessControl(AclFiles(home, clock.wall_ms), clock)
+    access = AccessControl(AclFiles(home, clock.wall_ms), clock)
+    if not access.rules.accounts and not access.rules.white_list:
+        problem = f"there is no account in {access.default_path}: every request would be refused"
+        raise SettingsError("aclEnable", f"{problem}; write one, or set rocketmqHome")
