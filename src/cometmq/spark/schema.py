@@ -6,6 +6,7 @@ microseconds, as in Spark's TIMESTAMP, although RocketMQ counts milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -64,6 +65,12 @@ CORRUPT: Final = Column(
 """Part of the default schema only if mode=PERMISSIVE; otherwise present if a user's schema names
 it."""
 
+BODY: Final = "body"
+VALUE: Final = "value"
+UNDECODABLE: Final = "undecodable"
+"""Part of the schema only if the option valueFormat decodes bodies: the value, and the reason if
+there is none."""
+
 NAMES: Final = tuple(column.name for column in COLUMNS)
 BY_NAME: Final = {column.name: column for column in (*COLUMNS, CORRUPT)}
 DDL: Final = ", ".join(f"{column.name} {column.spark}" for column in COLUMNS)
@@ -74,19 +81,23 @@ def arrow_schema(names: tuple[str, ...] = NAMES) -> pa.Schema:
     return pa.schema([pa.field(name, BY_NAME[name].arrow) for name in names])
 
 
-def selected(schema: StructType) -> tuple[str, ...]:
-    """Return the column names of a user's schema, in its order.
+def selected(schema: StructType, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the column names of a user's schema, in its order; ``without`` are other columns.
 
     Raises BadSchema for an unknown column, a type that differs from the source's, or a NOT NULL
     column.
     """
-    for field in schema.fields:
+    fields = [field for field in schema.fields if field.name not in without]
+    for field in fields:
         column = BY_NAME.get(field.name)
         if column is None:
-            raise BadSchema(f"no column {field.name!r}; the source has {', '.join(BY_NAME)}")
+            of_value = ", and with option valueFormat value and undecodable"
+            raise BadSchema(
+                f"no column {field.name!r}; the source has {', '.join(BY_NAME)}{of_value}"
+            )
         asked = field.dataType.simpleString()
         if asked != column.spark:
             raise BadSchema(f"column {field.name!r} is {column.spark}, not {asked}: cast it later")
         if not field.nullable:
             raise BadSchema(f"column {field.name!r} cannot be declared NOT NULL")
-    return tuple(field.name for field in schema.fields)
+    return tuple(field.name for field in fields)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cometmq.spark.read.stream import TopicStreamReader
+    from cometmq.spark.values.columns import ValueColumns
+    from cometmq.spark.values.options import ValueOptions
     from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
 
 
@@ -35,6 +37,22 @@ def _minor(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def _columns(
+    schema: StructType, options: ValueOptions | None
+) -> tuple[tuple[str, ...], ValueColumns | None]:
+    """Return the columns of messages that a read needs, and how it decodes bodies if it does.
+    Raises BadSchema, BadOption."""
+    from cometmq.spark.schema import UNDECODABLE, VALUE, selected
+
+    if options is None:
+        return selected(schema), None
+    from cometmq.spark.values.columns import value_columns
+
+    selected(schema, without=(VALUE, UNDECODABLE))
+    values = value_columns(options, schema)
+    return (selected(schema), None) if values is None else (values.needed, values)
+
+
 class TopicSource(DataSource):
     """``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")``."""
 
@@ -44,11 +62,20 @@ class TopicSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """Return the DDL of all columns. A user's own schema may name fewer."""
+        """Return the DDL of all columns. A user's own schema may name fewer. Raises BadOption if
+        bodies are to be decoded and the options about that do not fit."""
         from cometmq.spark.schema import CORRUPT, DDL
+        from cometmq.spark.values.options import of_source
 
-        lets_bad_rows_through = self.options.get("mode", "").strip().upper() == "PERMISSIVE"
-        return f"{DDL}, {CORRUPT.name} {CORRUPT.spark}" if lets_bad_rows_through else DDL
+        parts = [DDL]
+        if self.options.get("mode", "").strip().upper() == "PERMISSIVE":
+            parts.append(f"{CORRUPT.name} {CORRUPT.spark}")
+        values = of_source(self.options)
+        if values is not None:
+            from cometmq.spark.values.columns import ddl_of
+
+            parts.append(ddl_of(values))
+        return ", ".join(parts)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query, of topics or of store directories. Raises BadOption,
@@ -57,25 +84,25 @@ class TopicSource(DataSource):
             return self._store_reader(schema)
         from cometmq.spark.read.options import parse
         from cometmq.spark.read.reader import TopicReader
-        from cometmq.spark.schema import selected
 
-        return TopicReader(parse(self.options), selected(schema))
+        options = parse(self.options)
+        return TopicReader(options, *_columns(schema, options.values))
 
     def _store_reader(self, schema: StructType) -> DataSourceReader:
-        from cometmq.spark.schema import selected
         from cometmq.spark.store.options import parse
         from cometmq.spark.store.rows import StoreReader
 
-        return StoreReader(parse(self.options), selected(schema))
+        options = parse(self.options)
+        return StoreReader(options, *_columns(schema, options.values))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """Return the reader of a stream. Raises BadOption, BadSchema, SparkTooOld."""
         _need_spark("4.2", "streams from topics")
         from cometmq.spark.read.options import for_stream, parse
         from cometmq.spark.read.stream import TopicStreamReader
-        from cometmq.spark.schema import selected
 
-        return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
+        options = for_stream(parse(self.options))
+        return TopicStreamReader(options, *_columns(schema, options.values))
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return the writer of a batch. Raises BadOption, BadSchema, SparkTooOld."""

@@ -25,13 +25,16 @@ def test_examples(
         client.send("orders", b'{"id": 7, "customer": "Ann", "total": 12.5}')
         client.send("orders", b"broken")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     found: dict[str, object] = {"spark": spark}
     text = "\n".join(blocks).replace("127.0.0.1:9876", namesrv)
     exec(compile(text, "values.md", "exec"), found)
     shown = capsys.readouterr().out
     assert "|     Ann|12.50|" in shown
     assert "value: struct" in shown
+    assert re.search(r"\| +7\| +0\|", shown)
+    assert re.search(r"\| +Ann\| +1\|", shown)
+    spark.sql("DROP VIEW orders")
     letters = found["letters"]
     assert isinstance(letters, DataFrame)
     kept = (

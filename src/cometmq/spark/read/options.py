@@ -28,12 +28,14 @@ from cometmq.spark.options import (
 )
 from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.planning import TASK_BYTES_MAX, TASK_ROWS_MAX
+from cometmq.spark.values import options as values
 
 if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.positions import NamedPosition
+    from cometmq.spark.values.options import ValueOptions
 
 
 CAP_OPTIONS: Final = (
@@ -54,8 +56,9 @@ KNOWN: Final = (
     *filters.OPTIONS,
     "pushFilters",
     *corrupt.OPTIONS,
+    *values.OPTIONS,
 )
-ALIASES: Final = access.ALIASES | topics.ALIASES | kafka.READ_ALIASES
+ALIASES: Final = access.ALIASES | topics.ALIASES | kafka.READ_ALIASES | values.ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class ReadOptions:
     row_filter: RowFilter
     pushes_filters: bool
     corrupt: CorruptOptions
+    values: ValueOptions | None
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -132,6 +136,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         row_filter=filters.parse(given),
         pushes_filters=get(given, "pushFilters", boolean, False),
         corrupt=corrupt.parse(given),
+        values=values.parse(given),
     )
     positions.in_order(read.starting, read.ending)
     if read.fail_on_data_loss and read.data_loss_report is not None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
     from cometmq.spark.read.pushdown import Pushed
+    from cometmq.spark.values.columns import ValueColumns
 
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,10 @@ def _copies_of(parts: Iterable[Range], access: Access) -> tuple[Replicas, ...]:
 
 
 def rows_of_task(
-    partition: InputPartition, options: ReadOptions, names: tuple[str, ...]
+    partition: InputPartition,
+    options: ReadOptions,
+    names: tuple[str, ...],
+    values: ValueColumns | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
     keep_loaded()
@@ -119,15 +123,19 @@ def rows_of_task(
     if isinstance(partition, QueueRanges):
         cluster.learn(partition.copies, options.access)
     cluster.prefetch((part.queue.topic for part in parts), options.access)
-    return batches(parts, options, names)
+    found = batches(parts, options, names)
+    return found if values is None else values.decode(found)
 
 
 class TopicReader(DataSourceReader):
     """Reads topics from ``starting`` (default earliest) to ``ending`` (default latest)."""
 
-    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ReadOptions, names: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
         self._options = options
         self._names = names
+        self._values = values
         self._pushed: Pushed | None = None
         if options.pushes_filters and hasattr(DataSourceReader, "pushFilters"):
             # pyspark 4.0 has no filters to push down.
@@ -174,7 +182,7 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
-        return rows_of_task(partition, self._options, self._names)
+        return rows_of_task(partition, self._options, self._names, self._values)
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:

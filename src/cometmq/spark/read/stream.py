@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from cometmq.spark.brokers.access import Access
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
+    from cometmq.spark.values.columns import ValueColumns
 
 
 log = logging.getLogger(__name__)
@@ -76,9 +77,12 @@ _clock: Final = SystemClock()
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics from ``starting`` (default latest) on."""
 
-    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ReadOptions, names: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
         self._options = options
         self._names = names
+        self._values = values
         self._initial: Json | None = None
         self._frozen: EndOffsets | None = None
         self._newest: Json | None = None
@@ -223,7 +227,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises DataLoss and the errors of requests to brokers."""
-        return rows_of_task(partition, self._options, self._names)
+        return rows_of_task(partition, self._options, self._names, self._values)
 
     # ------------------------------------------------------------------------- what to read next
 

@@ -28,12 +28,14 @@ from cometmq.spark.options import (
 from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTimes, Edge
 from cometmq.spark.read.topics import Pattern
+from cometmq.spark.values import options as values
 
 if TYPE_CHECKING:
     from cometmq.spark.read.corrupt import CorruptOptions
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.positions import NamedPosition
     from cometmq.spark.read.topics import TopicChoice
+    from cometmq.spark.values.options import ValueOptions
 
 
 SPLIT_BYTES: Final = 128 << 20
@@ -57,6 +59,7 @@ KNOWN: Final = (
     "onlyQueued",
     *filters.OPTIONS,
     *corrupt.OPTIONS,
+    *values.OPTIONS,
 )
 _ALL: Final = Pattern(".*")
 END: Final = (1 << 63) - 1
@@ -92,6 +95,7 @@ class StoreOptions:
     only_queued: bool
     row_filter: RowFilter
     corrupt: CorruptOptions
+    values: ValueOptions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class RequestedRanges:
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
     """Parse the options of ``spark.read`` with a ``store``. Raises BadOption."""
-    given = by_name(options, KNOWN, topics.ALIASES)
+    given = by_name(options, KNOWN, topics.ALIASES | values.ALIASES)
     paths = required(given, "store", names)
     starting, ending = positions.starting(given), positions.ending(given)
     positions.in_order(starting, ending)
@@ -149,6 +153,7 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
         only_queued=get(given, "onlyQueued", boolean, True),
         row_filter=filters.parse(given),
         corrupt=corrupt.parse(given),
+        values=values.parse(given),
     )
     if read.fail_on_data_loss and read.data_loss_report is not None:
         raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")

@@ -35,6 +35,7 @@ from cometmq.store.layout import HOLE_SIZE, MAX_UNIT_ADDRESS
 if TYPE_CHECKING:
     from cometmq.message.walk import Flags, Ints
     from cometmq.spark.store.options import StoreOptions
+    from cometmq.spark.values.columns import ValueColumns
 
 log = logging.getLogger(__name__)
 
@@ -329,9 +330,12 @@ class StoreParts(InputPartition):
 class StoreReader(DataSourceReader):
     """Reads store directories, planned once."""
 
-    def __init__(self, options: StoreOptions, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: StoreOptions, names: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
         self._options = options
         self._names = names
+        self._values = values
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task. Raises NoStore, BadOption, DataLoss, OSError."""
@@ -343,4 +347,5 @@ class StoreReader(DataSourceReader):
         keep_loaded()
         # If the plan has no task, Spark sends a partition that is no StoreParts.
         parts = partition.value if isinstance(partition, StoreParts) else ()
-        return batches(parts, self._options, self._names)
+        found = batches(parts, self._options, self._names)
+        return found if self._values is None else self._values.decode(found)

@@ -15,13 +15,12 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 
 from cometmq.core.errors import SettingsError
-from cometmq.spark.values.formats import BadValue, MessagePack, ValueFormat
+from cometmq.spark.schema import UNDECODABLE, VALUE
+from cometmq.spark.values.formats import MessagePack, ValueFormat, decoded_bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-VALUE: Final = "value"
-UNDECODABLE: Final = "undecodable"
 REASON_PROPERTY: Final = "UNDECODABLE"
 _CORRUPT: Final = "_as_it_was"
 _ORIGIN: Final = {
@@ -30,7 +29,6 @@ _ORIGIN: Final = {
     "queue_id": "ORIGIN_QUEUE",
     "queue_offset": "ORIGIN_OFFSET",
 }
-_REASON_CHARS_MAX: Final = 1_000
 
 
 def from_rocketmq(
@@ -132,7 +130,9 @@ def _from_python(messages: DataFrame, schema: t.StructType, format: ValueFormat)
     fields = [t.StructField(VALUE, schema), t.StructField(UNDECODABLE, t.StringType())]
 
     def decode(bodies: pa.Array) -> pa.Array:
-        return _decoded(bodies, schema, format)
+        kind = to_arrow_type(schema, timezone="UTC")
+        found = decoded_bodies(bodies, kind, format.decoder())
+        return pa.StructArray.from_arrays(found, names=[VALUE, UNDECODABLE])
 
     # Spark's older interface for Arrow, mapInArrow, needs pandas, and takes all columns through
     # Python. Its annotations leave out structs.
@@ -141,34 +141,3 @@ def _from_python(messages: DataFrame, schema: t.StructType, format: ValueFormat)
         *messages.columns, f.col("_decoded")[VALUE].alias(VALUE), f.col("_decoded")[UNDECODABLE]
         .alias(UNDECODABLE),
     )  # fmt: skip
-
-
-def _decoded(bodies: pa.Array, schema: t.StructType, format: ValueFormat) -> pa.Array:
-    decode = format.decoder()
-    values: list[Any] = []
-    reasons: list[str | None] = []
-    for body in bodies.to_pylist():
-        value, reason = None, None
-        try:
-            value = decode(body or b"")
-        except BadValue as error:
-            reason = str(error)[:_REASON_CHARS_MAX]
-        values.append(value)
-        reasons.append(reason)
-    column = _column(values, reasons, to_arrow_type(schema, timezone="UTC"))
-    texts = pa.array(reasons, pa.string())
-    return pa.StructArray.from_arrays([column, texts], names=[VALUE, UNDECODABLE])
-
-
-def _column(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array:
-    """Return the values as Arrow; a value of another type becomes null and gets a reason."""
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        for at, value in enumerate(values):
-            try:
-                pa.array([value], kind)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                values[at] = None
-                reasons[at] = f"a field has another type: {error}"[:_REASON_CHARS_MAX]
-    return pa.array(values, kind)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
+
+_REASON_CHARS_MAX: Final = 1_000
 
 Decoder = Callable[[bytes], Any]
 """Returns the value of a body as dicts, lists and plain values. Raises BadValue."""
@@ -53,3 +56,39 @@ class MessagePack:
                 raise BadValue(f"not MessagePack: {error}") from None
 
         return decode
+
+
+def decoded_bodies(
+    bodies: pa.Array, kind: pa.DataType, decode: Decoder
+) -> tuple[pa.Array, pa.Array]:
+    """Return the values of bodies as Arrow, and the reasons where there are none.
+
+    A body or a field that does not fit is null and has a reason; nothing is raised.
+    """
+    values: list[Any] = []
+    reasons: list[str | None] = []
+    for body in bodies.to_pylist():
+        value, reason = None, None
+        try:
+            value = decode(body or b"")
+            reason = "the value is null" if value is None else None
+        except BadValue as error:
+            reason = str(error)[:_REASON_CHARS_MAX]
+        values.append(value)
+        reasons.append(reason)
+    column = _column(values, reasons, kind)
+    return column, pa.array(reasons, pa.string())
+
+
+def _column(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array:
+    """Return the values as Arrow; a value of another type becomes null and gets a reason."""
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                values[at] = None
+                reasons[at] = f"a field has another type: {error}"[:_REASON_CHARS_MAX]
+    return pa.array(values, kind)
