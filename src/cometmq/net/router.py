@@ -224,7 +224,8 @@ class Router:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"{REGISTRY[request.code].code.name} changes this server, and came from "
-                f"{peer.address}: send it from the server's machine, or set remoteAdminEnable=true",
+                f"{peer.address}: send it from the server's machine, or give the server accounts "
+                "(aclEnable) or remoteAdminEnable=true",
             )
 
     def _check_size(self, peer: Peer, request: Request[Any]) -> None:
