@@ -18,6 +18,9 @@ def check_folder(folder: Folder, root: Path) -> None:
     assert folder.publish("a/b/ü %=.json", "öne".encode())
     assert folder.read("a/x.json") == b"one"
     assert folder.read("a/b/ü %=.json").decode() == "öne"
+    assert (folder.read_end("a/x.json", 2), folder.read_end("a/x.json", 9)) == (b"ne", b"one")
+    with pytest.raises(FileNotFoundError):
+        folder.read_end("a/y.json", 1)
     shown = [name for name in folder.names("a") if not name.startswith(".")]
     assert shown == ["b", "x.json"]
     found = [file for file in folder.files("a") if not file.name.endswith(".crc")]

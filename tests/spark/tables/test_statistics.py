@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
 
+from cometmq.spark.tables.datafiles import HadoopFolder, LocalFolder
 from cometmq.spark.tables.delta import statistics_of
 
 
@@ -29,7 +32,7 @@ def test_statistics(tmp_path: Path) -> None:
     )
     path = tmp_path / "x.parquet"
     pq.write_table(table, path, row_group_size=2)
-    found = json.loads(statistics_of(str(path)))
+    found = json.loads(statistics_of(LocalFolder(tmp_path), path.name))
     assert found["numRecords"] == 3
     assert found["minValues"] == {
         "n": -1,
@@ -53,5 +56,16 @@ def test_statistics(tmp_path: Path) -> None:
 def test_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"n": pa.array([], pa.int32())}), path)
-    found = json.loads(statistics_of(str(path)))
+    found = json.loads(statistics_of(LocalFolder(tmp_path), path.name))
     assert (found["numRecords"], found["minValues"], found["maxValues"]) == (0, {}, {})
+
+
+@pytest.mark.spark
+def test_a_file_that_only_spark_can_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Of many columns and rows, so that its end has to be read twice and not the whole."""
+    columns = {f"a column with a long name {at}": pa.array(range(1_000)) for at in range(300)}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    found = json.loads(statistics_of(HadoopFolder(spark, f"file://{tmp_path}"), "x.parquet"))
+    assert found == json.loads(statistics_of(LocalFolder(tmp_path), "x.parquet"))
+    assert (found["numRecords"], len(found["minValues"])) == (1_000, 300)
+    assert set(found["maxValues"].values()) == {999}

@@ -54,6 +54,26 @@ def test_rows_made_of_one_message_are_told_apart() -> None:
     ]
 
 
+def test_equal_rows_of_one_message_may_be_anywhere_in_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a repartition: with equal ids, a broker that drops repeats would drop one."""
+    monkeypatch.setattr(rows, "EPOCH_ROWS", 200)
+    seed = place_seed("t", "a", 1, 5)
+    together = Ids(ORIGIN)
+    expected = [together.of_place(seed, b"x") for _ in range(30)]
+    apart, found = Ids(ORIGIN), []
+    for number in range(30):
+        found.append(apart.of_place(seed, b"x"))
+        others = {
+            apart.of_place(place_seed("t", "a", 2, number * 90 + at), b"x") for at in range(90)
+        }
+        assert len(others) == 90
+        assert len(apart._of_places) + len(apart._of_places_before) <= 200
+    assert found == expected
+    assert len(set(found)) == 30
+
+
 def test_an_id_has_the_form_of_a_unique_key_that_leads_to_nobody_else() -> None:
     (found,) = of_rows(ORIGIN, [b"x"])
     assert len(found) == 32

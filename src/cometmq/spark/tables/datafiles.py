@@ -15,6 +15,7 @@ next batch, when they can no longer be committed.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import uuid
@@ -59,6 +60,9 @@ class Folder(Protocol):
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
 
+    def read_end(self, name: str, count: int) -> bytes:
+        """Return the last ``count`` bytes of a file, or all bytes of a shorter one."""
+
     def publish(self, name: str, data: bytes) -> bool:
         """Create a file atomically. Return False, and do nothing, if it already exists.
 
@@ -94,6 +98,11 @@ class LocalFolder:
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
+
+    def read_end(self, name: str, count: int) -> bytes:
+        with (self._root / name).open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - count))
+            return opened.read()
 
     def publish(self, name: str, data: bytes) -> bool:
         target = self._root / name
@@ -146,10 +155,20 @@ class HadoopFolder:
         return sorted(found)
 
     def read(self, name: str) -> bytes:
+        return self._read_from(name, 0)
+
+    def read_end(self, name: str, count: int) -> bytes:
+        if not self._files.exists(self._at(name)):
+            raise FileNotFoundError(self.url(name))
+        size_bytes = int(self._files.getFileStatus(self._at(name)).getLen())
+        return self._read_from(name, max(0, size_bytes - count))
+
+    def _read_from(self, name: str, at: int) -> bytes:
         if not self._files.exists(self._at(name)):
             raise FileNotFoundError(self.url(name))
         stream = self._files.open(self._at(name))
         try:
+            stream.seek(at)
             return bytes(stream.readAllBytes())
         finally:
             stream.close()

@@ -49,6 +49,8 @@ _Change = Callable[["DeltaTable", "CommitProperties"], None]
 """Makes one commit with these properties. Raises CommitFailedError."""
 
 _TEXT_MAX: Final = 64
+#: Enough for the footer of a file with some tens of columns.
+_FOOTER_BYTES: Final = 16 << 10
 _MS: Final = datetime.timedelta(milliseconds=1)
 _COMMIT_TRIES: Final = 10
 
@@ -58,12 +60,19 @@ _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolea
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
-def statistics_of(path: str) -> str:
-    """Return Delta's statistics JSON for a file on this machine. Raises OSError,
-    pyarrow.ArrowInvalid."""
+def statistics_of(folder: Folder, name: str) -> str:
+    """Return Delta's statistics JSON for a file, of which only the footer is read.
+
+    Raises OSError, pyarrow.ArrowInvalid, and the errors of Spark's file systems.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return _of_footer(pq.read_metadata(path))
+    end = folder.read_end(name, _FOOTER_BYTES)
+    footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
+    if footer_bytes > len(end):
+        end = folder.read_end(name, footer_bytes)
+    return _of_footer(pq.read_metadata(pa.BufferReader(end)))
 
 
 def _of_footer(footer: pq.FileMetaData) -> str:
@@ -347,9 +356,7 @@ def _checked_partition(schema: StructType, name: str) -> None:
 def _added(folder: Folder, file: StoredFile, partition_by: Sequence[str]) -> AddAction:
     from deltalake.transaction import AddAction
 
-    statistics = "{}"
-    if isinstance(folder, LocalFolder):
-        statistics = statistics_of(folder.url(file.name).removeprefix("file://"))
+    statistics = statistics_of(folder, file.name)
     values = partition_values(file.name, len(partition_by))
     return AddAction(
         file.name, file.size_bytes, values, file.modified_ms, data_change=True, stats=statistics

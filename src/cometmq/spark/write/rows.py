@@ -14,8 +14,8 @@ origin and content. The origin is:
 
 The content of a row is its topic, its flag, its body and its property text without the id. It is
 part of the hash so that two different rows never share an id, even if a job makes several rows of
-one message. Rows equal in origin and content are numbered within their task. An id therefore
-depends on the rows of a task, not on their order.
+one message. Rows equal in origin and content are numbered within their task, wherever they are in
+it. An id therefore depends on the rows of a task, not on their order.
 
 An id has the form of a client's unique key with a loopback address (127.x.y.z), so that tools that
 parse it as an offset id do not contact another host, and with a time at the beginning of the month.
@@ -75,9 +75,11 @@ topic, its message id is derived from them and its content, and not from the job
 DIGEST_BYTES: Final = 11
 
 EPOCH_ROWS: Final = 200_000
-"""Number of rows within which equal ones are counted. It bounds the memory for a task's rows."""
+"""Number of rows within which equal ones are counted. It bounds the memory for a task's rows. Rows
+that were read are counted within at least half of it."""
 
 _SIGNS: Final = props.NAME_VALUE_SEPARATOR + props.PROPERTY_SEPARATOR
+_NONE: Final[Mapping[bytes, int]] = {}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -152,8 +154,8 @@ class Ids:
         self._rows = 0
         self._base = blake2b(self._origin, digest_size=DIGEST_BYTES)
         self._seen: dict[bytes, int] = {}
-        self._place = b""
-        self._of_place: dict[bytes, int] = {}
+        self._of_places: dict[bytes, int] = {}
+        self._of_places_before: dict[bytes, int] = {}
         self.copy: Callable[[], blake2b] = self._base.copy
 
     def of_row(self, content: bytes) -> str:
@@ -167,19 +169,18 @@ class Ids:
         return _counted(digest, self._seen)
 
     def of_place(self, seed: bytes, content: bytes) -> str:
-        """Return the id of a row that was read at the place in ``seed``. Rows made of the same
-        message must follow each other."""
-        if seed != self._place:
-            self._place = seed
-            self._of_place.clear()
+        """Return the id of a row that was read at the place in ``seed``."""
+        if len(self._of_places) >= EPOCH_ROWS // 2:
+            # The ids of other rows must not depend on where in a task a row is.
+            self._of_places_before, self._of_places = self._of_places, {}
         digest = blake2b(seed, digest_size=DIGEST_BYTES)
         digest.update(content)
-        return _counted(digest, self._of_place)
+        return _counted(digest, self._of_places, self._of_places_before)
 
 
-def _counted(digest: blake2b, seen: dict[bytes, int]) -> str:
+def _counted(digest: blake2b, seen: dict[bytes, int], before: Mapping[bytes, int] = _NONE) -> str:
     first = digest.digest()
-    times = seen.get(first, 0)
+    times = seen.get(first) or before.get(first, 0)
     seen[first] = times + 1
     if times:
         digest.update(b"|%d" % times)
