@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.client.client import Client
 from cometmq.core.errors import RouteNotFound
-from cometmq.kombu.transient import TransientReader, addressed
+from cometmq.kombu.transient import Kept, TransientReader, addressed
 from cometmq.net.tasks import Tasks
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
@@ -34,3 +34,19 @@ async def test_a_start_that_failed_is_tried_again_and_two_read_once(
         await eventually(lambda: reader.size("q") >= 5)
         await tasks.close()
         assert reader.size("q") == 5
+
+
+def test_a_queue_that_nobody_reads_keeps_a_bounded_number_of_bytes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = Kept("q")
+    body = bytes(1 << 20)
+    for at in range(100):
+        kept.append(body, at)
+    assert len(kept) == 64
+    assert [each.getMessage() for each in caplog.records] == ["transient_messages_dropped queue=q"]
+    assert kept.take() == (body, 36)
+    assert kept.clear() == 63
+    assert kept.take() is None
+    kept.append(bytes(100 << 20), 0)
+    assert len(kept) == 1

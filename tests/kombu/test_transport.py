@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -344,3 +345,30 @@ def test_threads_may_wait_and_clear_at_once(connect: Connect) -> None:
     while waiting.is_alive():
         link.clear()
     waiting.join()
+
+
+def test_what_waits_for_kombu_moves_with_its_queue(connect: Connect, name: str) -> None:
+    """A worker that joins takes over messages that the first one has read and not begun."""
+    queue = queue_named(name)
+    first, second = connect(), connect()
+    for number in range(40):
+        publish(first, queue, number)
+    links: list[Link] = [each.connect().link for each in (first, second)]
+    feeds = [links[0].read(name)]
+    until(lambda: feeds[0].waiting == 40)
+    feeds.append(links[1].read(name))
+    until(lambda: feeds[1].waiting == 20)
+    found = []
+    for link in links:
+        while (delivery := link.take(name)) is not None:
+            found.append(delivery.body)
+            link.settle(delivery)
+    assert len(found) == len(set(found)) == 40
+    until(lambda: not feeds[0].held)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

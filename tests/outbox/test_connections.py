@@ -3,6 +3,7 @@ own transaction, and with it undone."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -279,3 +280,34 @@ def test_the_outbox_imports_no_other_library() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert not {"sqlalchemy", "django", "asyncpg", "psycopg"} & set(done.stdout.split())
+
+
+async def test_a_row_is_refused_where_it_would_commit_alone(
+    shop: Shop, engine: sqlalchemy.Engine
+) -> None:
+    outbox = shop.outbox
+    if isinstance(outbox, SqliteOutbox):
+        with closing(sqlite3.connect(outbox.path, isolation_level=None)) as simple:
+            with pytest.raises(NotOpen, match="BEGIN"):
+                outbox.add(simple, UNDONE)
+            simple.execute("BEGIN")
+            outbox.add(simple, KEPT)
+            simple.execute("COMMIT")
+    else:
+        assert isinstance(outbox, PostgresOutbox)
+        with psycopg.connect(outbox.conninfo, autocommit=True) as connection:
+            with pytest.raises(NotOpen, match="transaction"):
+                outbox.add(connection, UNDONE)
+            with connection.transaction():
+                outbox.add(connection, KEPT)
+        async with await psycopg.AsyncConnection.connect(
+            outbox.conninfo, autocommit=True
+        ) as asynchronous:
+            with pytest.raises(NotOpen, match="transaction"):
+                await outbox.add_async(asynchronous, UNDONE)
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as alone,
+        pytest.raises(NotOpen, match="AUTOCOMMIT"),
+    ):
+        outbox.add(alone, UNDONE)
+    assert bodies(outbox) == [b"kept"]

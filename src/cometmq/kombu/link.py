@@ -48,7 +48,7 @@ _HELD: Final = 65_535
 class Delivery:
     """A message for kombu; ``received`` is None if no broker waits for an acknowledgement."""
 
-    __slots__ = ("body", "born_ms", "feed", "is_settled", "received")
+    __slots__ = ("body", "born_ms", "feed", "is_settled", "received", "returns")
 
     def __init__(
         self,
@@ -62,6 +62,8 @@ class Delivery:
         self.received = received
         self.feed = feed
         self.is_settled = False
+        #: It goes back undone.
+        self.returns = False
 
 
 class Feed:
@@ -353,9 +355,18 @@ class Link:
                 await self._clock.sleep_ms(5)
 
     def take(self, queue: str) -> Delivery | None:
-        """Return the next message of a queue, or None."""
+        """Return the next message of a queue, or None.
+
+        Messages whose queue has moved to another member meanwhile are left to that one.
+        """
         feed = self._feeds.get(queue)
-        return None if feed is None else feed.take()
+        while feed is not None:
+            delivery = feed.take()
+            if delivery is None or delivery.received is None or not delivery.received.is_given_up:
+                return delivery
+            delivery.returns = True
+            self.settle(delivery)
+        return None
 
     def settle(self, delivery: Delivery) -> None:
         """Acknowledge a message: it is not delivered again."""
@@ -371,8 +382,12 @@ class Link:
         self._is_settling = False
         while self._settled:
             delivery = self._settled.popleft()
-            if delivery.received is not None:
-                delivery.received.ack()
+            received = delivery.received
+            if received is not None:
+                if delivery.returns:
+                    received.give_back()
+                else:
+                    received.ack()
             self._let_go(delivery)
 
     def refuse(self, delivery: Delivery) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ log = logging.getLogger(__name__)
 
 #: Property of the address: a JSON array of exchange, type of the exchange and routing key.
 _ADDRESS: Final = "kombuAddress"
-#: Messages that one temporary queue keeps; older ones are dropped.
+#: Messages that one temporary queue keeps, and their bytes; older ones are dropped.
 _KEPT: Final = 10_000
+_KEPT_BYTES: Final = 64 * 1024 * 1024
 _SUSPEND_MS: Final = 15_000
 _PAUSE_MS: Final = 1_000
 
@@ -66,6 +68,52 @@ def addressed(topic: str, body: bytes, exchange: str, routing_key: str) -> Messa
     return Message(topic, body, properties={_ADDRESS: address})
 
 
+class Kept:
+    """Messages of a temporary queue with their birth times, bounded. Any thread may use it."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._using = threading.Lock()
+        self._messages: deque[tuple[bytes, int]] = deque()
+        self._bytes = 0
+        self._is_dropping = False
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def append(self, body: bytes, born_ms: int) -> None:
+        """Add a message; the oldest ones make room for it."""
+        with self._using:
+            self._messages.append((body, born_ms))
+            self._bytes += len(body)
+            while len(self._messages) > _KEPT or (
+                self._bytes > _KEPT_BYTES and len(self._messages) > 1
+            ):
+                self._pop()
+                if not self._is_dropping:
+                    self._is_dropping = True
+                    log.warning("transient_messages_dropped queue=%s", self._queue)
+
+    def take(self) -> tuple[bytes, int] | None:
+        """Return the oldest message, or None."""
+        with self._using:
+            self._is_dropping = False
+            return self._pop() if self._messages else None
+
+    def clear(self) -> int:
+        """Drop all; return how many there were."""
+        with self._using:
+            count = len(self._messages)
+            self._messages.clear()
+            self._bytes = 0
+            return count
+
+    def _pop(self) -> tuple[bytes, int]:
+        found = self._messages.popleft()
+        self._bytes -= len(found[0])
+        return found
+
+
 class TransientReader:
     """Reads the topic, and keeps the messages of the temporary queues declared here."""
 
@@ -76,7 +124,7 @@ class TransientReader:
         self._wake = wake
         self._clock = SystemClock()
         self._starting = asyncio.Lock()
-        self._kept: dict[str, deque[tuple[bytes, int]]] = {}
+        self._kept: dict[str, Kept] = {}
         self._bindings: set[Binding] = set()
 
     async def start(self, tasks: Tasks) -> None:
@@ -100,7 +148,7 @@ class TransientReader:
 
     def declare(self, queue: str) -> None:
         """Keep the messages of a queue."""
-        self._kept.setdefault(queue, deque(maxlen=_KEPT))
+        self._kept.setdefault(queue, Kept(queue))
 
     def bind(self, binding: Binding) -> None:
         """Add a binding."""
@@ -113,10 +161,7 @@ class TransientReader:
 
     def clear(self, queue: str) -> int:
         """Drop the messages of a queue; return how many there were."""
-        kept = self._kept[queue]
-        count = len(kept)
-        kept.clear()
-        return count
+        return self._kept[queue].clear()
 
     def size(self, queue: str) -> int:
         """Return the number of messages of a queue."""
@@ -125,12 +170,12 @@ class TransientReader:
     def put_back(self, queue: str, body: bytes, born_ms: int) -> None:
         """Add a message to a queue of this process."""
         if queue in self._kept:
-            self._kept[queue].append((body, born_ms))
+            self._kept[queue].append(body, born_ms)
 
     def take(self, queue: str) -> tuple[bytes, int] | None:
         """Return the next message of a queue and when it was sent, or None."""
         kept = self._kept.get(queue)
-        return kept.popleft() if kept else None
+        return None if kept is None else kept.take()
 
     async def _read(self, queue: MessageQueue, offset: int) -> None:
         while True:
@@ -162,5 +207,5 @@ class TransientReader:
         for queue in found:
             kept = self._kept.get(queue)
             if kept is not None:
-                kept.append((message.body, message.born_ms))
+                kept.append(message.body, message.born_ms)
                 self._wake()

@@ -31,7 +31,7 @@ def insert(connection: Any, statement: Statement) -> int | None:
     """Run an insert over a connection of SQLAlchemy or Django and return the new id; return None
     for a connection of any other library.
 
-    Raises NotOpen outside of a transaction of Django, and WrongArgument for an async connection.
+    Raises NotOpen outside of a transaction, and WrongArgument for an async connection.
     """
     match _library(connection):
         case "sqlalchemy":
@@ -42,6 +42,9 @@ def insert(connection: Any, statement: Statement) -> int | None:
             return _insert_django(connection, statement)
         case "asyncpg":
             raise WrongArgument("connection", "is async: await add_async() instead")
+        case "psycopg":
+            _check_psycopg(connection)
+            return None
         case _:
             return None
 
@@ -49,7 +52,7 @@ def insert(connection: Any, statement: Statement) -> int | None:
 async def insert_async(connection: Any, statement: Statement) -> int:
     """Run an insert over an async connection and return the new id.
 
-    Raises NotOpen outside of a transaction of asyncpg, and WrongArgument for another connection.
+    Raises NotOpen outside of a transaction, and WrongArgument for another connection.
     """
     library = _library(connection)
     if library == "sqlalchemy" and hasattr(connection, "run_sync"):
@@ -59,6 +62,7 @@ async def insert_async(connection: Any, statement: Statement) -> int:
             raise NotOpen("asyncpg has no transaction: use `async with connection.transaction()`")
         return int(await connection.fetchval(numbered(statement[0]), *statement[1]))
     if library == "psycopg" and type(connection).__name__.startswith("Async"):
+        _check_psycopg(connection)
         cursor = await connection.execute(*statement)
         # A row factory of the application may make rows of any type.
         return int(cursor.pgresult.get_value(0, 0))
@@ -66,6 +70,12 @@ async def insert_async(connection: Any, statement: Statement) -> int:
         "connection",
         f"must be of asyncpg, or async of psycopg or SQLAlchemy, not {type(connection).__name__}",
     )
+
+
+def _check_psycopg(connection: Any) -> None:
+    # Without autocommit the statement itself begins a transaction.
+    if connection.autocommit and not connection.info.transaction_status:
+        raise NotOpen("psycopg has no transaction: use `with connection.transaction()`")
 
 
 def numbered(sql: str) -> str:
@@ -80,6 +90,8 @@ def _insert_sqlalchemy(connection: Any, statement: Statement) -> int:
         # The rows' locks come before that of the order key, in all transactions alike.
         connection.flush()
         connection = connection.connection()
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        raise NotOpen("SQLAlchemy has no transaction: the connection's isolation is AUTOCOMMIT")
     if connection.dialect.paramstyle in _NUMBERED:
         sql = numbered(sql)
     return int(connection.exec_driver_sql(sql, values).scalar_one())

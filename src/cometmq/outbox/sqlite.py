@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import NotOpen, SettingsError
 from cometmq.outbox.row import Page, Row, Settled, WantedRows, fitting
 from cometmq.outbox.table import Outbox, split
 
@@ -89,6 +89,12 @@ class SqliteOutbox(Outbox):
         )
 
     def _insert_over(self, connection: sqlite3.Connection, statement: Statement) -> int:
+        # Python 3.12 has `autocommit`, which is no bool unless it is used.
+        commits_alone = (
+            connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+        )
+        if commits_alone and not connection.in_transaction:
+            raise NotOpen("sqlite3 has no transaction: execute BEGIN first")
         cursor = connection.cursor()
         cursor.row_factory = None
         # Read the whole result, otherwise SQLite treats the insert as unfinished.

@@ -203,7 +203,7 @@ class Outbox(ABC):
         Django's ``connection``. A Session flushes its changes first. Returns the row's id. The
         message is sent if the transaction commits, after all messages of its ``order_key`` that
         were committed before. Raises MessageIllegal for a message that brokers would refuse,
-        NotOpen outside of a transaction of Django, and WrongArgument for an async connection.
+        NotOpen outside of a transaction, and WrongArgument for an async connection.
         """
         statement = self.statement(message, order_key=order_key)
         row_id = insert(connection, statement)
@@ -215,8 +215,8 @@ class Outbox(ABC):
         """Insert a message in the current transaction of an async ``connection``; see :meth:`add`.
 
         ``connection`` is one of asyncpg or of its pool, psycopg's AsyncConnection, or an
-        AsyncConnection or AsyncSession of SQLAlchemy. Raises NotOpen outside of a transaction of
-        asyncpg, and WrongArgument for any other connection.
+        AsyncConnection or AsyncSession of SQLAlchemy. Raises NotOpen outside of a transaction, and
+        WrongArgument for any other connection.
         """
         return await insert_async(connection, self.statement(message, order_key=order_key))
 

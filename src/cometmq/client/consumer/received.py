@@ -110,7 +110,15 @@ class ReceivedMessage(MessageView):
             self._outcome = Outcome.RETRIED
             await self._settler.failed(self._inflight, self.stored, delay_level, pause_ms)
 
-    def _give_back(self) -> None:
+    @property
+    def is_given_up(self) -> bool:
+        """True once its queue was given up or reset: it is delivered again, here or to another
+        member, and settling it has no effect.
+        """
+        return self._inflight.dropped
+
+    def give_back(self) -> None:
+        """Return the message unfinished: it is delivered again as if it had not been delivered."""
         if self._outcome is None:
             self._outcome = Outcome.RETURNED
             self._settler.returned(self._inflight, self.stored)
@@ -168,7 +176,7 @@ class Processing:
         message = self._message
         try:
             if not isinstance(error, Exception):
-                message._give_back()
+                message.give_back()
                 return False
             log_failure(message, error)
             if not self._reraise:
