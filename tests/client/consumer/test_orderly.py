@@ -66,7 +66,7 @@ async def test_what_is_given_back_comes_again_at_once(
 ) -> None:
     fill(broker, "1", "2")
     async with joined(cluster, ordered=True) as consumer:
-        (await take(consumer))._give_back()
+        (await take(consumer)).give_back()
         assert await bodies(consumer, 2) == [b"1", b"2"]
 
 

@@ -201,7 +201,7 @@ async def test_a_message_that_is_given_back_comes_at_once(
 ) -> None:
     fill(broker, "1")
     async with joined(cluster) as consumer:
-        (await take(consumer))._give_back()
+        (await take(consumer)).give_back()
         again = await take(consumer)
         assert (again.body, again.reconsume_times) == (b"1", 0)
         again.ack()
