@@ -77,6 +77,9 @@ async def test_silent_brokers_cost_one_timeout_and_are_named(admin: Admin) -> No
     assert [each.server for each in await servers.broker_traffic(unread=unread)] == ["a"]
     assert admin.session.clock.monotonic_ms() - began < TIMEOUT_MS
     assert len(unread) == len(SILENT)
+    # Access control is off at the one that answers.
+    assert await servers.accounts(unread=unread) == await servers.acl_versions(unread=unread) == []
+    assert {each.broker.name for each in unread} == {"a", *SILENT}
 
 
 async def test_without_a_list_the_whole_answer_is_needed(admin: Admin) -> None:
@@ -143,9 +146,16 @@ async def test_the_command_line_shows_what_there_is(
     admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (name_server,) = admin.session.config.name_servers
-    for words in (["group", "list"], ["group", "lag", "g"]):
+    for words in (
+        ["group", "list"],
+        ["group", "lag", "g"],
+        ["group", "show", "g"],
+        ["group", "config", "g"],
+        ["topic", "show", "t"],
+        ["topic", "config", "t"],
+    ):
         code = await asyncio.to_thread(main, [*words, "-n", name_server])
         told = capsys.readouterr()
         assert code == 1
-        assert "0" in told.out
+        assert told.out.strip()
         assert "without what these brokers have: s1 at 127.0.0.1:" in told.err

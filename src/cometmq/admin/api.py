@@ -416,7 +416,7 @@ class Admin:
         response = await self.ask_name_server(code, None)
         return sorted(parse_json(response.body, TopicList).topic_list)
 
-    async def system_topics(self) -> set[str]:
+    async def system_topics(self, *, unread: list[Unread] | None = None) -> set[str]:
         """Return the system topics of brokers and name servers."""
 
         async def ask(broker: Broker) -> list[str]:
@@ -424,7 +424,7 @@ class Admin:
             response = await self.call(broker.address, code, None)
             return parse_json(response.body, TopicList).topic_list
 
-        lists = await self.ask_together(await self.brokers(masters_only=True), ask)
+        lists = await self.ask_together(await self.brokers(masters_only=True), ask, unread)
         response = await self.ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
         return set().union(*lists.values(), parse_json(response.body, TopicList).topic_list)
 
@@ -554,7 +554,7 @@ class Admin:
         if not await self.knows_group(group):
             raise NotFound("group", group, "no broker knows it: check its name")
 
-    async def groups_of(self, topic: str) -> list[str]:
+    async def groups_of(self, topic: str, *, unread: list[Unread] | None = None) -> list[str]:
         """Return the groups that consume or consumed a topic, sorted. Raises RouteNotFound."""
 
         async def ask(master: Broker) -> list[str]:
@@ -562,7 +562,7 @@ class Admin:
             response = await self.call(master.address, code, h.Topic(topic=topic))
             return parse_json(response.body, GroupList).group_list
 
-        lists = await self.ask_together(await self.masters_of(topic), ask)
+        lists = await self.ask_together(await self.masters_of(topic), ask, unread)
         return sorted(set().union(*lists.values()))
 
     async def consumer_connections(self, group: str) -> ConsumerConnections | None:

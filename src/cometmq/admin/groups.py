@@ -219,9 +219,11 @@ class Groups:
         wanted = list(names) or await self.names(unread=unread)
         return list(await asyncio.gather(*map(summary, wanted)))
 
-    async def config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+    async def config(
+        self, group: str, *, unread: list[Unread] | None = None
+    ) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of a group by broker name, for the brokers that have some."""
-        found = (await self.configs()).get(group)
+        found = (await self.configs(unread=unread)).get(group)
         if found is None:
             await self._admin.require_group(group)
         return found or {}

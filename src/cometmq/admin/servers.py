@@ -454,7 +454,9 @@ class Servers:
 
     # ------------------------------------------------------------------ access control
 
-    async def accounts(self, broker: str = "", cluster: str = "") -> list[BrokerAccounts]:
+    async def accounts(
+        self, broker: str = "", cluster: str = "", *, unread: list[Unread] | None = None
+    ) -> list[BrokerAccounts]:
         """Return the accounts of brokers. Raises BrokerRefused where access control is off."""
 
         async def ask(each: Broker) -> BrokerAccounts:
@@ -466,9 +468,11 @@ class Servers:
             return BrokerAccounts(each.name, each.address, accounts, patterns)
 
         found = await self._admin.find_brokers(broker, cluster)
-        return list((await self._admin.ask_together(found, ask)).values())
+        return list((await self._admin.ask_together(found, ask, unread)).values())
 
-    async def acl_versions(self, broker: str = "", cluster: str = "") -> list[AclVersions]:
+    async def acl_versions(
+        self, broker: str = "", cluster: str = "", *, unread: list[Unread] | None = None
+    ) -> list[AclVersions]:
         """Return the versions of the account files of brokers."""
 
         async def ask(each: Broker) -> AclVersions:
@@ -482,7 +486,7 @@ class Servers:
             return AclVersions(each.name, each.address, default, files)
 
         found = await self._admin.find_brokers(broker, cluster)
-        return list((await self._admin.ask_together(found, ask)).values())
+        return list((await self._admin.ask_together(found, ask, unread)).values())
 
     async def put_account(
         self, account: Account, broker: str = "", cluster: str = ""

@@ -6,14 +6,19 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from cometmq.cli.command import Noun, Yes, confirm
-from cometmq.cli.commands.broker import AppliedRow, BrokerOption, ClusterName, applied
+from cometmq.cli.commands.broker import AppliedRow, BrokerOption, ClusterName, applied, missing
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, SettingsError
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Unread
+
+T = TypeVar("T")
 
 acl = Noun("acl", "Access control: accounts, white lists, versions of their files.")
 
@@ -60,17 +65,19 @@ class AclVersionRow:
 @acl.command("accounts", "acl accounts", "acl accounts --broker broker-a -o wide", old=("list",))
 async def accounts(
     cluster: Connected, broker: BrokerOption = "", cluster_name: ClusterName = ""
-) -> list[AccountRow]:
+) -> Result[AccountRow]:
     """List the accounts of brokers, without their secrets."""
-    return [
+    unread: list[Unread] = []
+    rows = [
         AccountRow(
             each.server, one.access_key, bool(one.admin), one.white_remote_address or None,
             one.default_topic_perm or None, one.default_group_perm or None,
             list(one.topic_perms), list(one.group_perms),
         )
-        for each in await cluster.servers.accounts(broker, cluster_name)
+        for each in await cluster.servers.accounts(broker, cluster_name, unread=unread)
         for one in each.accounts
     ]  # fmt: skip
+    return _answered(rows, unread)
 
 
 @acl.command(
@@ -135,12 +142,14 @@ async def delete(
 @acl.command("white-list show", "acl white-list show")
 async def white_list(
     cluster: Connected, broker: BrokerOption = "", cluster_name: ClusterName = ""
-) -> list[WhiteListRow]:
+) -> Result[WhiteListRow]:
     """Show the global white lists of brokers."""
-    return [
+    unread: list[Unread] = []
+    rows = [
         WhiteListRow(each.server, list(each.white_list))
-        for each in await cluster.servers.accounts(broker, cluster_name)
+        for each in await cluster.servers.accounts(broker, cluster_name, unread=unread)
     ]
+    return _answered(rows, unread)
 
 
 @acl.command("white-list set", "acl white-list set '10.0.0.*' 192.168.1.7 --yes", does="set")
@@ -159,13 +168,22 @@ async def set_white_list(
 @acl.command("versions", "acl versions")
 async def versions(
     cluster: Connected, broker: BrokerOption = "", cluster_name: ClusterName = ""
-) -> list[AclVersionRow]:
+) -> Result[AclVersionRow]:
     """Show the versions of the files of accounts on brokers."""
-    return [
+    unread: list[Unread] = []
+    rows = [
         AclVersionRow(
             each.server, Address.parse(each.address), file, version.counter,
             when(version.timestamp),
         )
-        for each in await cluster.servers.acl_versions(broker, cluster_name)
+        for each in await cluster.servers.acl_versions(broker, cluster_name, unread=unread)
         for file, version in sorted(each.files.items())
     ]  # fmt: skip
+    return _answered(rows, unread)
+
+
+def _answered(rows: list[T], unread: list[Unread]) -> Result[T]:
+    """Return what brokers answered. Raises the error of the first one if none did."""
+    if unread and not rows:
+        raise unread[0].error
+    return Result(rows, problem=missing(unread))

@@ -200,17 +200,18 @@ def _is_of_system(name: str) -> bool:
 
 
 @group.command("show", "group show billing")
-async def show(cluster: Connected, name: Name) -> GroupInfo:
+async def show(cluster: Connected, name: Name) -> Result[GroupInfo]:
     """Show a group: members, subscriptions, lag by topic, settings."""
     groups = cluster.groups
-    connections = await groups.members(name)
-    progress = await groups.progress(name)
+    unread: list[Unread] = []
+    connections = await groups.members(name, unread=unread)
+    progress = await groups.progress(name, unread=unread)
     by_topic: dict[str, list[int]] = {}
     for queue, each in progress.queues.items():
         behind = max(0, each.broker_offset - each.consumer_offset)
         by_topic.setdefault(queue.topic, []).append(behind)
     subscriptions = connections.subscription_table if connections else {}
-    return GroupInfo(
+    info = GroupInfo(
         name,
         progress.lag,
         progress.consumed_per_second,
@@ -223,8 +224,9 @@ async def show(cluster: Connected, name: Name) -> GroupInfo:
             for topic, each in sorted(subscriptions.items())
         ],
         [TopicLag(topic, len(found), sum(found)) for topic, found in sorted(by_topic.items())],
-        await _settings(cluster, name),
+        await _settings(cluster, name, unread),
     )
+    return Result([info], shown=info, problem=missing(unread))
 
 
 @group.command(
@@ -421,9 +423,10 @@ async def _carried_out(
 
 
 @group.command("config", "group config billing")
-async def config(cluster: Connected, name: Name) -> list[GroupSettings]:
+async def config(cluster: Connected, name: Name) -> Result[GroupSettings]:
     """Show the settings of a group on each broker."""
-    return await _settings(cluster, name)
+    unread: list[Unread] = []
+    return Result(await _settings(cluster, name, unread), problem=missing(unread))
 
 
 _RETRIES: Final = "Retries before the dead-letter queue; a consumer may ask for others."
@@ -538,8 +541,10 @@ async def forget(cluster: Connected, name: Name, yes: Yes = False) -> GroupDelet
     return GroupDeleted(name, [each.name for each in masters])
 
 
-async def _settings(cluster: Connected, name: str) -> list[GroupSettings]:
-    found = await cluster.groups.config(name)
+async def _settings(
+    cluster: Connected, name: str, unread: list[Unread] | None = None
+) -> list[GroupSettings]:
+    found = await cluster.groups.config(name, unread=unread)
     return [
         GroupSettings(
             name, broker, each.consume_enable, each.consume_broadcast_enable,

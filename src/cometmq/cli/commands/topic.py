@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cometmq.cli.command import Noun, Yes, confirm
-from cometmq.cli.commands.broker import AppliedRow, TrafficRow, applied, traffic_row
+from cometmq.cli.commands.broker import AppliedRow, TrafficRow, applied, missing, traffic_row
 from cometmq.cli.configuration import parse_settings
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
@@ -15,6 +15,7 @@ from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, SettingsError
 
 if TYPE_CHECKING:
+    from cometmq.admin.api import Unread
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import TopicOffset, TopicRoute
 
@@ -164,19 +165,20 @@ async def list_(
 
 
 @topic.command("show", "topic show orders", old=("describe",))
-async def show(cluster: Connected, name: Name) -> TopicInfo:
+async def show(cluster: Connected, name: Name) -> Result[TopicInfo]:
     """Show a topic: its brokers, its queues with their offsets, and its groups."""
     admin = cluster.admin
-    stats = await admin.topic_stats(name)
-    queues = queue_rows(stats)
-    return TopicInfo(
+    unread: list[Unread] = []
+    queues = queue_rows(await admin.topic_stats(name, unread=unread))
+    info = TopicInfo(
         name,
-        kind_of(name, await admin.system_topics()),
+        kind_of(name, await admin.system_topics(unread=unread)),
         sum(row.messages for row in queues),
         route_rows(await admin.topic_route(name)),
         queues,
-        await admin.groups_of(name),
+        await admin.groups_of(name, unread=unread),
     )
+    return Result([info], shown=info, problem=missing(unread))
 
 
 @topic.command(
@@ -280,9 +282,10 @@ async def set_permissions(
 
 
 @topic.command("config", "topic config orders")
-async def config(cluster: Connected, name: Name, broker: Brokers = None) -> list[TopicConfigRow]:
+async def config(cluster: Connected, name: Name, broker: Brokers = None) -> Result[TopicConfigRow]:
     """Show the configuration of a topic on each master."""
-    return await _configs(cluster, name, broker)
+    unread: list[Unread] = []
+    return Result(await _configs(cluster, name, broker, unread), problem=missing(unread))
 
 
 @topic.command("delete", "topic delete orders --yes", does="deleted")
@@ -357,23 +360,28 @@ async def order(
 
 
 async def _configs(
-    cluster: Connected, name: str, brokers: list[str] | None
+    cluster: Connected,
+    name: str,
+    brokers: list[str] | None,
+    unread: list[Unread] | None = None,
 ) -> list[TopicConfigRow]:
     """Return the configuration on each master that has the topic. Raises CometError if none has."""
-    rows = []
-    for each in await cluster.admin.brokers(masters_only=True):
-        if brokers and each.name not in brokers:
-            continue
-        found = await cluster.admin.topic_config(each.address, name)
-        if found is not None:
-            rows.append(
-                TopicConfigRow(
-                    name, each.name, found.read_queue_nums, found.write_queue_nums,
-                    permissions(found.perm), found.order, found.topic_filter_type,
-                    found.topic_sys_flag,
-                )
-            )  # fmt: skip
-    if not rows:
+    admin = cluster.admin
+    masters = await admin.brokers(masters_only=True)
+    wanted = [each for each in masters if not brokers or each.name in brokers]
+    answers = await admin.ask_together(
+        wanted, lambda each: admin.topic_config(each.address, name), unread
+    )
+    rows = [
+        TopicConfigRow(
+            name, each.name, found.read_queue_nums, found.write_queue_nums,
+            permissions(found.perm), found.order, found.topic_filter_type,
+            found.topic_sys_flag,
+        )
+        for each, found in answers.items()
+        if found is not None
+    ]  # fmt: skip
+    if not rows and not unread:
         where = f"broker {', '.join(brokers)}" if brokers else "any broker"
         raise CometError(f"there is no topic {name!r} on {where}: see cometmq topic list --all")
     return rows
