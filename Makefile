@@ -8,6 +8,7 @@
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
 #   make data-sync  PostgreSQL to PostgreSQL and Delta, by Spark
+#   make pythons    the client's tests on the other Pythons of this machine
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,11 +17,11 @@ STAMP := $(VENV)/.setup-done
 CORE := $(VENV)/.core-tried
 CORE_SOURCES := scripts/build_core.py $(wildcard $(addprefix src/cometmq/speedups/compiled/,*.pyx *.pxd))
 
-.PHONY: help setup core demo flights ecommerce data-sync test coverage check compat lint docs lock bench wheels sanitize deep clean
+.PHONY: help setup core demo flights ecommerce data-sync test coverage check compat lint docs lock bench wheels sanitize pythons deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,10s/^# *//p' Makefile
+	@sed -n '2,11s/^# *//p' Makefile
 
 setup: $(STAMP) core
 
@@ -84,6 +85,9 @@ wheels: $(STAMP)
 # The compiled core's tests, watched by the address and undefined-behaviour sanitizers.
 sanitize: $(CORE)
 	@$(BIN)/python -m scripts.sanitize
+
+pythons: $(CORE)
+	@scripts/pythons.sh
 
 deep: $(CORE)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"

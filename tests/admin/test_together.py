@@ -147,12 +147,9 @@ async def test_the_command_line_shows_what_there_is(
 ) -> None:
     (name_server,) = admin.session.config.name_servers
     for words in (
-        ["group", "list"],
         ["group", "lag", "g"],
         ["group", "show", "g"],
-        ["group", "config", "g"],
         ["topic", "show", "t"],
-        ["topic", "config", "t"],
     ):
         code = await asyncio.to_thread(main, [*words, "-n", name_server])
         told = capsys.readouterr()

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Runs the tests of the client, of what is built on it, and of pure code on every other Python that
+# this machine has: pythonX.Y on the PATH or below ~/.pyenv, or those named: PYTHONS="python3.13 ...".
+# Each gets an environment of its own, with the locked requirements, in build/pythons.
+set -eu
+cd "$(dirname "$0")/.."
+
+TESTS="tests/client tests/message tests/protocol tests/filter tests/outbox tests/otel tests/faststream \
+tests/kombu tests/admin tests/core"
+
+candidates() {
+    if [ -n "${PYTHONS:-}" ]; then
+        printf '%s\n' $PYTHONS
+        return
+    fi
+    for minor in 11 12 13 14; do
+        command -v "python3.$minor" || true
+        ls -d "$HOME/.pyenv/versions/3.$minor".*/bin/python 2>/dev/null || true
+    done
+}
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+
+own=$(version_of .venv/bin/python)
+tried= failed=
+for python in $(candidates); do
+    version=$(version_of "$python") || continue
+    case " $own $tried " in *" $version "*) continue ;; esac
+    tried="$tried $version"
+    place=build/pythons/$version
+    echo "---- Python $version"
+    [ -x "$place/bin/python" ] || "$python" -m venv --without-pip "$place"
+    .venv/bin/uv pip install --quiet --python "$place/bin/python" --require-hashes \
+        --build-constraints requirements/build.lock -r requirements/all.lock
+    .venv/bin/uv pip install --quiet --python "$place/bin/python" --no-deps --no-build-isolation \
+        --editable .
+    # shellcheck disable=SC2086
+    "$place/bin/python" -m pytest -q -n 2 -p no:cacheprovider -m "not deep" $TESTS ||
+        failed="$failed $version"
+done
+if [ -z "$tried" ]; then
+    echo "pythons: there is no other Python than $own: install one, or name it with PYTHONS=" >&2
+    exit 1
+fi
+[ -z "$failed" ] || { echo "pythons: failed on$failed" >&2; exit 1; }
+echo "pythons: passed on$tried"
