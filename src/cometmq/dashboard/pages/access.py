@@ -26,6 +26,7 @@ from cometmq.dashboard.rendering import (
 )
 from cometmq.dashboard.sharing import NAMES_MS
 from cometmq.dashboard.watched import is_refusal
+from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,8 +43,9 @@ PERMISSIONS: Final = {
     "DENY": "nothing", "PUB": "send", "SUB": "consume", "PUB|SUB": "send and consume",
 }  # fmt: skip
 _SECRET_MIN: Final = 7
-#: What a broker of CometMQ, and one of RocketMQ 4.9, answers while access control is off.
-_OFF: Final = ("does not enable acl", "acl is not enabled")
+_IS_OFF: Final = "access control is off there"
+#: A setting that only brokers of RocketMQ 5 have; their `aclEnable` means nothing.
+_OF_ROCKETMQ_5: Final = "enableControllerMode"
 #: What to do about values that a change cannot empty: the protocol leaves what is empty as it is.
 _ANEW: Final = "delete the account and create it again"
 _ENTRY: Final = re.compile(r"[^\s=,]+=(DENY|PUB|SUB|PUB\|SUB)")
@@ -110,17 +112,30 @@ def _label(broker: Broker) -> str:
 
 async def _read(cluster: WatchedCluster) -> _Accounts:
     brokers = await cluster.admin.brokers()
+    # A broker of RocketMQ 4.9 without access control never answers a question for accounts.
+    settings = await cluster.servers.broker_settings()
+    off = {
+        each.address
+        for each in settings
+        if each.values.get("aclEnable") == "false" and _OF_ROCKETMQ_5 not in each.values
+    }
+    asked = [each for each in brokers if each.address not in off]
     answers = await asyncio.gather(
-        *(cluster.servers.accounts(each.address) for each in brokers), return_exceptions=True
+        *(cluster.servers.accounts(each.address) for each in asked), return_exceptions=True
     )
-    read, off = _Accounts({}, {}, {}), 0
-    for broker, answer in zip(brokers, answers, strict=True):
+    read = _Accounts({}, {}, {}, is_off=bool(brokers) and not asked)
+    read.unread.update({_label(each): _IS_OFF for each in brokers if each.address in off})
+    for broker, answer in zip(asked, answers, strict=True):
         name = _label(broker)
-        if isinstance(answer, BrokerRefused) and any(text in str(answer) for text in _OFF):
-            off += 1
-            read.unread[name] = "access control is off there"
-        elif isinstance(answer, BrokerRefused) and is_refusal(answer):
+        if isinstance(answer, BrokerRefused) and is_refusal(answer):
             read.unread[name] = "only an administrator may see them"
+        elif (
+            isinstance(answer, BrokerRefused)
+            and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        ):
+            read.unread[name] = (
+                "it has users of RocketMQ 5 (ACL 2.0), which this page does not show"
+            )
         elif isinstance(answer, ClientError | OSError):
             read.unread[name] = str(answer)
         elif isinstance(answer, BaseException):
@@ -130,7 +145,7 @@ async def _read(cluster: WatchedCluster) -> _Accounts:
                 read.white_lists[name] = each.white_list
                 for account in each.accounts:
                     _add(read.found, replace(account, secret_key=None), name)
-    return replace(read, is_off=bool(brokers) and off == len(brokers))
+    return read
 
 
 def _add(found: dict[str, list[_Found]], account: Account, broker: str) -> None:
