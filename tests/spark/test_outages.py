@@ -3,6 +3,7 @@ no message is lost and none comes twice. Real processes, and a producer that sen
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import Promote
 from cometmq.spark.brokers import cluster
 from tests.cluster.servers import BrokerProcess, NamesrvProcess
-from tests.compat.anchor import wait_until
+from tests.compat.anchor import VERSION, JavaCluster, fetch_jars, wait_until
 from tests.spark.topics import access, make_topic, read_whole
 
 pytestmark = pytest.mark.spark
@@ -125,7 +126,7 @@ def producing(namesrv: str) -> Iterator[Producer]:
 class Stream:
     """A query and the rows of its micro-batches."""
 
-    servers: Servers
+    namesrv: str
     rows: list[tuple[Place, str]] = field(default_factory=list)
     query: StreamingQuery | None = None
 
@@ -157,26 +158,24 @@ class Stream:
         assert query.isActive, query.exception()
 
 
-def restart_of_a_broker(stream: Stream) -> None:
+def restart_of_a_broker(stream: Stream, servers: Servers) -> None:
     """Killed, and started again when others have gone on; nobody sends to it or reads it."""
-    servers = stream.servers
     servers.second.kill()
     stream.goes_on("broker-a")
     servers.second.start()
     stream.goes_on("broker-a", "broker-b")
 
 
-def orderly_restarts(stream: Stream) -> None:
+def orderly_restarts(stream: Stream, servers: Servers) -> None:
     """One broker after another, as in an upgrade: each signs off, so the route lacks it."""
-    for broker in (stream.servers.second, stream.servers.first):
+    for broker in (servers.second, servers.first):
         broker.terminate()
         broker.start()
     stream.goes_on("broker-a", "broker-b")
 
 
-def promotion(stream: Stream) -> None:
+def promotion(stream: Stream, servers: Servers) -> None:
     """The slave becomes the master, and the old one its slave."""
-    servers = stream.servers
     servers.first.kill()
     with Client(servers.namesrv) as client:
         session = client.inner.session
@@ -190,9 +189,8 @@ def promotion(stream: Stream) -> None:
     stream.goes_on("broker-a", "broker-b")
 
 
-def a_name_server(stream: Stream) -> None:
+def a_name_server(stream: Stream, servers: Servers) -> None:
     """The first of the list."""
-    servers = stream.servers
     servers.names[0].kill()
     stream.goes_on("broker-a", "broker-b")
     servers.names[0].start()
@@ -200,9 +198,8 @@ def a_name_server(stream: Stream) -> None:
     stream.goes_on("broker-a", "broker-b")
 
 
-def all_name_servers(stream: Stream) -> None:
+def all_name_servers(stream: Stream, servers: Servers) -> None:
     """Without any, queries and clients go on with the routes that they have, however old."""
-    servers = stream.servers
     for each in servers.names:
         each.kill()
     aged = time.monotonic() + cluster.ROUTE_TTL_MS / 1000 + 1
@@ -213,19 +210,18 @@ def all_name_servers(stream: Stream) -> None:
     stream.goes_on("broker-a", "broker-b")
 
 
-def a_broker_more(stream: Stream) -> None:
+def a_broker_more(stream: Stream, servers: Servers) -> None:
     """A third one gets queues of the topic."""
-    servers = stream.servers
     servers.start("broker-c")
     with Client(servers.namesrv) as client:
         client.wait(Admin(client.inner.session).create_topic(TOPIC, queues=QUEUES))
     stream.goes_on("broker-a", "broker-b", "broker-c")
 
 
-def stored(servers: Servers) -> dict[Place, str]:
+def stored(namesrv: str) -> dict[Place, str]:
     """All messages of the topic, read by a client."""
     found = {}
-    with Client(servers.namesrv) as client:
+    with Client(namesrv) as client:
         for queue in client.queues(TOPIC):
             for message in read_whole(client, queue):
                 place = (queue.broker_name, queue.queue_id, message.queue_offset)
@@ -235,7 +231,7 @@ def stored(servers: Servers) -> dict[Place, str]:
 
 @contextmanager
 def following(spark: SparkSession, stream: Stream, folder: Path) -> Iterator[None]:
-    read = spark.readStream.format("rocketmq").option("nameservers", stream.servers.namesrv)
+    read = spark.readStream.format("rocketmq").option("nameservers", stream.namesrv)
     read = read.option("topic", TOPIC).option("startingOffsets", "earliest")
     read = read.schema("broker_name string, queue_id int, queue_offset bigint, body binary")
     writer = read.load().writeStream.foreachBatch(stream.take)
@@ -259,16 +255,46 @@ def following(spark: SparkSession, stream: Stream, folder: Path) -> Iterator[Non
     ids=lambda outage: outage.__name__,
 )
 def test_a_query_goes_on(
-    outage: Callable[[Stream], None], servers: Servers, spark: SparkSession, tmp_path: Path
+    outage: Callable[[Stream, Servers], None],
+    servers: Servers,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
-    with Client(servers.namesrv) as client:
+    def happens(stream: Stream) -> None:
+        stream.goes_on("broker-a", "broker-b")
+        outage(stream, servers)
+
+    check(spark, servers.namesrv, tmp_path, happens)
+
+
+@pytest.mark.compat
+@pytest.mark.deep
+def test_a_java_broker_is_killed_and_its_name_server_restarted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with JavaCluster(fetch_jars(VERSION), tmp_path / "java").until_killed() as java:
+
+        def happens(stream: Stream) -> None:
+            for server in (java.broker_server, java.namesrv_server):
+                stream.goes_on("broker-a")
+                server.stop(signal.SIGKILL)
+                server.start()
+            stream.goes_on("broker-a")
+
+        check(spark, java.namesrv, tmp_path, happens)
+
+
+def check(
+    spark: SparkSession, namesrv: str, folder: Path, happens: Callable[[Stream], None]
+) -> None:
+    """Run a query and a producer while something happens; then compare rows and topic."""
+    with Client(namesrv) as client:
         make_topic(client, TOPIC, QUEUES)
-    stream = Stream(servers)
-    with following(spark, stream, tmp_path):
-        with producing(servers.namesrv) as producer:
-            stream.goes_on("broker-a", "broker-b")
-            outage(stream)
-        whole = stored(servers)
+    stream = Stream(namesrv)
+    with following(spark, stream, folder):
+        with producing(namesrv) as producer:
+            happens(stream)
+        whole = stored(namesrv)
         stream.until(lambda: len(stream.rows) >= len(whole), "all messages")
     assert dict(stream.rows) == whole
     assert len(stream.rows) == len(whole)

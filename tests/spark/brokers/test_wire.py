@@ -1,6 +1,7 @@
 """The blocking connection: kept, replaced once when it died, and never waited on for ever."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -42,6 +43,46 @@ def test_a_connection_is_kept() -> None:
         for at in range(5):
             wire.call(peer.address, CODE, queue(at), ACCESS)
         assert peer.connections == 1
+
+
+def test_a_server_that_does_not_answer_is_logged_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms, is_silent = 1_000, True
+    monkeypatch.setattr(wire, "_now_ms", lambda: now_ms)
+
+    def script(request: Request[Any]) -> Answer | None:
+        return None if is_silent else echo(request)
+
+    def ask() -> None:
+        with suppress(NotConnected):
+            wire.call(peer.address, CODE, queue(0), ACCESS)
+
+    with ScriptedPeer(script) as peer:
+        for _ in range(5):
+            ask()
+        now_ms += wire.SILENT_WARNING_MS
+        for _ in range(5):
+            ask()
+        is_silent = False
+        ask()
+        ask()
+    texts = [line.partition(" error=")[0] for line in caplog.messages]
+    assert texts == [
+        f"server_silent address={peer.address} away_ms=0",
+        f"server_silent address={peer.address} away_ms=30000",
+        f"server_responds address={peer.address} away_ms=30000",
+    ]
+    assert "closed by the other side" in caplog.text
+
+
+def test_what_is_known_of_silent_servers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "SILENT_MAX", 3)
+    monkeypatch.setattr(wire, "_silent", {})
+    for port in range(1, 9):
+        with pytest.raises(NotConnected):
+            wire.call(f"127.0.0.1:{port}", CODE, queue(0), ACCESS)
+        assert len(wire._silent) <= 3
 
 
 def test_another_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

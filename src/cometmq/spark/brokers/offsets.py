@@ -12,7 +12,6 @@ because that would make the group's real consumers rebalance.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.frame import Response
     from cometmq.spark.brokers.access import Access
-
-log = logging.getLogger(__name__)
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _QUERY: Final = int(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -254,7 +251,6 @@ def _ask_one(
         try:
             return (broker_id, address), call_many(address, calls, access)
         except (NotConnected, RequestTimedOut) as error:
-            log.warning("broker_unreachable address=%s error=%r", address, str(error))
             failure = error
     assert failure is not None
     raise failure

@@ -7,6 +7,7 @@ the source only read, so one that fails midway is sent again on a new connection
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -28,11 +29,19 @@ if TYPE_CHECKING:
     from cometmq.protocol.headers import Header
     from cometmq.spark.brokers.access import Access
 
+log = logging.getLogger(__name__)
+
 READ_BYTES: Final = 1 << 18
 
 IN_FLIGHT_MAX: Final = 64
 """Requests sent before their responses are read: few enough that the buffers of neither side
 fill."""
+
+SILENT_WARNING_MS: Final = 30_000
+"""Interval of the log lines of a process about a server that does not answer."""
+
+SILENT_MAX: Final = 1_000
+"""Number of servers about which a process remembers that they do not answer."""
 
 GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
 """Consumer group of all reads. Brokers create it on their own and do not list it."""
@@ -179,6 +188,8 @@ def _connect(address: str, access: Access) -> socket.socket:
 
 
 _wires: Final[dict[Key, Wire]] = {}
+_silent: Final[dict[str, tuple[int, int]]] = {}
+"""When each server that does not answer failed first, and when that was logged last."""
 
 
 def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Response]:
@@ -189,6 +200,18 @@ def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Respo
     """
     if not calls:
         return []
+    try:
+        answers = _call_kept(address, calls, access)
+    except (NotConnected, RequestTimedOut) as error:
+        _log_failure(address, error)
+        raise
+    if address in _silent:
+        since_ms, _ = _silent.pop(address)
+        log.warning("server_responds address=%s away_ms=%d", address, _now_ms() - since_ms)
+    return answers
+
+
+def _call_kept(address: str, calls: Sequence[Call], access: Access) -> list[Response]:
     key = _key(address, access)
     kept = _wires.pop(key, None)
     if kept is not None:
@@ -197,6 +220,24 @@ def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Respo
         except NotConnected:
             pass  # the server closed it since the last call and may be up again
     return _exchange(key, Wire(address, access), calls, access.request_timeout_ms)
+
+
+def _log_failure(address: str, error: Exception) -> None:
+    """Log that a server does not answer: at first, and from time to time while this lasts."""
+    now_ms = _now_ms()
+    since_ms, logged_ms = _silent.get(address, (now_ms, now_ms - SILENT_WARNING_MS))
+    if now_ms - logged_ms < SILENT_WARNING_MS:
+        return
+    log.warning(
+        "server_silent address=%s away_ms=%d error=%r", address, now_ms - since_ms, str(error)
+    )
+    if len(_silent) >= SILENT_MAX:
+        _silent.clear()
+    _silent[address] = (since_ms, now_ms)
+
+
+def _now_ms() -> int:
+    return _clock.monotonic_ms()
 
 
 @contextmanager

@@ -423,7 +423,6 @@ class ReplicaClient:
                 header.subscription, header.expression_type = "*", TAG
                 answer = call(replica.address, _PULL, header, self._access)
         except (NotConnected, RequestTimedOut) as error:
-            log.warning("pull_failed queue=%s error=%r", self._queue, str(error))
             return error
         if answer.code in _WITH_OFFSETS:
             return answer
