@@ -266,3 +266,21 @@ def test_requests_are_answered(client: Client, topic: str) -> None:
         return b"re: " + message.body
 
     assert client.request(topic, b"hello", timeout_ms=20_000).body == b"re: hello"
+
+
+def test_functions_that_reply_may_send_large_messages(client: Client, topic: str) -> None:
+    """Large bodies are packed in threads of the loop's own, which replies must not use up."""
+    group = f"g-{topic}"
+    begun = threading.Barrier(8)
+
+    @client.replier(topic, group=group, start="first")
+    def reply(message: MessageView) -> bytes:
+        begun.wait(20)
+        client.send(f"{topic}-log", bytes(100_000), timeout_ms=20_000)
+        return message.body
+
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(client.request, topic, b"%d" % at, timeout_ms=40_000) for at in range(8)
+        ]
+        assert {each.result(60).body for each in asked} == {b"%d" % at for at in range(8)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import delivery
+from cometmq.client import delivery, plainsends
 from cometmq.client.producer import Producer
 from cometmq.client.sendrequests import SendResult, SendStatus
 from cometmq.core.errors import BrokerRefused, RequestTimedOut
@@ -220,3 +220,16 @@ async def test_more_than_may_be_in_flight_wait(cluster: FakeCluster) -> None:
         await connected(producer)
         sends = [producer.send(Message("t", b"")) for _ in range(50)]
         assert len(await asyncio.gather(*sends)) == 50
+
+
+async def test_the_prepared_sends_of_many_topics_are_dropped(
+    cluster: FakeCluster, producer: Producer, posted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plainsends, "_MANY_LANES", 4)
+    await connected(producer)
+    for at in range(12):
+        cluster.create(f"t{at}", 1)
+        for _ in range(2):
+            await producer.send(Message(f"t{at}", b""))
+    assert len(producer._plain._lanes) <= 4
+    assert posted.count >= 12

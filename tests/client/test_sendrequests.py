@@ -260,3 +260,12 @@ def test_a_plain_batch_has_a_legal_topic_and_no_namespace() -> None:
         PACKER.plain_bodies([Message("bad topic", b"")])
     assert PACKER.plain_bodies([Message("%RETRY%g", b"")]) is None
     assert packer("ns").plain_bodies([Message("t", b"")]) is None
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("offset", [(1 << 63) - 1, (1 << 63) - 2, 1 << 63, 1 << 200, -(1 << 63)])
+def test_offsets_that_no_queue_has_are_a_bad_answer(offset: int) -> None:
+    with pytest.raises(CometError, match="impossible queue offset"):
+        read_results(
+            "h:1", BATCH, SENT_TO, answer(msgId="A,B", queueId="1", queueOffset=str(offset))
+        )

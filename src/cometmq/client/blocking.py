@@ -15,12 +15,14 @@ classes only: :func:`_waiting` passes their signatures on to type checkers and `
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, Token, copy_context
 from typing import (
@@ -87,6 +89,10 @@ _END_S: Final = 5.0
 #: Turns of the loop in which callbacks of what ended run.
 _LAST_TURNS: Final = 5
 _CLOCK: Final = SystemClock()
+
+
+#: Most threads of functions that reply or check at one time; each is made when it is needed.
+_FUNCTION_THREADS: Final = 256
 
 
 class LoopThread:
@@ -557,7 +563,8 @@ def _deciding(
 ) -> Callable[Concatenate[Client, P], Callable[[Callable[[M], T]], Callable[[M], T]]]:
     """Wrap a method that returns a decorator.
 
-    The decorated function is a plain function here. It runs in a worker thread.
+    The decorated function is a plain function here. It runs in a thread of the client's own: the
+    event loop's threads pack large messages, also those that such functions send and wait for.
     """
 
     @functools.wraps(method)
@@ -571,7 +578,8 @@ def _deciding(
 
         def register(function: Callable[[M], T]) -> Callable[[M], T]:
             async def in_thread(message: M) -> T:
-                return await asyncio.to_thread(function, message)
+                work = functools.partial(contextvars.copy_context().run, function, message)
+                return await asyncio.get_running_loop().run_in_executor(self._functions(), work)
 
             async def add() -> None:
                 decorate(in_thread)
@@ -597,6 +605,8 @@ class Client:
         self._inner = asynchronous.Client(name_servers, config=config, **settings)
         self._opening = threading.RLock()
         self._thread: LoopThread | None = None
+        #: Threads of functions that reply to requests or check transactions.
+        self._pool: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
         return f"<BlockingClient over {self._inner!r}>"
@@ -628,11 +638,14 @@ class Client:
         """
         with self._opening:
             thread, self._thread = self._thread, None
+            pool, self._pool = self._pool, None
         if thread is not None and thread.is_of_this_process:
             try:
                 thread.wait(self._inner.close())
             finally:
                 thread.close()
+                if pool is not None:
+                    pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def inner(self) -> asynchronous.Client:
@@ -678,6 +691,11 @@ class Client:
             work.close()
             raise
         return thread.wait(work)
+
+    def _functions(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_FUNCTION_THREADS, "cometmq function")
+        return self._pool
 
     def _running(self) -> LoopThread:
         if self._thread is None:

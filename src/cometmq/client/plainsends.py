@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _WAIT: Final = f"{props.WAIT}\x01true\x02{props.UNIQ_KEY}\x01"
 #: Header fields that differ from send to send: the queue id, the birth time and the properties.
 _VALUES: Final = ("e", "g", "i")
+#: Number of topics whose prepared sends are kept.
+_MANY_LANES: Final = 4_096
 
 
 class _Way(NamedTuple):
@@ -200,6 +202,9 @@ class PlainSends:
         if not ways:
             return None
         self._session.add_producer(self._group)
+        if len(self._lanes) >= _MANY_LANES:
+            # Those that are used are made again.
+            self._lanes.clear()
         lane = self._lanes[topic] = _Lane(queues, brokers, ways)
         return lane
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 #: Larger bodies are compressed in a thread: compressing this many bytes takes about 1 ms.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024
 _NO_WAIT: Final = f"{properties.WAIT}\x01false"
+#: Offsets have 63 bits.
+_LAST_OFFSET: Final = (1 << 63) - 1
 #: A unique key of the greatest length.
 _LONGEST_KEY: Final = "0" * 56
 
@@ -382,6 +384,10 @@ def read_results(
             SendResult(status, key, offset_id, stored, offset, "", region)
             for key, offset_id, offset in zip(keys, offset_ids, offsets, strict=True)
         ]
+    if not -_LAST_OFFSET <= header.queue_offset <= _LAST_OFFSET - len(keys):
+        # The compiled core counts with 64 bits.
+        problem = f"the impossible queue offset {header.queue_offset}"
+        raise CometError(f"{address}: bad answer to a batch: {problem}")
     try:
         return batch_results(
             SendResult, status, list(keys), header.msg_id, stored, header.queue_offset, region
