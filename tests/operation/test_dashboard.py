@@ -295,6 +295,7 @@ def test_an_administrator_makes_an_account(browser: Browser, tmp_path: Path) -> 
         page.get_by_label("Secret key").fill(ADMIN["secret_key"])
         page.get_by_role("button", name="Log in").click()
         expect(page.locator(".broker")).to_contain_text(ready["broker"])
+        page.wait_for_load_state()  # the keys are the script's
         page.keyboard.press("g")
         page.keyboard.press("a")
         expect(page.get_by_role("heading", name="Accounts")).to_be_visible()
