@@ -116,17 +116,11 @@ def test_a_crashed_attempt_leaves_no_rows(spark: SparkSession, settings: dict[st
     assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_columns_and_partitions_are_checked(spark: SparkSession, settings: dict[str, str]) -> None:
+def test_columns_are_checked(spark: SparkSession, settings: dict[str, str]) -> None:
     table = IcebergTable("shop.orders", properties=settings)
     assert table.apply(spark.range(3), Mark("q", 0))
     with pytest.raises(ColumnsDiffer, match="other"):
         table.apply(spark.range(3).selectExpr("id", "id as other"), Mark("q", 1))
-    catalog = load_catalog("default", **settings)
-    parts = catalog.create_table("shop.parts", pa.schema([("id", pa.int64())]))
-    with parts.update_spec() as spec:
-        spec.add_identity("id")
-    with pytest.raises(SettingsError, match="partitioned"):
-        IcebergTable("shop.parts", properties=settings).apply(spark.range(3), Mark("q", 0))
     with pytest.raises(SettingsError, match="not namespace"):
         IcebergTable("orders", properties=settings)
 

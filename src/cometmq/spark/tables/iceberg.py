@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from cometmq.core.errors import SettingsError
 from cometmq.spark.tables.datafiles import DATA, Attempts, folder_at, write_files
 from cometmq.spark.tables.icebergmerge import merge_into
+from cometmq.spark.tables.icebergpartitions import split_columns
 from cometmq.spark.tables.merge import check_columns, newest_of_keys, ordered
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink, fitted, new_columns
 
@@ -47,8 +48,9 @@ class IcebergTable(TableSink):
     ``catalog`` is the name of a pyiceberg catalogue and ``properties`` are its own, such as
     ``{"type": "sql", "uri": ..., "warehouse": ...}`` or ``{"type": "rest", "uri": ...}``; what they
     leave out comes from pyiceberg's configuration file. The driver needs it, the executors only the
-    table's location. ``options`` are passed to Spark's Parquet writer. Partitioned tables are
-    refused. With ``add_columns``, a batch with new columns adds them to the table, and columns that
+    table's location. ``options`` are passed to Spark's Parquet writer. A table that exists may be
+    partitioned by values, years, months, days and hours; merges write to tables with any partition.
+    With ``add_columns``, a batch with new columns adds them to the table, and columns that
     a batch lacks are null.
 
     ``keys``, ``newest_by`` and ``deleted`` are those of
@@ -90,15 +92,13 @@ class IcebergTable(TableSink):
     def write(self, rows: DataFrame, mark: Mark) -> bool:
         """Append or merge a batch. Return False if the table has it.
 
-        Raises ColumnsDiffer, MergeFailed, SettingsError for a partitioned table and for rows that
-        lack a column of the merge, and pyiceberg's errors.
+        Raises ColumnsDiffer, MergeFailed, SettingsError for a partition that files cannot be
+        written for and for rows that lack a column of the merge, and pyiceberg's errors.
         """
         spark, merge = rows.sparkSession, self._merge
         check_columns(rows, merge)
         kept = rows.drop(merge.deleted) if merge.deleted else rows
         table = self._loaded() or self._make(kept.schema)
-        if not table.spec().is_unpartitioned():
-            raise SettingsError("table", f"{self._identifier} is partitioned")
         schema = _schema_of(table)
         new = new_columns(schema, kept.schema) if self._add_columns else []
         wide = StructType([*schema.fields, *new])
@@ -115,7 +115,8 @@ class IcebergTable(TableSink):
             return self._commit(mark, columns, replace)
         folder = folder_at(table.location(), spark)
         attempt = self._attempts.begin(mark)
-        files = write_files(fitting, folder, attempt, (), self._options)
+        split, by = split_columns(fitting, table)
+        files = write_files(split, folder, attempt, by, self._options)
         paths = [folder.url(file.name) for file in files if file.size_bytes]
 
         def append(_: Table, change: Transaction) -> None:
