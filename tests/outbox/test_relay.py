@@ -195,6 +195,14 @@ def _place(outbox: Any) -> tuple[Any, str]:
     return getattr(outbox, "path", None) or outbox.conninfo, outbox.table
 
 
+def _named(outbox: Any, table: str) -> Outbox:
+    """The outbox of another table of the same database."""
+    place, _ = _place(outbox)
+    found = type(outbox)(place, table)
+    assert isinstance(found, Outbox)
+    return found
+
+
 async def test_a_topic_that_fails_rests_and_the_others_go_on(client: Client, shop: Shop) -> None:
     topic = await fresh_topic(client)
     closed = fresh_name()
@@ -339,3 +347,24 @@ def test_pauses_grow_to_a_bound() -> None:
 def test_settings_without_sense_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         RelaySettings(**wrong)
+
+
+async def test_the_tables_of_one_database_have_relays_of_their_own(
+    client: Client, shop: Shop
+) -> None:
+    topic = await fresh_topic(client)
+    second = Shop(_named(shop.outbox, f"{shop.outbox.table}_second"))
+    with second.transaction() as connection:
+        for statement in second.outbox.schema():
+            connection.execute(statement)
+    shop.write(topic, [("a", 1)])
+    second.write(topic, [("b", 1)])
+    source = shop.outbox.open()
+    assert source.take(WantedRows(1, 1, 1)) is not None
+    assert await relay(client, second.outbox).drain() == 1
+    # The same table, written in another way.
+    same = _named(shop.outbox, shop.outbox.table.upper())
+    with pytest.raises(OutboxBusy):
+        await relay(client, same).drain()
+    source.give_up()
+    source.close()

@@ -71,8 +71,8 @@ class PostgresOutbox(Outbox):
         self._driver = _driver()
         self.errors = (self._driver.Error,)
         #: Number of the advisory locks: alone it is the lock of the table's relay, in a pair with a
-        #: hash the lock of an order key.
-        self._lock_space = crc32(table.encode()) - 2**31
+        #: hash the lock of an order key. Names of tables are the same in either case.
+        self._lock_space = crc32(table.lower().encode()) - 2**31
 
     @property
     def name(self) -> str:

@@ -1,8 +1,9 @@
 """Outbox in SQLite, with Python's own driver.
 
 The application writes over its own connection; a relay opens another one. A second file,
-``<database>-relay``, ensures that only one relay works on a database at a time: the relay holds an
-operating system lock on it, which ends with the process in any case.
+``<database>-relay`` (``-relay-<table>`` for a table that is not called outbox), ensures that only
+one relay works on a table at a time: the relay holds an operating system lock on it, which ends
+with the process in any case.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ class SqliteOutbox(Outbox):
         return split(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> SqliteSource:
-        return SqliteSource(self.path, self.statements)
+        # Names of tables are the same in either case.
+        name = self.table.lower()
+        suffix = "-relay" if name == "outbox" else f"-relay-{name}"
+        lock_path = self.path.with_name(f"{self.path.name}{suffix}")
+        return SqliteSource(self.path, lock_path, self.statements)
 
     def _insert(self, values: tuple[Value, ...]) -> Statement:
         return (
@@ -110,10 +115,10 @@ class SqliteOutbox(Outbox):
 class SqliteSource:
     """Access of one relay to an outbox in SQLite; see row.Source."""
 
-    def __init__(self, path: Path, statements: Statements) -> None:
+    def __init__(self, path: Path, lock_path: Path, statements: Statements) -> None:
         self._statements = statements
         self._connection = _connect(path)
-        self._lock = _connect(path.with_name(f"{path.name}-relay"), busy_timeout_s=0)
+        self._lock = _connect(lock_path, busy_timeout_s=0)
 
     def take(self, wanted: WantedRows) -> Page | None:
         if not self._lock.in_transaction and not _locks(self._lock):
