@@ -189,7 +189,7 @@ class _Counted(SqliteOutbox):
 
 class _CountedSource(SqliteSource):
     def __init__(self, outbox: SqliteOutbox, source: Source) -> None:
-        super().__init__(outbox.path, outbox.statements)
+        super().__init__(outbox.path, outbox.lock_path, outbox.statements)
         self._source = source
 
     def settle(self, settled: Settled) -> None:

@@ -65,6 +65,14 @@ class SqliteOutbox(Outbox):
     def name(self) -> str:
         return f"{self.path}:{self.table}"
 
+    @property
+    def lock_path(self) -> Path:
+        """File that the working relay of the table locks."""
+        # Names of tables are the same in either case.
+        table = self.table.lower()
+        suffix = "-relay" if table == "outbox" else f"-relay-{table}"
+        return self.path.with_name(f"{self.path.name}{suffix}")
+
     def create(self, connection: sqlite3.Connection | None = None) -> None:
         """Create the table if it does not exist, over the application's connection or a new one.
 
@@ -80,11 +88,7 @@ class SqliteOutbox(Outbox):
         return split(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> SqliteSource:
-        # Names of tables are the same in either case.
-        name = self.table.lower()
-        suffix = "-relay" if name == "outbox" else f"-relay-{name}"
-        lock_path = self.path.with_name(f"{self.path.name}{suffix}")
-        return SqliteSource(self.path, lock_path, self.statements)
+        return SqliteSource(self.path, self.lock_path, self.statements)
 
     def _insert(self, values: tuple[Value, ...]) -> Statement:
         return (
