@@ -13,7 +13,7 @@ from cometmq.cli.commands.broker import AppliedRow, BrokerOption, ClusterName, a
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.errors import CometError, SettingsError, fresh_copy
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Unread
@@ -185,5 +185,5 @@ async def versions(
 def _answered(rows: list[T], unread: list[Unread]) -> Result[T]:
     """Return what brokers answered. Raises the error of the first one if none did."""
     if unread and not rows:
-        raise unread[0].error
+        raise fresh_copy(unread[0].error)
     return Result(rows, problem=missing(unread))
