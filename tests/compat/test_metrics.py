@@ -20,7 +20,7 @@ from cometmq.testing.cluster import ProcessCluster
 from tests.compat import anchor
 from tests.monitoring.scraping import Scrape, fetch
 
-TOPIC, GROUP = "measured", "measurers"
+TOPIC, TIMED, GROUP = "measured", "timed", "measurers"
 SENT, BODY = 60, bytes(100)
 
 #: A label that OpenTelemetry adds to every series.
@@ -35,14 +35,13 @@ JAVA_ONLY = {
     "rocketmq_processor_watermark",
     "rocketmq_rpc_latency_milliseconds",
     "rocketmq_timer_message_snapshot",
+    "rocketmq_timing_messages",
 }
 JAVA_ONLY_PREFIXES = ("rocketmq_pop_", "target_info", "target", "otel_scope")
-#: Names that CometMQ alone shows in this test: an alias, and counters that nothing has counted.
+#: Names that CometMQ alone shows in this test: an alias, and a counter that nothing has counted.
 OURS_HERE = {
     "rocketmq_consumer_lag_latency",
     "rocketmq_send_to_dlq_messages",
-    "rocketmq_timer_dequeue",
-    "rocketmq_timer_enqueue",
 }
 
 
@@ -75,6 +74,7 @@ async def scraped_under_load(namesrv: str, port: str, until: Callable[[Scrape], 
     async with Client(namesrv, send_timeout_ms=10_000) as client:
         for _ in range(SENT):
             await client.send(TOPIC, BODY)
+        await client.send(TIMED, BODY, delay_s=1)
         async with client.subscribe(TOPIC, group=GROUP, start="first") as messages:
             left = SENT
             async for message in messages:
@@ -99,6 +99,7 @@ def has_all(found: Scrape) -> bool:
         and sum(found.find("rocketmq_messages_out_total", **read)) >= SENT
         and [*found.find("rocketmq_consumer_lag_messages", **read)] == [0]
         and bool([*found.find("rocketmq_consumer_connections", consumer_group=GROUP)])
+        and [*found.find("rocketmq_timer_dequeue_total", topic=TIMED)] == [1]
     )
 
 
@@ -133,6 +134,15 @@ async def test_names_types_and_labels_agree(java: tuple[str, str], ours: tuple[s
     ):
         labels = {"consumer_group": GROUP, "is_system": "false"}
         assert mine.value(name, **labels) == theirs.value(name, **labels) == value
+    for found in (mine, theirs):
+        assert found.value("rocketmq_timer_enqueue_total", topic=TIMED) == 1
+        assert found.value("rocketmq_delay_message_latency_seconds_count", topic=TIMED) == 1
+        bounds = [
+            labels["le"]
+            for name, labels, _ in found.samples
+            if name == "rocketmq_delay_message_latency_seconds_bucket"
+        ]
+        assert bounds == ["60.0", "600.0", "3600.0", "43200.0", "86400.0", "259200.0", "+Inf"]
     label_values = {"consume_mode": "push", "language": "python", "protocol_type": "remoting"}
     for found in (mine, theirs):
         assert [*found.find("rocketmq_consumer_connections", **label_values)] == [1]

@@ -58,6 +58,10 @@ async def test_messages_that_waited_have_a_type_and_timers_their_counts(tmp_path
         assert found.value(size, topic="typed", message_type="delay") > 100
         assert found.value("rocketmq_timer_enqueue_total", topic="typed") == 2
         assert found.value("rocketmq_timer_dequeue_total", topic="typed") == 1
+        delays = "rocketmq_delay_message_latency_seconds"
+        assert found.value(f"{delays}_count", topic="typed") == 2
+        assert found.value(f"{delays}_bucket", topic="typed", le="60.0") == 1
+        assert 590 <= found.value(f"{delays}_sum", topic="typed") <= 610
         assert found.value("rocketmq_timer_dequeue_lag") == 1
         assert found.value("rocketmq_timer_enqueue_lag") == 0
         assert found.value("rocketmq_timer_enqueue_latency_milliseconds") == 0

@@ -135,6 +135,11 @@ TIMER_DEQUEUED: Final = _declare(
     _5, Kind.COUNTER, "rocketmq_timer_dequeue_total",
     "messages with a time of their own that were delivered to the topic", f"topic {_DISK}",
 )  # fmt: skip
+DELAYS: Final = _declare(
+    _5, Kind.HISTOGRAM, "rocketmq_delay_message_latency_seconds",
+    "how long after their birth messages with a time of their own are due, when they are taken in",
+    f"topic {_DISK}",
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------ rocketmq-exporter
 

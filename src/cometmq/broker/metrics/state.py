@@ -129,6 +129,10 @@ class StateMetrics:
             for topic, (count, _) in counts.by_topic.items():
                 found.add(count, topic, *_LOCAL)
             yield found
+        delays = Series(catalog.DELAYS, most)
+        for topic, histogram in timers.intake.delays.items():
+            delays.add(histogram, topic, *_LOCAL)
+        yield delays
 
     def _copies(self) -> Iterator[Series]:
         part, config = self._replication.part, self._context.config

@@ -31,6 +31,7 @@ from cometmq.broker.scheduled.duedelivery import GATHER_BYTES, record_in
 from cometmq.broker.scheduled.timers.rules import SECOND_MS, due_ms, out_ms
 from cometmq.broker.stats import TopicCounts
 from cometmq.core.errors import StoreCorrupt
+from cometmq.core.histogram import Histogram
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
@@ -49,6 +50,8 @@ TICK_MS: Final = 25
 RECALL_MS: Final = 1_000
 #: Limit of buffered rows before they are written to the files.
 BUFFER_BYTES: Final = 1 << 20
+#: Upper ends of the ranges by which delays are counted, as in RocketMQ: 1 min to 3 days.
+DELAY_BOUNDS_S: Final = (60.0, 600.0, 3_600.0, 43_200.0, 86_400.0, 259_200.0)
 _ROWS_A_PAUSE: Final = 256
 _ENTRIES: Final = 256
 _OUT_MARK: Final = props.TIMER_OUT_MS.encode()
@@ -260,13 +263,17 @@ def end_wait(pending: Pending, ended: tuple[int, int]) -> None:
 
 
 class Intake:
-    """Takes in records of the timer topic while the broker runs; ``counts`` has their messages by
-    topic."""
+    """Takes in records of the timer topic while the broker runs.
+
+    ``counts`` has their messages by topic, ``delays`` how long after their birth these are due, in
+    seconds.
+    """
 
     def __init__(self, store: MessageStore, pending: Pending) -> None:
         self._store = store
         self._pending = pending
         self.counts = TopicCounts()
+        self.delays: dict[str, Histogram] = {}
 
     @property
     def lag(self) -> int:
@@ -317,7 +324,7 @@ class Intake:
 
     def _take(self, physical: int, record: Record | None) -> None:
         waiting = None if record is None else waiting_of(record)
-        if waiting is None:
+        if record is None or waiting is None:
             log.error(
                 "timed message lost offset=%d physical=%d reason=%s",
                 self._pending.position, physical,
@@ -327,6 +334,9 @@ class Intake:
         self._pending.put(waiting)
         if waiting.size > 0:
             self.counts.add(waiting.topic)
+            if waiting.topic in self.counts.by_topic:  # their number has a bound
+                delays = self.delays.setdefault(waiting.topic, Histogram(DELAY_BOUNDS_S))
+                delays.add(max(waiting.due_ms - record.born_ms, 0) // 1_000)
 
 
 def _bounded(entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
