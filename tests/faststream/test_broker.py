@@ -484,6 +484,9 @@ async def test_mistakes_are_named(make: Make, topic: str) -> None:
         broker.subscriber(topic, group="g", taag="x")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'taag'"):
         broker.publisher(topic, taag="x")  # type: ignore[call-arg]
+    for build in (RocketMQBroker, RocketMQRouter):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'graceful'"):
+            build(graceful=1)  # type: ignore[call-arg]
     with pytest.raises(IncorrectState, match="not connected"):
         await broker.publish("x", topic)
     group = fresh_name()

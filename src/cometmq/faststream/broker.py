@@ -22,7 +22,12 @@ from cometmq.client.client import Client
 from cometmq.client.config import ClientConfig
 from cometmq.core.errors import CometError
 from cometmq.faststream.commands import RocketMQPublishCommand
-from cometmq.faststream.config import EndpointDefaults, RocketMQBrokerConfig, config_keywords
+from cometmq.faststream.config import (
+    EndpointDefaults,
+    RocketMQBrokerConfig,
+    config_keywords,
+    refuse_unknown,
+)
 from cometmq.faststream.producer import REQUEST_TIMEOUT_S, RocketMQProducer
 from cometmq.faststream.registration import RocketMQRegistrator
 from cometmq.faststream.security import secured
@@ -85,6 +90,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         config: ClientConfig | None = None,
         **options: Unpack[BrokerOptions],
     ) -> None:
+        refuse_unknown("RocketMQBroker()", options, BrokerOptions)
         security = options.get("security")
         self.client_config = secured(config or ClientConfig.recommended(name_servers), security)
         servers = self.client_config.name_servers

@@ -14,7 +14,12 @@ from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 
 from cometmq.faststream.commands import SendOptions
-from cometmq.faststream.config import EndpointDefaults, RocketMQBrokerConfig, config_keywords
+from cometmq.faststream.config import (
+    EndpointDefaults,
+    RocketMQBrokerConfig,
+    config_keywords,
+    refuse_unknown,
+)
 from cometmq.faststream.publisher import (
     RocketMQPublisher,
     RocketMQPublisherConfig,
@@ -79,7 +84,6 @@ class SubscriberOptions(Described, total=False):
 
 
 _READING = frozenset(Reading.__dataclass_fields__)
-_OPTIONS = frozenset({*PublisherOptions.__annotations__})
 
 
 class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
@@ -93,6 +97,7 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
         Each subscriber needs a group of its own; all processes with that group share the messages.
         Raises SetupError for arguments that exclude each other.
         """
+        refuse_unknown("subscriber()", options, SubscriberOptions)
         given: dict[str, Any] = dict(options)
         reading = Reading(
             topics=topics,
@@ -123,7 +128,6 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
             codec_=given.pop("codec", None),
             dependencies_=given.pop("dependencies", ()),
         )
-        _refuse_rest("subscriber", given)
         return added
 
     def publisher(  # type: ignore[override]
@@ -133,6 +137,7 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
 
         With ``batch`` each item of a result is a message.
         """
+        refuse_unknown("publisher()", options, PublisherOptions)
         given: dict[str, Any] = dict(options)
         described = PublisherSpecificationConfig(
             title_=given.pop("title", None),
@@ -150,7 +155,6 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
             headers=given.pop("headers", None) or {},
             options=cast("SendOptions", given),
         )
-        _refuse_rest("publisher", {name: None for name in given.keys() - _OPTIONS})
         publisher = RocketMQPublisher(
             config, RocketMQPublisherSpecification(outer, described, topic)
         )
@@ -216,6 +220,7 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, RocketMQBrokerConfig
         include_in_schema: bool | None = None,
         **defaults: Unpack[EndpointDefaults],
     ) -> None:
+        refuse_unknown("RocketMQRouter()", defaults, EndpointDefaults)
         super().__init__(
             handlers=handlers,
             config=RocketMQBrokerConfig(
@@ -223,8 +228,3 @@ class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, RocketMQBrokerConfig
             ),
             routers=routers,
         )
-
-
-def _refuse_rest(what: str, given: dict[str, Any]) -> None:
-    if given:
-        raise TypeError(f"{what}() got an unexpected keyword argument {min(given)!r}")
