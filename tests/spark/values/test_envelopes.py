@@ -1,16 +1,20 @@
 """Changes of tables in the envelopes of Canal, Debezium and Maxwell."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.core.errors import SettingsError
+from cometmq.spark.tables.delta import DeltaLakeTable
+from cometmq.spark.tables.iceberg import IcebergTable
 from cometmq.spark.tables.postgres import PostgresTable
-from cometmq.spark.tables.sink import Mark
+from cometmq.spark.tables.sink import Mark, TableSink
 from cometmq.spark.values.envelopes import table_changes
 
 pytestmark = pytest.mark.spark
@@ -128,9 +132,56 @@ def test_maxwell(spark: SparkSession) -> None:
     assert found[4]["undecodable"] == "the body is empty"
 
 
-def test_changes_become_upserts_and_deletes(spark: SparkSession, postgres: str) -> None:
+BY_KEY: dict[str, Any] = {
+    "keys": ["id"],
+    "newest_by": ["queue_offset", "item"],
+    "deleted": "deleted",
+}
+Customers = list[tuple[int, str]]
+
+
+def in_postgres(conninfo: str, _: Path) -> tuple[TableSink, Callable[[], Customers]]:
     import psycopg
 
+    def found() -> Customers:
+        with psycopg.connect(conninfo) as database:
+            return database.execute("select id, customer from canal_orders").fetchall()
+
+    return PostgresTable(conninfo, "canal_orders", **BY_KEY), found
+
+
+def in_delta(_: str, folder: Path) -> tuple[TableSink, Callable[[], Customers]]:
+    from deltalake import DeltaTable
+
+    def found() -> Customers:
+        return customers(DeltaTable(folder).to_pyarrow_table())
+
+    return DeltaLakeTable(str(folder), **BY_KEY), found
+
+
+def in_iceberg(_: str, folder: Path) -> tuple[TableSink, Callable[[], Customers]]:
+    from pyiceberg.catalog import load_catalog
+
+    catalogue = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}"}
+
+    def found() -> Customers:
+        table = load_catalog("default", **catalogue).load_table("shop.orders")
+        return customers(table.scan().to_arrow())
+
+    return IcebergTable("shop.orders", properties=catalogue, **BY_KEY), found
+
+
+def customers(table: Any) -> Customers:
+    return [(row["id"], row["customer"]) for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("place", [in_postgres, in_delta, in_iceberg])
+def test_changes_become_upserts_and_deletes(
+    place: Callable[[str, Path], tuple[TableSink, Callable[[], Customers]]],
+    spark: SparkSession,
+    postgres: str,
+    tmp_path: Path,
+) -> None:
     bodies = [
         *(canal("INSERT", [ROW | {"id": number}]) for number in range(10)),
         canal("UPDATE", [ROW | {"id": number, "customer": "Bob"} for number in (1, 2)]),
@@ -142,17 +193,11 @@ def test_changes_become_upserts_and_deletes(spark: SparkSession, postgres: str) 
         "undecodable is null and op in ('insert', 'update', 'delete')"
     )
     columns = ["id", "customer", "total", "queue_offset", "item", "deleted"]
-    table = PostgresTable(
-        postgres,
-        "canal_orders",
-        keys=["id"],
-        newest_by=["queue_offset", "item"],
-        deleted="deleted",
-    )
-    assert table.apply(changes.select(*columns), Mark("query", 0))
-    with psycopg.connect(postgres) as database:
-        found = database.execute("select id, customer from canal_orders order by id").fetchall()
-    assert found == [
+    table, found = place(postgres, tmp_path)
+    # Two batches: the first ends after the updates.
+    for batch, part in enumerate(("queue_offset <= 10", "queue_offset > 10")):
+        assert table.apply(changes.where(part).select(*columns), Mark("query", batch))
+    assert sorted(found()) == [
         *[(0, "Ann"), (1, "Bob"), (2, "Bob"), (3, "again")],
         *((number, "Ann") for number in range(5, 10)),
     ]
