@@ -12,6 +12,9 @@ from typing import Any
 
 import kombu
 import pytest
+from celery import _state
+from celery.exceptions import WorkerShutdown
+from celery.worker import state
 from kombu.pools import reset as reset_pools
 
 from cometmq.admin.api import Admin
@@ -372,3 +375,23 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_what_fails_ends_a_worker_that_was_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection = kombu.Connection(
+        "cometmq://127.0.0.1:1//", transport_options={"request_timeout_ms": 500}
+    )
+    with pytest.raises(connection.connection_errors):
+        connection.connect()
+    monkeypatch.setattr(state, "should_stop", 0)
+    with pytest.raises(WorkerShutdown):
+        connection.connect()
+    # A task that runs in this thread is left to end.
+    _state._task_stack.push(object())
+    try:
+        with pytest.raises(connection.connection_errors):
+            connection.connect()
+    finally:
+        _state._task_stack.pop()

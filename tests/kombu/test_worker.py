@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import kombu
 import kombu.pools
@@ -17,6 +18,7 @@ import pytest
 from celery import Celery, chord, group
 
 from cometmq.testing.cluster import ProcessCluster
+from tests.cluster.servers import BrokerProcess, NamesrvProcess
 from tests.kombu import tasks
 
 pytestmark = pytest.mark.operation
@@ -151,6 +153,27 @@ def test_a_worker_whose_broker_is_gone_ends_at_sigterm(
             assert process.wait(15) == 0
         finally:
             broker.start()
+
+
+def test_a_worker_ends_at_sigterm_though_only_the_name_server_is_left(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "results").mkdir()
+    namesrv = NamesrvProcess(tmp_path)
+    namesrv.start()
+    broker = BrokerProcess(tmp_path, namesrv.namesrv)
+    broker.start()
+    try:
+        url = f"cometmq://{namesrv.namesrv}//"
+        conf = SimpleNamespace(broker_url=url, result_backend=f"file://{tmp_path}/results")
+        with worker(cast("Celery", SimpleNamespace(conf=conf)), log) as process:
+            broker.kill()
+            failed = b"error=" + broker.broker.encode()
+            wait_for(lambda: log.read_bytes().count(failed) >= 3, "attempts", log)
+            process.terminate()
+            assert process.wait(25) == 0
+    finally:
+        broker.kill()
+        namesrv.kill()
 
 
 def test_a_connection_ends_in_time_though_its_broker_is_gone(

@@ -179,6 +179,13 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         If no other queue is bound, it goes to the temporary queues of all processes.
         """
         self._inplace_augment_message(message, exchange, routing_key)
+        try:
+            self._publish(message, exchange, routing_key)
+        except ClientError:
+            _end_if_told_to()
+            raise
+
+    def _publish(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
         link = self.link
         if exchange:
             table = self.state.exchanges.get(exchange, {}).get("table", ())
@@ -346,13 +353,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 def _end_if_told_to() -> None:
     """Raise what ends the Celery worker of this process, if it was told to stop.
 
-    Celery asks this between its own attempts to connect. But kombu repeats those of a publish for
-    good, such as those of the worker's heartbeat: without this a worker whose broker is gone
-    ignores SIGTERM. Tasks in other threads and processes are left to end.
+    Celery asks this between its own attempts to connect. But kombu repeats a publish for good, such
+    as that of the worker's heartbeat: without this a worker whose broker is gone ignores SIGTERM.
+    Tasks that run, in this thread or elsewhere, are left to end.
     """
-    state = sys.modules.get("celery.worker.state")
-    if state is not None and threading.current_thread() is threading.main_thread():
-        state.maybe_shutdown()
+    worker, current = map(sys.modules.get, ("celery.worker.state", "celery._state"))
+    if (
+        worker is not None
+        and threading.current_thread() is threading.main_thread()
+        and (current is None or current.get_current_task() is None)
+    ):
+        worker.maybe_shutdown()
 
 
 def _mark_redelivered(payload: dict[str, Any]) -> None:
