@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from cometmq.client.client import Client
+from cometmq.client.config import make_config
 from cometmq.client.hooks import SendAttempt
 from cometmq.client.producer import Producer
 from cometmq.client.sendrequests import SendResult
@@ -25,6 +26,7 @@ from cometmq.core.errors import (
     NotConnected,
     RequestTimedOut,
     RouteNotFound,
+    SettingsError,
     WrongArgument,
 )
 from cometmq.message import batch, properties
@@ -555,3 +557,13 @@ async def test_the_lanes_of_many_topics_are_dropped(
 def test_bad_settings_are_named() -> None:
     with pytest.raises(Exception, match=r"linger_ms.*is not a number"):
         Client("127.0.0.1:1", linger_ms="soon")
+    for name, value in (
+        ("linger_ms", float("inf")),
+        ("linger_ms", float("nan")),
+        ("linger_ms", -1),
+        ("linger_batch_messages", 0),
+        ("linger_batch_bytes", 0),
+        ("linger_buffer_bytes", 0),
+    ):
+        with pytest.raises(SettingsError, match=name):
+            make_config("127.0.0.1:1", {name: value})

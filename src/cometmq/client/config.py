@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,11 @@ class ClientConfig:
             if wanted is bool and type(value) is bool:
                 continue
             raise SettingsError(each.name, f"{value!r} is not {_ARTICLES[str(each.type)]}")
+        if not (isfinite(self.linger_ms) and self.linger_ms >= 0):
+            raise SettingsError("linger_ms", f"{self.linger_ms!r} is no time; 0 is off")
+        for name in ("linger_batch_bytes", "linger_batch_messages", "linger_buffer_bytes"):
+            if getattr(self, name) < 1:
+                raise SettingsError(name, f"{getattr(self, name)!r} is too small for any message")
 
     @property
     def connect(self) -> ConnectOptions:
