@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -205,3 +206,11 @@ async def test_a_client_that_opens_again_traces_once(
         await client.close()
     assert client.consume_hooks == []
     assert len(traced(broker)) == 2
+
+
+async def test_two_may_close_a_client_at_once(cluster: FakeCluster, broker: FakeBroker) -> None:
+    async with tracing_client(cluster) as client:
+        await client.send("t", b"")
+        await asyncio.gather(client.close(), client.close())
+        assert not client.consume_hooks
+    assert len(traced(broker)) == 1

@@ -126,10 +126,10 @@ class Client:
         self._pull_consumers.clear()
         if self._producer is not None:
             await self._producer.flush()
-        if self._tracer is not None:
-            self.consume_hooks.remove(self._tracer.on_consume)
-            await self._tracer.close()
-            self._tracer = None
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            self.consume_hooks.remove(tracer.on_consume)
+            await tracer.close()
         if self._session is not None:
             await self._session.close()
             self._session = self._producer = self._puller = None
