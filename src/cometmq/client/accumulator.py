@@ -452,7 +452,8 @@ class Accumulator:
     ) -> None:
         outcome = answered.result()
         if type(outcome) is SendResult:
-            posted.note_success(self._session.outages)
+            if self._session.outages.any_known:
+                posted.note_success(self._session.outages)
             self._settle(lane, batch, [outcome])
         else:
             task = self._session.tasks.spawn(

@@ -80,9 +80,8 @@ class Posted(msgspec.Struct, frozen=True):
 
     def note_success(self, outages: Outages) -> None:
         """Note that the broker served it."""
-        if outages.any_known:
-            topic = self.way.place[2].topic
-            outages.answered(self.way.address, RequestCode.SEND_MESSAGE_V2, topic)
+        topic = self.way.place[2].topic
+        outages.answered(self.way.address, RequestCode.SEND_MESSAGE_V2, topic)
 
     def begun(self, outcome: Any) -> Begun:
         """Return the attempt with an outcome that is not a result."""

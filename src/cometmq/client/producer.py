@@ -116,7 +116,8 @@ class Producer:
                     posted.link.forget(posted.opaque)
                     raise
                 if type(outcome) is SendResult:
-                    posted.note_success(self._session.outages)
+                    if self._session.outages.any_known:
+                        posted.note_success(self._session.outages)
                     return outcome
                 return await self._plain.go_on(message, posted, outcome)
         key = order_text(order_key)
