@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 
 import pytest
 
 from cometmq.client.client import Client
 from cometmq.core.errors import RouteNotFound
+from cometmq.kombu import transient
 from cometmq.kombu.transient import Kept, TransientReader, addressed
+from cometmq.message.model import MessageQueue
 from cometmq.net.tasks import Tasks
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
@@ -50,3 +53,22 @@ def test_a_queue_that_nobody_reads_keeps_a_bounded_number_of_bytes(
     assert kept.take() is None
     kept.append(bytes(100 << 20), 0)
     assert len(kept) == 1
+
+
+async def test_an_outage_is_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient, "_PAUSE_MS", 1)
+    tasks = Tasks()
+    with caplog.at_level(logging.DEBUG, "cometmq.kombu"):
+        async with Client("127.0.0.1:1") as client:
+            reader = TransientReader(client, "t", lambda: None)
+            tasks.spawn(reader._read(MessageQueue("t", "b", 0), 0), name="reader")
+            await eventually(lambda: len(failures(caplog)) >= 5)
+            await tasks.close()
+    assert failures(caplog).count(logging.WARNING) == 1
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """The levels of the lines about pulls that failed."""
+    return [each.levelno for each in caplog.records if "transient_pull_failed" in each.getMessage()]

@@ -178,13 +178,20 @@ class TransientReader:
         return None if kept is None else kept.take()
 
     async def _read(self, queue: MessageQueue, offset: int) -> None:
+        has_failed = False
         while True:
             try:
                 pulled = await self._client.puller.pull(queue, offset, suspend_ms=_SUSPEND_MS)
             except CometError as error:
-                log.warning("transient_pull_failed queue=%s error=%s", queue, error)
+                # A line for the outage, not one a second.
+                level = logging.DEBUG if has_failed else logging.WARNING
+                log.log(level, "transient_pull_failed queue=%s error=%s", queue, error)
+                has_failed = True
                 await self._clock.sleep_ms(_PAUSE_MS)
                 continue
+            if has_failed:
+                has_failed = False
+                log.warning("transient_pull_works_again queue=%s", queue)
             if pulled.leads_on_from(offset):
                 offset = pulled.next_offset
             else:
