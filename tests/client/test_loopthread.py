@@ -109,6 +109,8 @@ def _call_in_child(thread: LoopThread) -> None:
         os._exit(7)
 
 
+# Python 3.12 warns of what the test is about.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_is_told(thread: LoopThread) -> None:
     child = multiprocessing.get_context("fork").Process(
         target=_call_in_child, args=(thread,), daemon=True

@@ -223,6 +223,8 @@ def _publish_in_child(connection: kombu.Connection, queue: kombu.Queue) -> None:
     publish(connection, queue, "from the child")
 
 
+# Python 3.12 warns of what the test is about.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_opens_a_link_of_its_own(connect: Connect, name: str) -> None:
     queue = queue_named(name)
     connection = connect()
