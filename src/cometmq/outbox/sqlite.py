@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,8 +121,10 @@ class SqliteSource:
 
     def __init__(self, path: Path, lock_path: Path, statements: Statements) -> None:
         self._statements = statements
-        self._connection = _connect(path)
-        self._lock = _connect(lock_path, busy_timeout_s=0)
+        with ExitStack() as opened:
+            self._connection = opened.enter_context(closing(_connect(path)))
+            self._lock = opened.enter_context(closing(_connect(lock_path, busy_timeout_s=0)))
+            self._opened = opened.pop_all()
 
     def take(self, wanted: WantedRows) -> Page | None:
         if not self._lock.in_transaction and not _locks(self._lock):
@@ -145,8 +147,7 @@ class SqliteSource:
         return None if found is None else found[0] or ""
 
     def close(self) -> None:
-        self._connection.close()
-        self._lock.close()
+        self._opened.close()
 
 
 def _connect(path: Path, *, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from cometmq.testing.cluster import Cluster
 def outbox(tmp_path: Path) -> SqliteOutbox:
     outbox = SqliteOutbox(tmp_path / "shop.sqlite")
     outbox.create()
-    with sqlite3.connect(outbox.path) as connection:
+    with closing(sqlite3.connect(outbox.path)) as connection, connection:
         outbox.add(connection, Message("orders", b"1"), order_key="A17")
         connection.execute(
             "INSERT INTO outbox (topic, headers, body) VALUES ('t', '{\"a\":1}', X'')"
