@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_type
 
 from cometmq.core.errors import SettingsError
 from cometmq.spark.options import BadOption
 from cometmq.spark.schema import BODY, UNDECODABLE, VALUE, BadSchema
 from cometmq.spark.values.avro import Avro
-from cometmq.spark.values.formats import MessagePack, ValueFormat, decoded_bodies
+from cometmq.spark.values.formats import MessagePack, ValueFormat, arrow_type, decoded_bodies
 from cometmq.spark.values.jsonvalues import Json, python_type
 from cometmq.spark.values.protobuf import Protobuf
 from cometmq.spark.values.registry import Registry
@@ -42,7 +41,7 @@ class ValueColumns:
 
     def decode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns ``needed`` as batches of ``names``."""
-        arrow = to_arrow_type(self.kind, timezone="UTC")
+        arrow = arrow_type(self.kind)
         for batch in batches:
             values, reasons = decoded_bodies(batch.column(BODY), arrow, self.format.decoder())
             columns = {VALUE: values, UNDECODABLE: reasons}

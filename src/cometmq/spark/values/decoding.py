@@ -12,11 +12,10 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import to_arrow_type
 
 from cometmq.core.errors import SettingsError
 from cometmq.spark.schema import UNDECODABLE, VALUE
-from cometmq.spark.values.formats import MessagePack, ValueFormat, decoded_bodies
+from cometmq.spark.values.formats import MessagePack, ValueFormat, arrow_type, decoded_bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -130,7 +129,7 @@ def _from_python(messages: DataFrame, schema: t.StructType, format: ValueFormat)
     fields = [t.StructField(VALUE, schema), t.StructField(UNDECODABLE, t.StringType())]
 
     def decode(bodies: pa.Array) -> pa.Array:
-        kind = to_arrow_type(schema, timezone="UTC")
+        kind = arrow_type(schema)
         found = decoded_bodies(bodies, kind, format.decoder())
         return pa.StructArray.from_arrays(found, names=[VALUE, UNDECODABLE])
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +57,16 @@ class MessagePack:
                 raise BadValue(f"not MessagePack: {error}") from None
 
         return decode
+
+
+def arrow_type(kind: t.DataType) -> pa.DataType:
+    """Return the Arrow type of values, with timestamps in UTC. Older versions of Spark have no
+    other time zone."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+    found: pa.DataType = to_arrow_type(kind, **cast("Any", zone))
+    return found
 
 
 def decoded_bodies(
