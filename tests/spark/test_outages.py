@@ -181,8 +181,13 @@ def promotion(stream: Stream, servers: Servers) -> None:
         session = client.inner.session
         role = Promote("SYNC_MASTER")
         address = servers.slave.broker
-        outcome = client.wait(promote(session.remoting, session.clock, address, role))
-        assert outcome.promotion.begins
+
+        def begins() -> bool:
+            outcome = client.wait(promote(session.remoting, session.clock, address, role))
+            return outcome.promotion.begins
+
+        # It is refused until the slave and both name servers know that the master is gone.
+        wait_until(begins, "the promotion", 60)
     stream.goes_on("broker-a", "broker-b")
     servers.first.settings |= {"brokerId": "1", "brokerRole": "SLAVE", "haRejoin": "truncate"}
     servers.first.start()
@@ -296,6 +301,7 @@ def check(
             happens(stream)
         whole = stored(namesrv)
         stream.until(lambda: len(stream.rows) >= len(whole), "all messages")
-    assert dict(stream.rows) == whole
+    rows = dict(stream.rows)
+    assert rows == whole, sorted(rows.items() ^ whole.items())
     assert len(stream.rows) == len(whole)
     assert producer.acked <= set(whole.values())
