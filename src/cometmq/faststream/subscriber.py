@@ -11,8 +11,10 @@ collects them if the subscriber is for batches. What becomes of a message:
 | ACK_FIRST | acknowledged before the handler runs | |
 | MANUAL | what the handler calls: ``ack()``, ``nack()``, ``reject()`` | |
 
-A message that nobody settles stays with the subscriber, as one of its ``max_workers``, and is
-delivered again after the client's ``consume_timeout_ms``, or when the subscriber stops.
+With MANUAL a message that nobody settles stays with the subscriber, as one of its ``max_workers``.
+It is delivered again when the subscriber stops, or after the client's ``consume_timeout_ms``; only
+when it stops if it is ``ordered``. The other policies settle every message: one that they leave
+open, because a handler ended by a cancellation or gave ``nack`` a wrong argument, is retried.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from faststream._internal.configs import SubscriberSpecificationConfig, Subscrib
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.utils import process_msg
-from faststream.exceptions import SetupError
+from faststream.exceptions import IncorrectState, SetupError
 from faststream.middlewares import AckPolicy
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.core.errors import AlreadyInUse, CometError
+from cometmq.core.errors import AlreadyInUse
 from cometmq.faststream.config import RocketMQBrokerConfig
 from cometmq.faststream.message import (
     RocketMQMessage,
@@ -176,11 +178,13 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         config.decoder = decode_batch if config.reading.batch else decode
         super().__init__(config, specification, calls)
         self.reading = config.reading
+        self._config = config
         #: Why it reads no more, although nobody stopped it; "" while all is well.
         self.problem = ""
         self._subscription: Subscription | None = None
         self._tasks = Tasks()
         self._latest: RocketMQMessage | None = None
+        self._stopped = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -196,13 +200,24 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         ``cometmq.Subscription.start``.
         """
         await super().start()
-        if self._subscription is None:
+        if self._subscription is None or self._subscription.closed:
             self._subscription = await self._join()
         self._post_start()
         if self.calls and not len(self._tasks):
             name = f"subscriber {self.reading.group}"
             for number in range(self.reading.max_workers):
                 self._tasks.spawn(self._work(self._subscription), name=f"{name} {number}")
+
+    def _post_start(self) -> None:
+        super()._post_start()
+        self._stopped = False
+
+    def _build_fastdepends_model(self) -> None:
+        # FastStream takes the policy when a subscriber is declared. That of a router is declared
+        # before the router is included, so before the broker's policy is known.
+        self.ack_policy = self._config.ack_policy
+        self._SubscriberUsecase__auto_ack_disabled = self._config.auto_ack_disabled
+        super()._build_fastdepends_model()
 
     async def _join(self) -> Subscription:
         reading = self.reading
@@ -217,7 +232,10 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         )
         try:
             await joined.start()
-        except AlreadyInUse as error:
+        except BaseException as error:
+            await joined.close(0)  # a cancelled start would join later
+            if not isinstance(error, AlreadyInUse):
+                raise
             raise SetupError(
                 f"two subscribers have the group {reading.group!r}: members of a group read the "
                 "same topics, so give each subscriber a group of its own, or all topics to one"
@@ -230,21 +248,25 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         ``graceful_timeout``, leave the group.
         """
         self.running = False
+        self._stopped = True
         subscription, self._subscription = self._subscription, None
         tasks, self._tasks = self._tasks, Tasks()
         self._latest = None
-        if subscription is not None:
-            await subscription.close(int((self._outer_config.graceful_timeout or 0) * 1000))
-        await tasks.close()
+        try:
+            if subscription is not None:
+                await subscription.close(int((self._outer_config.graceful_timeout or 0) * 1000))
+        finally:
+            await tasks.close()
         await super().stop()
 
     async def _work(self, subscription: Subscription) -> None:
         try:
             while (taken := await self._take(subscription)) is not None:
                 await self.consume(taken)
-        except CometError as error:
-            self.problem = f"group {self.reading.group}: {error}"
-            self._log(logging.CRITICAL, f"Nothing is read any more: {error}", exc_info=error)
+        except Exception as error:
+            if not self.problem:
+                self.problem = f"group {self.reading.group}: {error!r}"
+                self._log(logging.CRITICAL, f"Nothing is read any more: {error}", exc_info=error)
 
     async def _take(
         self, subscription: Subscription, timeout_s: float | None = None
@@ -258,39 +280,60 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         if first is None or not self.reading.batch:
             return first
         batch = [first]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.reading.batch_timeout_s):
-                while len(batch) < self.reading.max_records:
-                    another = await anext(subscription, None)
-                    if another is None:
-                        return None  # what was collected is delivered again
-                    batch.append(another)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.reading.batch_timeout_s):
+                    while len(batch) < self.reading.max_records:
+                        another = await anext(subscription, None)
+                        if another is None:
+                            return None  # what was collected is delivered again
+                        batch.append(another)
+        except BaseException:
+            for each in batch:
+                each.give_back()
+            raise
         return tuple(batch)
 
     # ------------------------------------------------------------------ messages
 
+    async def consume(self, msg: Any) -> Any:
+        """Process a message, or a batch; failures are logged."""
+        try:
+            return await super().consume(msg)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return None  # the handler awaited a cancelled task: that ends it, and no worker
+
     async def process_message(self, msg: Any) -> Response:
         """Process a message, or a batch, in all stages, with the client's hooks around it."""
+        received = received_of(msg)
         async with AsyncExitStack() as stack:
-            for each in msg if self.reading.batch else (msg,):
-                if isinstance(each, ReceivedMessage):
-                    await stack.enter_async_context(each.processing(settle=False))
-            return await super().process_message(msg)
+            for each in received:
+                await stack.enter_async_context(each.processing(settle=False))
+            try:
+                return await super().process_message(msg)
+            finally:
+                if self.ack_policy is not AckPolicy.MANUAL:
+                    await settle_open(received)
 
     async def get_one(self, *, timeout: float = 5.0) -> RocketMQMessage | None:
         """Return the next message, or batch; None if there is none within ``timeout`` seconds.
 
         The one before counts as processed: it is acknowledged, unless it is settled already or the
         policy is MANUAL. Call ``ack()`` on the last one. Raises AssertionError, as FastStream's
-        subscribers do, if there are handlers.
+        subscribers do, if there are handlers, and IncorrectState after :meth:`stop`. A message that
+        a parser or a middleware refuses is retried, or what the policy says, and the error raised.
         """
+        if self._stopped:
+            raise IncorrectState(f"the subscriber of group {self.reading.group!r} is stopped")
         try:
             return await self._next(timeout)
         except TimeoutError:
             return None
 
     async def __aiter__(self) -> AsyncIterator[RocketMQMessage]:
-        """Iterate over messages, or batches, as :meth:`get_one` returns them."""
+        """Iterate over messages, or batches, as :meth:`get_one` returns them, until it stops."""
         while (message := await self._next(None)) is not None:
             yield message
 
@@ -299,9 +342,27 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         latest, self._latest = self._latest, None
         if latest is not None and self.ack_policy is not AckPolicy.MANUAL:
             await latest.ack()
+        if self._stopped:
+            return None
         if self._subscription is None:
             self._subscription = await self._join()
         raw = await self._take(self._subscription, timeout_s)
+        if raw is None:
+            return None
+        try:
+            found = await self._parse(raw)
+        except Exception:
+            await self._refuse(raw)
+            raise
+        except BaseException:
+            await settle_open(received_of(raw))
+            raise
+        if self.ack_policy is AckPolicy.ACK_FIRST:
+            await found.ack()
+        self._latest = found
+        return found
+
+    async def _parse(self, raw: ReceivedMessage | tuple[ReceivedMessage, ...]) -> RocketMQMessage:
         context = self._outer_config.context
         parser, decoder = self._get_parser_and_decoder()
         found = await process_msg(
@@ -310,13 +371,16 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             parser=parser,
             decoder=decoder,
         )
-        if found is None:
-            return None
         assert isinstance(found, RocketMQMessage)
-        if self.ack_policy is AckPolicy.ACK_FIRST:
-            await found.ack()
-        self._latest = found
         return found
+
+    async def _refuse(self, raw: ReceivedMessage | tuple[ReceivedMessage, ...]) -> None:
+        """Settle a message that cannot be read as the policy settles one whose handler raises."""
+        for each in received_of(raw):
+            if self.ack_policy in (AckPolicy.ACK, AckPolicy.ACK_FIRST):
+                each.ack()
+            else:
+                await each.retry(-1 if self.ack_policy is AckPolicy.REJECT_ON_ERROR else 0)
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Iterable[ReplyPublisher]:
         asked = message.raw_message
@@ -331,3 +395,26 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             "group": self.reading.group,
             "message_id": getattr(message, "message_id", ""),
         }
+
+
+def received_of(raw: Any) -> list[ReceivedMessage]:
+    """Return what can be settled of a raw message, or of a tuple of them."""
+    found = raw if isinstance(raw, tuple) else (raw,)
+    return [each for each in found if isinstance(each, ReceivedMessage)]
+
+
+async def settle_open(messages: Iterable[ReceivedMessage]) -> None:
+    """Have messages that are not settled delivered again: at once if this task is cancelled, and
+    otherwise later.
+    """
+    for each in messages:
+        if is_cancelled():
+            each.give_back()
+        else:
+            await each.retry()
+
+
+def is_cancelled() -> bool:
+    """Return whether someone cancels this task; a handler can raise CancelledError, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from faststream._internal.parser import DefaultCodec
-from faststream._internal.testing.broker import TestBroker, change_producer
+from faststream._internal.testing.broker import TestBroker
 from faststream.exceptions import SubscriberNotFound
 
 from cometmq.client.arguments import key_texts
@@ -60,8 +60,13 @@ class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker)
 
     @contextmanager
     def _patch_producer(self, broker: RocketMQBroker) -> Generator[None, None, None]:
-        with change_producer(broker.config.broker_config, MemoryProducer(broker, self.brokers)):
+        config = broker.config.broker_config
+        real, config.producer = config.producer, MemoryProducer(broker, self.brokers)
+        try:
             yield
+        finally:
+            config.producer.client.end()
+            config.producer = real
 
     async def _fake_connect(  # type: ignore[override]
         self, broker: RocketMQBroker, *_args: Any, **_keywords: Any
@@ -86,11 +91,12 @@ class MemoryProducer(RocketMQProducer):
         self._serializer = broker.config.fd_config._serializer
         self._brokers = brokers
         self._ends: Counter[str] = Counter()
+        self._memory = MemoryClient()
 
     @property
     def client(self) -> Any:
         """A client whose subscriptions have no messages."""
-        return MemoryClient()
+        return self._memory
 
     async def publish(self, cmd: RocketMQPublishCommand) -> SendResult:
         """Call all handlers of a message. Raises what they raise."""
@@ -181,9 +187,19 @@ def payload(subscriber: RocketMQSubscriber, messages: list[MessageView]) -> Any:
 class MemoryClient:
     """Stands for the client of a broker under test."""
 
+    def __init__(self) -> None:
+        self._subscriptions: list[MemorySubscription] = []
+
     def subscribe(self, *_arguments: Any, **_keywords: Any) -> MemorySubscription:
         """Return a subscription that has no messages."""
-        return MemorySubscription()
+        made = MemorySubscription()
+        self._subscriptions.append(made)
+        return made
+
+    def end(self) -> None:
+        """Close all subscriptions."""
+        for each in self._subscriptions:
+            each.end()
 
 
 class MemorySubscription:
@@ -192,12 +208,21 @@ class MemorySubscription:
     def __init__(self) -> None:
         self._closed = asyncio.Event()
 
+    @property
+    def closed(self) -> bool:
+        """True once it is closed."""
+        return self._closed.is_set()
+
     async def start(self) -> None:
         """Join nothing."""
 
-    async def close(self, _timeout_ms: int = 0) -> int:
+    def end(self) -> None:
         """End the iterations."""
         self._closed.set()
+
+    async def close(self, _timeout_ms: int = 0) -> int:
+        """End the iterations; no message is unfinished."""
+        self.end()
         return 0
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
