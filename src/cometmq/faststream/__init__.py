@@ -15,6 +15,7 @@
 | ``registration`` | ``subscriber()``, ``publisher()``, routers and routes |
 | ``subscriber``, ``publisher``, ``producer`` | reading and sending through ``cometmq.Client`` |
 | ``message``, ``commands`` | messages and headers, both ways |
+| ``keywords`` | checks of keyword arguments |
 | ``testing`` | the broker in memory |
 | ``fastapi``, ``prometheus``, ``opentelemetry`` | what these need; imported by their users only |
 """

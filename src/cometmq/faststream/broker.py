@@ -26,8 +26,8 @@ from cometmq.faststream.config import (
     EndpointDefaults,
     RocketMQBrokerConfig,
     config_keywords,
-    refuse_unknown,
 )
+from cometmq.faststream.keywords import refuse_unknown
 from cometmq.faststream.producer import REQUEST_TIMEOUT_S, RocketMQProducer
 from cometmq.faststream.registration import RocketMQRegistrator
 from cometmq.faststream.security import secured
@@ -152,8 +152,10 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         finally:
             client, self._connection = self._connection, None
             if client is not None:
-                await client.close()
-                self.config.broker_config.producer.disconnect()
+                try:
+                    await client.close()
+                finally:
+                    self.config.broker_config.producer.disconnect()
 
     async def ping(self, timeout: float | None = None) -> bool:
         """Return whether a broker of the cluster is known and all subscribers read."""
@@ -180,9 +182,10 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         reply_to: str = "",
         **options: Unpack[SendOptions],
     ) -> Any:
-        """Send a message and return its SendResult. Headers become user properties.
+        """Send a message and return its SendResult.
 
-        A handler of the message sends its result to the topic ``reply_to``. Raises as
+        Headers become user properties; those that are None or "" are left out. A handler of the
+        message sends its result to the topic ``reply_to``. Raises as
         ``cometmq.Client.send``.
         """
         cmd = RocketMQPublishCommand(

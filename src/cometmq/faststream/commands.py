@@ -6,11 +6,15 @@ command win over those of its publisher.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from faststream.response import Response
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand
+
+from cometmq.client.arguments import key_texts
+from cometmq.faststream.keywords import refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,6 +38,15 @@ class SendOptions(TypedDict, total=False):
     deliver_at: datetime | None
 
 
+def checked_options(what: str, given: SendOptions) -> SendOptions:
+    """Return the keywords of a send; an iterable of keys is read once, for all its messages.
+
+    Raises TypeError for other keywords, and WrongArgument for keys that are none.
+    """
+    refuse_unknown(what, given, SendOptions)
+    return {**given, "keys": key_texts(given["keys"])} if "keys" in given else given
+
+
 class RocketMQResponse(Response):
     """Result of a handler with headers and send options: ``return RocketMQResponse(body,
     tag="paid", order_key=order.id)``.
@@ -48,7 +61,7 @@ class RocketMQResponse(Response):
         **options: Unpack[SendOptions],
     ) -> None:
         super().__init__(body=body, headers=headers, correlation_id=correlation_id)
-        self.options = options
+        self.options = checked_options("RocketMQResponse()", options)
 
     def as_publish_command(self) -> RocketMQPublishCommand:
         """Return the command that publishes it."""
@@ -89,22 +102,31 @@ class RocketMQPublishCommand(BatchPublishCommand):
             reply_to=reply_to,
             _publish_type=_publish_type,
         )
-        self.options = options
+        self.options = checked_options("publish()", options)
         self.timeout_s = 0.0
         self.asked: MessageView | None = None
+        self._is_empty = False
+
+    @property
+    def batch_bodies(self) -> tuple[Any, ...]:
+        """The bodies of a batch. None is one of them: a message without a body."""
+        return () if self._is_empty else (self.body, *self.extra_bodies)
+
+    @batch_bodies.setter
+    def batch_bodies(self, value: Sequence[Any]) -> None:
+        self._is_empty = not value
+        self.body, self.extra_bodies = (value[0], tuple(value[1:])) if value else (None, ())
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand | Self, *, batch: bool = False) -> Self:
         """Return the command of any broker as one of this; ``batch`` makes each item of its body a
-        message.
+        message, and None no message.
         """
         if isinstance(cmd, cls) and not batch:
             return cmd
-        body, bodies = cls._parse_bodies(cmd.body, batch=batch)
         options = cmd.options if isinstance(cmd, RocketMQPublishCommand) else SendOptions()
-        return cls(
-            body,
-            *bodies,
+        made = cls(
+            cmd.body,
             destination=cmd.destination,
             correlation_id=cmd.correlation_id,
             headers=cmd.headers,
@@ -112,9 +134,23 @@ class RocketMQPublishCommand(BatchPublishCommand):
             _publish_type=cmd.publish_type,
             **options,
         )
+        if batch:
+            made.batch_bodies = items_of(cmd.body)
+        return made
 
     def with_defaults(self, options: SendOptions, headers: Mapping[str, Any]) -> Self:
         """Add the options and headers that it does not name."""
         self.options = {**options, **self.options}
         self.add_headers(dict(headers), override=False)
         return self
+
+
+def items_of(result: Any) -> tuple[Any, ...]:
+    """Return the messages that a handler's result is: none for None, and one for what is no list or
+    tuple.
+    """
+    if result is None:
+        return ()
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes | bytearray):
+        return tuple(result)
+    return (result,)

@@ -11,7 +11,7 @@ from faststream._internal.constants import EMPTY
 from cometmq.faststream.producer import RocketMQProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fast_depends.dependencies import Dependant
     from faststream._internal.parser import CodecProto
@@ -35,15 +35,6 @@ class RocketMQBrokerConfig(BrokerConfig):
     """FastStream's settings, with RocketMQ's producer."""
 
     producer: RocketMQProducer = field(default_factory=lambda: RocketMQProducer(None, None))
-
-
-def refuse_unknown(what: str, given: Mapping[str, Any], known: type) -> None:
-    """Raise TypeError for a keyword that ``known``, a TypedDict, does not have.
-
-    Python itself accepts all where keywords are unpacked into a TypedDict.
-    """
-    for name in given.keys() - known.__annotations__.keys():
-        raise TypeError(f"{what} got an unexpected keyword argument {name!r}")
 
 
 def config_keywords(given: EndpointDefaults) -> dict[str, Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from faststream._internal.types import CustomCallable
 
     from cometmq.client.client import Client
+    from cometmq.faststream.commands import SendOptions
     from cometmq.message.model import MessageView
 
 #: Time that a request waits for its reply if nothing else is said, as in RocketMQ's client.
@@ -50,10 +51,16 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         """Send through an open client from now on."""
         self._client = client
         self._serializer = serializer
+        self.use(codec)
+
+    def use(self, codec: CodecProto | None) -> None:
+        """Encode bodies, and decode those of replies, with the codec of the broker, if any."""
         self.codec = codec or DefaultCodec()
+        if codec is not None:
+            self._decoder = ParserComposition(None, codec.decode)
 
     def disconnect(self) -> None:
-        """Forget the client, before it is closed."""
+        """Forget the client."""
         self._client = None
 
     @property
@@ -79,7 +86,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
 
         Raises as ``cometmq.Client.send_many``, and FeatureNotSupportedException for delays.
         """
-        refuse_delays(cmd, "a batch")
+        refuse_delays(cmd.options, "a batch")
         messages = [
             message_of(cmd, body, properties_of(cmd, content_type))
             for body, content_type in await encode_all(self.codec, cmd, self._serializer)
@@ -90,7 +97,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         """Send a request and return its reply. Raises as ``cometmq.Client.request``, and
         TimeoutError if no reply arrives in time.
         """
-        refuse_delays(cmd, "a request")
+        refuse_delays(cmd.options, "a request")
         body, content_type = await self.codec.encode(cmd.body, self._serializer)
         options = cmd.options
         try:
@@ -117,15 +124,30 @@ async def encode_all(
 
 
 def properties_of(cmd: RocketMQPublishCommand, content_type: str | None) -> dict[str, str]:
-    """Return the user properties of a message: its headers as texts, and what it answers to."""
-    found = {name: str(value) for name, value in cmd.headers.items()}
+    """Return the user properties of a message: its headers as texts, and what it answers to.
+
+    RocketMQ has no empty property: headers that are None or "" are left out. Bytes are left for the
+    client to refuse.
+    """
+    found: dict[str, Any] = {}
+    for name, value in cmd.headers.items():
+        text = value if isinstance(value, bytes | bytearray) else header_text(value)
+        if text:
+            found[name] = text
     if content_type:
         found.setdefault(CONTENT_TYPE, content_type)
     if cmd.correlation_id:
-        found[CORRELATION_ID] = cmd.correlation_id
+        found[CORRELATION_ID] = str(cmd.correlation_id)
     if cmd.reply_to:
         found[REPLY_TO] = cmd.reply_to
     return found
+
+
+def header_text(value: Any) -> str:
+    """Return the value of a header as text; of an Enum of texts it is the text."""
+    if value is None:
+        return ""
+    return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def message_of(cmd: RocketMQPublishCommand, body: bytes, properties: dict[str, str]) -> Message:
@@ -134,9 +156,9 @@ def message_of(cmd: RocketMQPublishCommand, body: bytes, properties: dict[str, s
     return Message(cmd.destination, body, tag, keys, properties=properties)
 
 
-def refuse_delays(cmd: RocketMQPublishCommand, what: str) -> None:
-    """Raise FeatureNotSupportedException if a command has a delay, because ``what`` has none."""
-    given = [name for name in _DELAYS if cmd.options.get(name)]
+def refuse_delays(options: SendOptions, what: str) -> None:
+    """Raise FeatureNotSupportedException if options have a delay, because ``what`` has none."""
+    given = [name for name in _DELAYS if options.get(name)]
     if given:
         raise FeatureNotSupportedException(
             f"{what} cannot be delayed: leave out {given[0]}, or publish the messages one by one"

@@ -115,8 +115,13 @@ class RocketMQPublisher(PublisherUsecase):
         publisher.
 
         Options and headers that are not given are the publisher's. Raises as
-        ``cometmq.Client.send``.
+        ``cometmq.Client.send``, and TypeError for several messages if it is none.
         """
+        if messages and not self.batch:
+            raise TypeError(
+                f"the publisher of {self.topic!r} sends one message at a time: declare it with "
+                "batch=True, or name the arguments after the message"
+            )
         cmd = RocketMQPublishCommand(
             message,
             *messages,

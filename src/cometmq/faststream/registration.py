@@ -13,13 +13,14 @@ from faststream._internal.configs import (
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 
-from cometmq.faststream.commands import SendOptions
+from cometmq.faststream.commands import SendOptions, checked_options
 from cometmq.faststream.config import (
     EndpointDefaults,
     RocketMQBrokerConfig,
     config_keywords,
-    refuse_unknown,
 )
+from cometmq.faststream.keywords import refuse_unknown
+from cometmq.faststream.producer import refuse_delays
 from cometmq.faststream.publisher import (
     RocketMQPublisher,
     RocketMQPublisherConfig,
@@ -50,7 +51,7 @@ class Described(TypedDict, total=False):
     title: str | None
     description: str | None
     include_in_schema: bool
-    #: Off: the endpoint ends when nothing refers to it any more.
+    #: Off: the broker forgets the endpoint when nothing else refers to it. Stop a subscriber first.
     persistent: bool
 
 
@@ -135,7 +136,8 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
     ) -> RocketMQPublisher:
         """Return a publisher to a topic, and a decorator of handlers whose results it sends.
 
-        With ``batch`` each item of a result is a message.
+        With ``batch`` each item of a result is a message. Raises FeatureNotSupportedException for
+        delays of a batch.
         """
         refuse_unknown("publisher()", options, PublisherOptions)
         given: dict[str, Any] = dict(options)
@@ -146,14 +148,19 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
             schema_=given.pop("schema", None),
         )
         persistent = given.pop("persistent", True)
+        batch, reply_to = given.pop("batch", False), given.pop("reply_to", "")
+        headers = given.pop("headers", None) or {}
+        sending = checked_options("publisher()", cast("SendOptions", given))
+        if batch:
+            refuse_delays(sending, "a batch")
         outer = cast("RocketMQBrokerConfig", self.config)
         config = RocketMQPublisherConfig(
             _outer_config=outer,
             topic=topic,
-            batch=given.pop("batch", False),
-            reply_to=given.pop("reply_to", ""),
-            headers=given.pop("headers", None) or {},
-            options=cast("SendOptions", given),
+            batch=batch,
+            reply_to=reply_to,
+            headers=headers,
+            options=sending,
         )
         publisher = RocketMQPublisher(
             config, RocketMQPublisherSpecification(outer, described, topic)

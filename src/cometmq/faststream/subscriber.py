@@ -13,8 +13,9 @@ collects them if the subscriber is for batches. What becomes of a message:
 
 With MANUAL a message that nobody settles stays with the subscriber, as one of its ``max_workers``.
 It is delivered again when the subscriber stops, or after the client's ``consume_timeout_ms``; only
-when it stops if it is ``ordered``. The other policies settle every message: one that they leave
-open, because a handler ended by a cancellation or gave ``nack`` a wrong argument, is retried.
+when it stops if it is ``ordered`` or broadcasts. The other policies settle every message: one that
+they leave open, because a handler ended by a cancellation or gave ``nack`` a wrong argument, is
+retried.
 """
 
 from __future__ import annotations
@@ -190,6 +191,11 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     def topics(self) -> tuple[str, ...]:
         """The topics, with the prefixes of routers."""
         return tuple(f"{self._outer_config.prefix}{topic}" for topic in self.reading.topics)
+
+    @property
+    def replies(self) -> bool:
+        """True if the results of handlers answer requests; batches answer none."""
+        return not self._no_reply and not self.reading.batch
 
     # ------------------------------------------------------------------ life
 

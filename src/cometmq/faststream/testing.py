@@ -13,12 +13,12 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from faststream._internal.parser import DefaultCodec
 from faststream._internal.testing.broker import TestBroker
 from faststream.exceptions import SubscriberNotFound
 
-from cometmq.client.arguments import key_texts
+from cometmq.client.arguments import delay_of, epoch_ms, key_texts
 from cometmq.client.consumer.options import Sql, parse_filter
+from cometmq.client.limits import check_message, check_target
 from cometmq.client.sendrequests import SendResult, SendStatus
 from cometmq.core.clock import SystemClock
 from cometmq.faststream.broker import RocketMQBroker
@@ -87,9 +87,10 @@ class MemoryProducer(RocketMQProducer):
 
     def __init__(self, broker: RocketMQBroker, brokers: Sequence[RocketMQBroker]) -> None:
         super().__init__(broker._parser, broker._decoder)
-        self.codec = broker.config.broker_codec or DefaultCodec()
+        self.use(broker.config.broker_codec)
         self._serializer = broker.config.fd_config._serializer
         self._brokers = brokers
+        self._max_message_bytes = broker.client_config.max_message_bytes
         self._ends: Counter[str] = Counter()
         self._memory = MemoryClient()
 
@@ -105,24 +106,30 @@ class MemoryProducer(RocketMQProducer):
 
     async def publish_batch(self, cmd: RocketMQPublishCommand) -> list[SendResult]:
         """Call all handlers of the messages. Raises what they raise."""
-        refuse_delays(cmd, "a batch")
+        refuse_delays(cmd.options, "a batch")
         return await self._deliver(cmd, await encode_all(self.codec, cmd, self._serializer))
 
     async def request(self, cmd: RocketMQPublishCommand) -> MessageView:
-        """Call the first handler of a request, and return its reply. Raises what it raises,
-        TimeoutError, and SubscriberNotFound.
+        """Call the handlers of a request, and return the first reply. Raises what they raise,
+        TimeoutError if there is no reply, and SubscriberNotFound.
         """
-        refuse_delays(cmd, "a request")
+        refuse_delays(cmd.options, "a request")
         asked = self._stored(cmd, *await self.codec.encode(cmd.body, self._serializer))
-        for subscriber in subscribers_of(self._brokers):
-            if reads(subscriber, asked):
-                async with asyncio.timeout(cmd.timeout_s):
-                    result = await subscriber.process_message(payload(subscriber, [asked]))
-                answer = RocketMQPublishCommand.from_cmd(result.as_publish_command())
-                answer.destination = cmd.destination
-                encoded = await self.codec.encode(answer.body, self._serializer)
-                return self._stored(answer, *encoded)
-        raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r}")
+        readers = [each for each in subscribers_of(self._brokers) if reads(each, asked)]
+        if not readers:
+            raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r}")
+        replies = []
+        async with asyncio.timeout(cmd.timeout_s):
+            for subscriber in readers:
+                result = await subscriber.process_message(payload(subscriber, [asked]))
+                if subscriber.replies:
+                    replies.append(result)
+        if not replies:
+            raise TimeoutError(f"no replier of topic {cmd.destination!r}")
+        answer = RocketMQPublishCommand.from_cmd(replies[0].as_publish_command())
+        answer.destination = cmd.destination
+        encoded = await self.codec.encode(answer.body, self._serializer)
+        return self._stored(answer, *encoded)
 
     async def _deliver(
         self, cmd: RocketMQPublishCommand, encoded: Sequence[tuple[bytes, str | None]]
@@ -130,7 +137,7 @@ class MemoryProducer(RocketMQProducer):
         views = [self._stored(cmd, body, content_type) for body, content_type in encoded]
         for subscriber in list(subscribers_of(self._brokers)):
             wanted = [view for view in views if reads(subscriber, view)]
-            step = len(views) if subscriber.reading.batch else 1
+            step = subscriber.reading.max_records if subscriber.reading.batch else 1
             for at in range(0, len(wanted), step):
                 await subscriber.process_message(payload(subscriber, wanted[at : at + step]))
         return [
@@ -141,10 +148,22 @@ class MemoryProducer(RocketMQProducer):
     def _stored(
         self, cmd: RocketMQPublishCommand, body: bytes, content_type: str | None
     ) -> MessageView:
-        """Return a message as a broker would have stored it."""
-        tag, keys = cmd.options.get("tag", ""), key_texts(cmd.options.get("keys", ()))
-        properties = properties_of(cmd, content_type)
-        sent = Message(cmd.destination, body, tag, keys, properties=properties)
+        """Return a message as a broker would have stored it. Raises what the client raises for
+        messages that it does not send.
+        """
+        options = cmd.options
+        sent = Message(
+            cmd.destination,
+            body,
+            options.get("tag", ""),
+            key_texts(options.get("keys", ())),
+            properties=properties_of(cmd, content_type),
+            delay_level=options.get("delay_level", 0),
+            delay_ms=delay_of(options.get("delay_s", 0)),
+            deliver_at_ms=epoch_ms(options.get("deliver_at")),
+        )
+        check_target(sent.topic)
+        check_message(sent, self._max_message_bytes)
         now_ms = SystemClock().wall_ms()
         offset = self._ends[cmd.destination]
         self._ends[cmd.destination] += 1
