@@ -129,7 +129,7 @@ async def test_what_the_client_does_not_send_is_refused_in_memory_too(
         with pytest.raises(MessageIllegal):
             await tested.publish("a", "")
         with pytest.raises(WrongArgument):
-            await tested.publish("a", topic, keys=None)
+            await tested.publish("a", topic, keys=None)  # type: ignore[arg-type]
 
 
 async def test_requests_and_batches_in_memory() -> None:
@@ -150,3 +150,17 @@ async def test_requests_and_batches_in_memory() -> None:
                 await tested.request("a", topic)
         await tested.publish_batch("b", "c", "d", topic="asked")
     assert seen == [["a"], ["b", "c"], ["d"]]
+
+
+async def test_an_answer_with_the_headers_of_its_request_wants_no_answer() -> None:
+    broker, seen = RocketMQBroker(), list[str]()
+
+    @broker.subscriber("answers", group="a")
+    async def echo(body: str, message: RocketMQMessage) -> RocketMQResponse:
+        seen.append(body)
+        assert len(seen) < 10
+        return RocketMQResponse(body, headers=message.headers)
+
+    async with TestRocketMQBroker(broker) as tested:
+        await tested.publish("a", "answers", reply_to="answers")
+    assert seen == ["a", "a"]

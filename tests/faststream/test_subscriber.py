@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from faststream import AckPolicy
-from faststream.exceptions import IncorrectState, NackMessage
+from faststream.exceptions import IncorrectState, NackMessage, SetupError
 
 from cometmq.client.client import Client
+from cometmq.core.errors import NotOpen
 from cometmq.faststream import RocketMQRouter, TestRocketMQBroker
 from cometmq.faststream.subscriber import RocketMQSubscriber
 from tests.client.scripted import eventually
@@ -258,3 +259,65 @@ async def test_a_broker_is_real_again_after_a_test_in_memory(make: Make, topic: 
         message = await subscriber.get_one(timeout=DEADLINE_S)
         assert message is not None
         assert await message.decode() == "a"
+
+
+async def test_a_start_that_fails_leaves_nothing(make: Make, topic: str) -> None:
+    broker, group = make(), fresh_name()
+    for _ in range(2):
+        broker.subscriber(topic, group=group)(print)
+    client = await broker.connect()
+    with pytest.raises(SetupError, match="two subscribers have the group"):
+        await broker.start()
+    assert not any(each.running for each in broker.subscribers)
+    with pytest.raises(NotOpen):
+        client.status()
+
+
+async def test_a_batch_has_no_message_of_a_queue_that_was_given_up(make: Make, topic: str) -> None:
+    broker = make()
+    async with broker:
+        await broker.publish("a", topic)
+        subscriber = broker.subscriber(
+            topic, group=fresh_name(), batch=True, batch_timeout_s=0.3, start="first"
+        )
+        await subscriber.start()
+        taking = asyncio.create_task(subscriber.get_one(timeout=1))
+        assert subscriber._subscription is not None
+        consumer = subscriber._subscription._consumer
+        await eventually(lambda: consumer._dispatch.handed_out, deadline_s=DEADLINE_S)
+        for queue in consumer._fetcher.queues():
+            consumer._fetcher.stop(queue)
+        assert await taking is None
+        assert not consumer._dispatch.handed_out
+
+
+async def test_subscribers_come_and_go_while_the_broker_runs(make: Make, topic: str) -> None:
+    broker, group = make(), fresh_name()
+    async with broker:
+        await broker.start()
+        await broker.publish_batch("a", "b", topic=topic, order_key="one")
+        for body in ("a", "b"):
+            subscriber = broker.subscriber(topic, group=group, start="first", persistent=False)
+            await subscriber.start()
+            message = await subscriber.get_one(timeout=DEADLINE_S)
+            assert message is not None
+            assert await message.decode() == body
+            await message.ack()
+            await subscriber.stop()
+            await subscriber.stop()
+
+
+async def test_a_broker_that_is_started_twice_delivers_once(make: Make, topic: str) -> None:
+    broker, seen = make(), Seen()
+
+    @broker.subscriber(topic, group=fresh_name(), start="first")
+    async def handle(body: str) -> None:
+        seen.add(body)
+
+    for body in ("a", "b"):
+        async with broker:
+            await broker.start()
+            await broker.start()
+            await broker.publish(body, topic)
+            await seen.wait(1 if body == "a" else 2)
+    assert seen.found == ["a", "b"]

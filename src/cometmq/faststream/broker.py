@@ -136,9 +136,15 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         return client
 
     async def start(self) -> None:
-        """Connect, and start all subscribers. Raises as RocketMQSubscriber.start."""
+        """Connect, and start all subscribers. Raises as RocketMQSubscriber.start: the broker is
+        stopped then, so that no part of it goes on.
+        """
         await self.connect()
-        await super().start()
+        try:
+            await super().start()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(
         self,

@@ -14,6 +14,7 @@ from faststream.specification.schema import Message, Operation, PublisherSpec
 
 from cometmq.faststream.commands import RocketMQPublishCommand, SendOptions
 from cometmq.faststream.config import RocketMQBrokerConfig
+from cometmq.faststream.message import REPLY_TO
 from cometmq.faststream.producer import REQUEST_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -192,4 +193,6 @@ class ReplyPublisher(FakePublisher):
         own = RocketMQPublishCommand.from_cmd(super().patch_command(cmd))
         own.destination = self._topic
         own.asked = self._asked
+        # A handler may return the headers that it got: an answer to an answer would have no end.
+        own.headers = {name: each for name, each in own.headers.items() if name != REPLY_TO}
         return own

@@ -282,9 +282,20 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         Raises TimeoutError if there is no message within ``timeout_s``.
         """
         async with asyncio.timeout(timeout_s):
-            first = await anext(subscription, None)
-        if first is None or not self.reading.batch:
-            return first
+            while True:
+                first = await anext(subscription, None)
+                if first is None or not self.reading.batch:
+                    return first
+                batch = await self._collect(subscription, first)
+                if batch or batch is None:
+                    return batch
+
+    async def _collect(
+        self, subscription: Subscription, first: ReceivedMessage
+    ) -> tuple[ReceivedMessage, ...] | None:
+        """Return a batch that begins with a message, without those whose queue was given up in the
+        meantime; None once the subscription is closed.
+        """
         batch = [first]
         try:
             with suppress(TimeoutError):
@@ -298,7 +309,10 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             for each in batch:
                 each.give_back()
             raise
-        return tuple(batch)
+        for each in batch:
+            if each.is_given_up:
+                each.give_back()
+        return tuple(each for each in batch if not each.is_given_up)
 
     # ------------------------------------------------------------------ messages
 

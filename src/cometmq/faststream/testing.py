@@ -11,9 +11,9 @@ import asyncio
 import uuid
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from faststream._internal.testing.broker import TestBroker
+from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream.exceptions import SubscriberNotFound
 
 from cometmq.client.arguments import delay_of, epoch_ms, key_texts
@@ -36,8 +36,32 @@ if TYPE_CHECKING:
     from cometmq.faststream.publisher import RocketMQPublisher
 
 
-class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker):
-    """Brokers in memory, or with ``with_real`` on their cluster; see the module."""
+class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQBroker):
+    """Brokers in memory, or with ``with_real`` on their cluster; see the module.
+
+    ``async with`` gives the broker, or several as a list.
+    """
+
+    @overload
+    def __init__(
+        self: TestRocketMQBroker[RocketMQBroker],
+        broker: RocketMQBroker,
+        /,
+        *,
+        with_real: bool = False,
+        connect_only: bool | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TestRocketMQBroker[list[RocketMQBroker]],
+        *brokers: RocketMQBroker,
+        with_real: bool = False,
+        connect_only: bool | None = None,
+    ) -> None: ...
+    def __init__(
+        self, *brokers: RocketMQBroker, with_real: bool = False, connect_only: bool | None = None
+    ) -> None:
+        super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
 
     def create_publisher_fake_subscriber(
         self, broker: RocketMQBroker, publisher: RocketMQPublisher
