@@ -321,3 +321,23 @@ async def test_a_broker_that_is_started_twice_delivers_once(make: Make, topic: s
             await broker.publish(body, topic)
             await seen.wait(1 if body == "a" else 2)
     assert seen.found == ["a", "b"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_handler_can_stop_its_broker(make: Make, topic: str, whole: bool) -> None:
+    broker, seen = make(graceful_timeout=1), Seen()
+
+    @broker.subscriber(topic, group=fresh_name(), max_workers=2, start="first")
+    async def handle(body: str) -> None:
+        begun = asyncio.get_running_loop().time()
+        await (broker if whole else broker.subscribers[0]).stop()
+        seen.add(asyncio.get_running_loop().time() - begun)
+
+    client = await broker.connect()
+    await broker.publish("a", topic)
+    await broker.start()
+    (took,) = await seen.wait(1)
+    assert took < 1.9  # the grace of one second, once
+    await broker.stop()
+    with pytest.raises(NotOpen):
+        client.status()

@@ -142,3 +142,15 @@ async def test_together_several_calls_give_all_their_results(count: int) -> None
     assert await together([call(number) for number in range(count)]) == list(range(count))
     # One alone is no task of its own.
     assert (caller in tasks) == (count == 1)
+
+
+async def test_closing_spares_a_task_that_waits_for_it(tasks: Tasks) -> None:
+    async def wait() -> str:
+        closing = asyncio.create_task(tasks.close(spared=asyncio.current_task()))
+        await closing
+        return "spared"
+
+    other = tasks.spawn(asyncio.Event().wait(), name="other")
+    async with asyncio.timeout(10):
+        assert await tasks.spawn(wait(), name="waiting") == "spared"
+    assert other.cancelled()

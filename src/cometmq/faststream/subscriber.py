@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 #: Messages of a batch, and the time for which one waits for more, if nothing else is said.
 MAX_RECORDS: Final = 32
 BATCH_TIMEOUT_S: Final = 0.2
+#: The task that called the handler, also in tasks that the handler starts.
+_worker: ContextVar[asyncio.Task[Any] | None] = ContextVar("worker", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,8 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     async def stop(self) -> None:
         """Take no more messages, wait for those in progress up to the broker's
         ``graceful_timeout``, leave the group.
+
+        In a handler it waits for that time, and the handler goes on afterwards.
         """
         self.running = False
         self._stopped = True
@@ -262,10 +267,11 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             if subscription is not None:
                 await subscription.close(int((self._outer_config.graceful_timeout or 0) * 1000))
         finally:
-            await tasks.close()
-        await super().stop()
+            # FastStream's stop() would wait for the handlers once more.
+            await tasks.close(spared=_worker.get())
 
     async def _work(self, subscription: Subscription) -> None:
+        _worker.set(asyncio.current_task())
         try:
             while (taken := await self._take(subscription)) is not None:
                 await self.consume(taken)

@@ -61,11 +61,14 @@ class Tasks:
         """
         self.spawn(_kept(make, name, clock), name=name)
 
-    async def close(self) -> None:
-        """Cancel all running tasks and wait until they have ended."""
+    async def close(self, *, spared: asyncio.Task[Any] | None = None) -> None:
+        """Cancel all running tasks and wait until they have ended.
+
+        The calling task is spared, and ``spared``, which waits for the caller.
+        """
         self._closed = True
-        current = asyncio.current_task()
-        while running := [task for task in self._running if task is not current]:
+        but = (asyncio.current_task(), spared)
+        while running := [task for task in self._running if task not in but]:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
