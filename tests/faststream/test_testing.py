@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import call
 
 import pytest
-from faststream.exceptions import FeatureNotSupportedException, SubscriberNotFound
+from faststream.exceptions import FeatureNotSupportedException, SetupError, SubscriberNotFound
 
 from cometmq.client.consumer.options import Sql
 from cometmq.client.sendrequests import SendResult
@@ -104,3 +104,29 @@ async def test_the_same_test_on_a_cluster(make: Make) -> None:
         await tested.publish("ab", topic)
         await handle.wait_call(timeout=30)
         await eventually(lambda: call("abab") in publisher.mock.mock_calls, deadline_s=30)
+
+
+async def test_a_publisher_is_seen_although_a_filter_refuses_what_it_sends() -> None:
+    broker = RocketMQBroker()
+    results = broker.publisher("results", tag="b")
+
+    @results
+    @broker.subscriber("orders", group="a")
+    async def handle(body: str) -> str:
+        return body
+
+    @broker.subscriber("results", group="b", filter="a")
+    async def other(body: str) -> None:
+        raise AssertionError("it reads other tags")
+
+    async with TestRocketMQBroker(broker) as tested:
+        await tested.publish("x", "orders")
+        results.mock.assert_called_once_with("x")
+
+
+async def test_a_group_of_two_subscribers_is_refused_as_on_a_cluster() -> None:
+    broker = RocketMQBroker()
+    for topic in ("a", "b"):
+        broker.subscriber(topic, group="same")(print)
+    with pytest.raises(SetupError, match="two subscribers have the group 'same'"):
+        await TestRocketMQBroker(broker).__aenter__()

@@ -245,10 +245,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             await joined.close(0)  # a cancelled start would join later
             if not isinstance(error, AlreadyInUse):
                 raise
-            raise SetupError(
-                f"two subscribers have the group {reading.group!r}: members of a group read the "
-                "same topics, so give each subscriber a group of its own, or all topics to one"
-            ) from error
+            raise shared_group(reading.group) from error
         self.problem = ""
         return joined
 
@@ -421,6 +418,14 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             "group": self.reading.group,
             "message_id": getattr(message, "message_id", ""),
         }
+
+
+def shared_group(group: str) -> SetupError:
+    """Return the error of a group that two subscribers of a broker have."""
+    return SetupError(
+        f"two subscribers have the group {group!r}: members of a group read the same topics, so "
+        "give each subscriber a group of its own, or all topics to one"
+    )
 
 
 def received_of(raw: Any) -> list[ReceivedMessage]:
