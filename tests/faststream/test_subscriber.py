@@ -341,3 +341,19 @@ async def test_a_handler_can_stop_its_broker(make: Make, topic: str, whole: bool
     await broker.stop()
     with pytest.raises(NotOpen):
         client.status()
+
+
+async def test_a_batch_may_be_complete_after_the_timeout_of_get_one(make: Make, topic: str) -> None:
+    broker = make()
+    async with broker:
+        await broker.publish("a", topic)
+        subscriber = broker.subscriber(
+            topic, group=fresh_name(), batch=True, batch_timeout_s=1, start="first"
+        )
+        await subscriber.start()
+        assert subscriber._subscription is not None
+        dispatch = subscriber._subscription._consumer._dispatch
+        await eventually(lambda: dispatch._turns, deadline_s=DEADLINE_S)
+        message = await subscriber.get_one(timeout=0.2)
+        assert message is not None
+        assert await message.decode() == ["a"]

@@ -282,16 +282,18 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     ) -> ReceivedMessage | tuple[ReceivedMessage, ...] | None:
         """Return the next message, or batch; None once the subscription is closed.
 
-        Raises TimeoutError if there is no message within ``timeout_s``.
+        Raises TimeoutError if there is no message within ``timeout_s``; the rest of a batch may
+        come later.
         """
-        async with asyncio.timeout(timeout_s):
-            while True:
+        ends = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        while True:
+            async with asyncio.timeout_at(ends):
                 first = await anext(subscription, None)
-                if first is None or not self.reading.batch:
-                    return first
-                batch = await self._collect(subscription, first)
-                if batch or batch is None:
-                    return batch
+            if first is None or not self.reading.batch:
+                return first
+            batch = await self._collect(subscription, first)
+            if batch or batch is None:
+                return batch
 
     async def _collect(
         self, subscription: Subscription, first: ReceivedMessage
