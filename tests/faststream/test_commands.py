@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from typing import Any
 
 import pytest
+from faststream import AckPolicy
 from faststream.exceptions import FeatureNotSupportedException
 from faststream.message import StreamMessage
 
+from cometmq.client.client import Client
 from cometmq.core.errors import MessageIllegal, WrongArgument
 from cometmq.faststream import (
     RocketMQBroker,
@@ -18,7 +21,7 @@ from cometmq.faststream import (
 )
 from tests.client.shared_broker import fresh_name
 from tests.faststream.conftest import Make
-from tests.faststream.test_broker import DEADLINE_S, Seen
+from tests.faststream.test_broker import DEADLINE_S, Seen, dead_letters
 
 
 class Region(str, enum.Enum):  # noqa: UP042  (its str() is not its value)
@@ -164,3 +167,21 @@ async def test_an_answer_with_the_headers_of_its_request_wants_no_answer() -> No
     async with TestRocketMQBroker(broker) as tested:
         await tested.publish("a", "answers", reply_to="answers")
     assert seen == ["a", "a"]
+
+
+async def test_a_reply_with_an_illegal_header_is_an_error_of_the_handler(
+    make: Make, client: Client, topic: str
+) -> None:
+    broker, group = make(), fresh_name()
+
+    @broker.subscriber(topic, group=group, ack_policy=AckPolicy.REJECT_ON_ERROR, start="first")
+    async def answer(body: str) -> RocketMQResponse:
+        return RocketMQResponse(body, headers={"KEYS": "a"})
+
+    async with broker:
+        await broker.start()
+        with pytest.raises(TimeoutError):
+            await broker.request("a", topic, timeout=0.5)
+        async with asyncio.timeout(DEADLINE_S):
+            while not await dead_letters(client, group):
+                await asyncio.sleep(0.05)

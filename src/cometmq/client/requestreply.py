@@ -148,7 +148,9 @@ async def reply(
 ) -> None:
     """Send the reply to a request; nothing if the message is none.
 
-    A reply that cannot be delivered is logged: the requester is gone or its wait timed out.
+    A reply that cannot be delivered is logged: the requester is gone or its wait timed out. Raises
+    MessageIllegal for properties that are reserved or contain separators, and for a body over the
+    limit.
     """
     address = reply_address(asked.properties)
     if address is None:
