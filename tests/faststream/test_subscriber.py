@@ -357,3 +357,27 @@ async def test_a_batch_may_be_complete_after_the_timeout_of_get_one(make: Make, 
         message = await subscriber.get_one(timeout=0.2)
         assert message is not None
         assert await message.decode() == ["a"]
+
+
+async def test_a_cancelled_stop_closes_the_client(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make()
+    client = await broker.connect()
+    began, drain = asyncio.Event(), client.drain
+
+    async def hang() -> int:
+        began.set()
+        monkeypatch.setattr(client, "drain", drain)
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(client, "drain", hang)
+    stopping = asyncio.create_task(broker.stop())
+    async with asyncio.timeout(DEADLINE_S):
+        await began.wait()
+        stopping.cancel()
+        await asyncio.wait([stopping])
+    assert stopping.cancelled()
+    with pytest.raises(NotOpen):
+        client.status()

@@ -160,6 +160,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
             if client is not None:
                 try:
                     await client.close()
+                except asyncio.CancelledError:
+                    await client.close()  # the rest: connections and tasks would stay
+                    raise
                 finally:
                     self.config.broker_config.producer.disconnect()
 
