@@ -161,7 +161,7 @@ def test_messagepack_avro_and_protobuf(
     assert found[1][0] is None
 
 
-def test_a_registry_is_asked_once_for_what_a_read_is_planned_with(
+def test_a_registry_gives_the_schema_of_a_read_and_those_of_bodies(
     spark: SparkSession, cometmq_session_cluster: Cluster
 ) -> None:
     schema = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "int"}]}
@@ -178,7 +178,8 @@ def test_a_registry_is_asked_once_for_what_a_read_is_planned_with(
         planned = len(asked)
         assert outcomes(rows) == [({"id": 3}, None)]
     assert all(path.endswith("latest") for path in asked[:planned])
-    assert asked.count("/schemas/ids/1") == 1
+    # Each process of Python asks once, and Spark may use several.
+    assert "/schemas/ids/1" in asked[planned:]
 
 
 def test_a_store(spark: SparkSession, tmp_path: Path) -> None:
