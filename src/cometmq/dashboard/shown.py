@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.admin.views import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 #: Parts of a body that the page shows; the whole is a download.
@@ -76,6 +79,11 @@ def percent(ratio: float | None) -> str:
 def plural(value: int, one: str, many: str = "") -> str:
     """Return a number with its noun."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def untold(why_by_broker: Mapping[str, str]) -> str:
+    """Return which brokers did not tell what was asked, and why; "" if all did."""
+    return "; ".join(f"{broker} did not tell: {why}" for broker, why in why_by_broker.items())
 
 
 def body_text(body: bytes) -> str | None:

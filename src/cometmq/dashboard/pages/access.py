@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from cometmq.admin.servers import Account
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotFound
+from cometmq.dashboard import shown
 from cometmq.dashboard.rendering import (
     InputRefused,
     cluster_of,
@@ -93,8 +94,7 @@ class _Accounts:
         """Return an account in each form that brokers have of it. Raises NotFound."""
         if key in self.found:
             return self.found[key]
-        silent = "; ".join(f"{name} did not tell: {why}" for name, why in self.unread.items())
-        raise NotFound("account", key, silent or "no broker has it")
+        raise NotFound("account", key, shown.untold(self.unread) or "no broker has it")
 
 
 def _entries(permissions: Iterable[str]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from cometmq.core.errors import ClientError, CometError, RouteNotFound
+from cometmq.dashboard import shown
 from cometmq.dashboard.drawing import Line, chart
 from cometmq.dashboard.rendering import (
     InputRefused,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from cometmq.admin.api import Unread
     from cometmq.admin.servers import TopicTraffic
     from cometmq.dashboard.watched import WatchedCluster
     from cometmq.message.model import MessageQueue
@@ -106,12 +108,12 @@ async def topic_settings(cluster: WatchedCluster) -> TopicSettings:
             for state in cluster.brokers.values()
             if state.is_master and state.problem
         }
-        for broker in await cluster.masters():
-            try:
-                table = await cluster.servers.topic_configs(broker.name)
-            except ClientError as error:  # it must not hide the topics of other brokers
-                unread[broker.name] = str(error)
-                continue
+        failed: list[Unread] = []
+        tables = await cluster.admin.ask_together(
+            await cluster.masters(), lambda each: cluster.servers.topic_configs(each.name), failed
+        )
+        unread.update({each.broker.name: str(each.error) for each in failed})
+        for broker, table in tables.items():
             for topic, config in table.topic_config_table.items():
                 known.setdefault(topic, {})[broker.name] = config
         return TopicSettings(known, unread)
@@ -226,8 +228,7 @@ async def edit(request: Request) -> Response:
     known = settings.of(topic)
     masters = sorted(each.broker.name for each in cluster.brokers.values() if each.is_master)
     if topic and not known:
-        silent = "; ".join(f"{name} did not tell: {why}" for name, why in settings.unread.items())
-        raise RouteNotFound(topic, silent or "no broker has it")
+        raise RouteNotFound(topic, shown.untold(settings.unread) or "no broker has it")
     title = f"Edit {topic}" if topic else "New topic"
     return render(
         request, "topic_form.html", title=title, topic=topic, known=known, masters=masters,
