@@ -23,6 +23,7 @@ from cometmq.client.config import ClientConfig
 from cometmq.core.errors import CometError
 from cometmq.faststream.commands import RocketMQPublishCommand
 from cometmq.faststream.config import (
+    NAME_SERVER,
     EndpointDefaults,
     RocketMQBrokerConfig,
     config_keywords,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from cometmq.faststream.commands import SendOptions
 
-_NAME_SERVER: Final = "127.0.0.1:9876"
 _PING_TIMEOUT_S: Final = 3.0
 _MESSAGE_ID_CHARS: Final = 32
 
@@ -85,7 +85,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
 
     def __init__(
         self,
-        name_servers: str | Iterable[str] = _NAME_SERVER,
+        name_servers: str | Iterable[str] = NAME_SERVER,
         *,
         config: ClientConfig | None = None,
         **options: Unpack[BrokerOptions],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from faststream._internal.configs import BrokerConfig
 from faststream._internal.constants import EMPTY
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from faststream._internal.parser import CodecProto
     from faststream._internal.types import BrokerMiddleware, CustomCallable
     from faststream.middlewares import AckPolicy
+
+
+#: Where a name server listens if nothing else is said.
+NAME_SERVER: Final = "127.0.0.1:9876"
 
 
 class EndpointDefaults(TypedDict, total=False):

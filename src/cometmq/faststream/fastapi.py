@@ -13,6 +13,7 @@ from faststream._internal.fastapi.router import StreamRouter
 
 from cometmq.client import client
 from cometmq.faststream import broker, message
+from cometmq.faststream.config import NAME_SERVER
 from cometmq.faststream.registration import SubscriberOptions
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class RocketMQRouter(StreamRouter[Any]):
 
     def __init__(
         self,
-        name_servers: str | Iterable[str] = "127.0.0.1:9876",
+        name_servers: str | Iterable[str] = NAME_SERVER,
         *,
         config: ClientConfig | None = None,
         **options: Any,

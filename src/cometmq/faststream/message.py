@@ -39,8 +39,7 @@ class RocketMQMessage(StreamMessage[Any]):
     @property
     def raw_messages(self) -> tuple[MessageView, ...]:
         """The messages: one, unless this is a batch."""
-        raw = self.raw_message
-        return raw if isinstance(raw, tuple) else (raw,)
+        return messages_of(self.raw_message)
 
     async def ack(self) -> None:
         """Acknowledge: it is not delivered again."""
@@ -68,6 +67,11 @@ class RocketMQMessage(StreamMessage[Any]):
                 if isinstance(each, ReceivedMessage):
                     await each.retry(-1)
         await super().reject()
+
+
+def messages_of(raw: Any) -> tuple[MessageView, ...]:
+    """Return the messages of a batch; a single one as a batch of its own."""
+    return raw if isinstance(raw, tuple) else (raw,)
 
 
 def headers_of(message: MessageView) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from faststream.opentelemetry.consts import MESSAGING_DESTINATION_PUBLISH_NAME
 from faststream.opentelemetry.middleware import TelemetryMiddleware
 
 from cometmq.faststream.commands import RocketMQPublishCommand
+from cometmq.faststream.message import messages_of
 
 if TYPE_CHECKING:
     from faststream.message import StreamMessage
@@ -37,8 +38,7 @@ class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCo
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> dict[str, Any]:
         """Return the attributes of one call of a handler."""
-        raw = msg.raw_message
-        messages = raw if isinstance(raw, tuple) else (raw,)
+        messages = messages_of(msg.raw_message)
         found = {
             _SYSTEM: self.messaging_system,
             _MESSAGE_ID: msg.message_id,
@@ -46,13 +46,12 @@ class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCo
             _BYTES: sum(len(each.body) for each in messages),
             MESSAGING_DESTINATION_PUBLISH_NAME: messages[0].topic,
         }
-        return found | {_COUNT: len(messages)} if isinstance(raw, tuple) else found
+        is_batch = isinstance(msg.raw_message, tuple)
+        return found | {_COUNT: len(messages)} if is_batch else found
 
     def get_consume_destination_name(self, msg: StreamMessage[Any]) -> str:
         """Return the topic of a message, or of the first of a batch."""
-        raw = msg.raw_message
-        topic: str = (raw[0] if isinstance(raw, tuple) else raw).topic
-        return topic
+        return messages_of(msg.raw_message)[0].topic
 
     def get_publish_attrs_from_cmd(self, cmd: RocketMQPublishCommand) -> dict[str, Any]:
         """Return the attributes of what is published."""

@@ -10,7 +10,7 @@ from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import FeatureNotSupportedException, IncorrectState
 
-from cometmq.client.arguments import key_texts
+from cometmq.client.arguments import delay_of, epoch_ms, key_texts
 from cometmq.client.requestreply import reply
 from cometmq.client.serializers import CONTENT_TYPE
 from cometmq.core.errors import RequestTimedOut
@@ -88,7 +88,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         """
         refuse_delays(cmd.options, "a batch")
         messages = [
-            message_of(cmd, body, properties_of(cmd, content_type))
+            message_of(cmd, body, content_type)
             for body, content_type in await encode_all(self.codec, cmd, self._serializer)
         ]
         return await self.client.send_many(messages, order_key=cmd.options.get("order_key"))
@@ -150,10 +150,19 @@ def header_text(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
-def message_of(cmd: RocketMQPublishCommand, body: bytes, properties: dict[str, str]) -> Message:
-    """Return one message of a batch."""
-    tag, keys = cmd.options.get("tag", ""), key_texts(cmd.options.get("keys", ()))
-    return Message(cmd.destination, body, tag, keys, properties=properties)
+def message_of(cmd: RocketMQPublishCommand, body: bytes, content_type: str | None) -> Message:
+    """Return one message of a command."""
+    options = cmd.options
+    return Message(
+        cmd.destination,
+        body,
+        options.get("tag", ""),
+        key_texts(options.get("keys", ())),
+        properties=properties_of(cmd, content_type),
+        delay_level=options.get("delay_level", 0),
+        delay_ms=delay_of(options.get("delay_s", 0)),
+        deliver_at_ms=epoch_ms(options.get("deliver_at")),
+    )
 
 
 def refuse_delays(options: SendOptions, what: str) -> None:

@@ -9,6 +9,7 @@ from faststream.prometheus import MetricsSettingsProvider
 from faststream.prometheus.middleware import PrometheusMiddleware
 
 from cometmq.faststream.commands import RocketMQPublishCommand
+from cometmq.faststream.message import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ class RocketMQMetricsSettings(MetricsSettingsProvider[Any, RocketMQPublishComman
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> ConsumeAttrs:
         """Return topic, bytes and number of the messages of one call of a handler."""
-        messages = msg.raw_message if isinstance(msg.raw_message, tuple) else (msg.raw_message,)
+        messages = messages_of(msg.raw_message)
         return {
             "destination_name": messages[0].topic,
             "message_size": sum(len(each.body) for each in messages),

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class RocketMQPublisherConfig(PublisherUsecaseConfig):
-    """Where a publisher sends, and what it adds to each message."""
+    """What a publisher adds to each message."""
 
     _outer_config: RocketMQBrokerConfig
-    topic: str
     batch: bool = False
     reply_to: str = ""
     headers: dict[str, Any] = field(default_factory=dict)
@@ -84,6 +83,7 @@ class RocketMQPublisher(PublisherUsecase):
     """Sends to one topic. As a decorator it publishes what handlers return."""
 
     _outer_config: RocketMQBrokerConfig
+    specification: RocketMQPublisherSpecification  # type: ignore[assignment]
 
     def __init__(
         self, config: RocketMQPublisherConfig, specification: PublisherSpecification[Any, Any]
@@ -94,7 +94,7 @@ class RocketMQPublisher(PublisherUsecase):
     @property
     def topic(self) -> str:
         """The topic, with the prefixes of routers."""
-        return f"{self._outer_config.prefix}{self._config.topic}"
+        return self.specification.topic
 
     @property
     def batch(self) -> bool:

@@ -123,13 +123,12 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
             calls,
         )
         super().subscriber(subscriber, persistent=given.pop("persistent", True))
-        added = subscriber.add_call(
+        return subscriber.add_call(
             parser_=given.pop("parser", None) or self._parser,
             decoder_=given.pop("decoder", None) or self._decoder,
             codec_=given.pop("codec", None),
             dependencies_=given.pop("dependencies", ()),
         )
-        return added
 
     def publisher(  # type: ignore[override]
         self, topic: str, **options: Unpack[PublisherOptions]
@@ -156,7 +155,6 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
         outer = cast("RocketMQBrokerConfig", self.config)
         config = RocketMQPublisherConfig(
             _outer_config=outer,
-            topic=topic,
             batch=batch,
             reply_to=reply_to,
             headers=headers,

@@ -43,6 +43,7 @@ from cometmq.faststream.message import (
     RocketMQMessage,
     decode,
     decode_batch,
+    messages_of,
     parse_batch,
     parse_message,
 )
@@ -193,7 +194,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics, with the prefixes of routers."""
-        return tuple(f"{self._outer_config.prefix}{topic}" for topic in self.reading.topics)
+        return tuple(self.specification.channel_labels)
 
     @property
     def replies(self) -> bool:
@@ -432,8 +433,7 @@ def shared_group(group: str) -> SetupError:
 
 def received_of(raw: Any) -> list[ReceivedMessage]:
     """Return what can be settled of a raw message, or of a tuple of them."""
-    found = raw if isinstance(raw, tuple) else (raw,)
-    return [each for each in found if isinstance(each, ReceivedMessage)]
+    return [each for each in messages_of(raw) if isinstance(each, ReceivedMessage)]
 
 
 async def settle_open(messages: Iterable[ReceivedMessage]) -> None:

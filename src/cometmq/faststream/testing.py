@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any, overload
 from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream.exceptions import SubscriberNotFound
 
-from cometmq.client.arguments import delay_of, epoch_ms, key_texts
 from cometmq.client.consumer.options import Sql, parse_filter
 from cometmq.client.limits import check_message, check_target
 from cometmq.client.sendrequests import SendResult, SendStatus
 from cometmq.core.clock import SystemClock
 from cometmq.faststream.broker import RocketMQBroker
 from cometmq.faststream.commands import RocketMQPublishCommand
-from cometmq.faststream.producer import RocketMQProducer, encode_all, properties_of, refuse_delays
+from cometmq.faststream.producer import RocketMQProducer, encode_all, message_of, refuse_delays
 from cometmq.faststream.subscriber import RocketMQSubscriber, shared_group
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.message import properties as props
-from cometmq.message.model import Message, MessageView, StoredMessage
+from cometmq.message.model import MessageView, StoredMessage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator, Sequence
@@ -184,17 +183,7 @@ class MemoryProducer(RocketMQProducer):
         """Return a message as a broker would have stored it. Raises what the client raises for
         messages that it does not send.
         """
-        options = cmd.options
-        sent = Message(
-            cmd.destination,
-            body,
-            options.get("tag", ""),
-            key_texts(options.get("keys", ())),
-            properties=properties_of(cmd, content_type),
-            delay_level=options.get("delay_level", 0),
-            delay_ms=delay_of(options.get("delay_s", 0)),
-            deliver_at_ms=epoch_ms(options.get("deliver_at")),
-        )
+        sent = message_of(cmd, body, content_type)
         check_target(sent.topic)
         check_message(sent, self._max_message_bytes)
         now_ms = SystemClock().wall_ms()
