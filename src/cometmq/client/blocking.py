@@ -15,7 +15,6 @@ classes only: :func:`_waiting` passes their signatures on to type checkers and `
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
 import os
@@ -89,8 +88,6 @@ _END_S: Final = 5.0
 #: Turns of the loop in which callbacks of what ended run.
 _LAST_TURNS: Final = 5
 _CLOCK: Final = SystemClock()
-
-
 #: Most threads of functions that reply or check at one time; each is made when it is needed.
 _FUNCTION_THREADS: Final = 256
 
@@ -578,7 +575,7 @@ def _deciding(
 
         def register(function: Callable[[M], T]) -> Callable[[M], T]:
             async def in_thread(message: M) -> T:
-                work = functools.partial(contextvars.copy_context().run, function, message)
+                work = functools.partial(copy_context().run, function, message)
                 return await asyncio.get_running_loop().run_in_executor(self._functions(), work)
 
             async def add() -> None:

@@ -29,6 +29,7 @@ def merge_into(table: Table, change: Transaction, rows: pa.Table, merge: Merge) 
     Raises pyiceberg's errors.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if not rows.num_rows:
         return
@@ -45,15 +46,9 @@ def merge_into(table: Table, change: Transaction, rows: pa.Table, merge: Merge) 
     new = rows.filter(pa.array(counts, pa.bool_()))
     if merge.deleted:
         gone = new.column(merge.deleted).fill_null(False)
-        new = new.filter(_inverted(gone)).drop_columns([merge.deleted])
+        new = new.filter(pc.invert(gone)).drop_columns([merge.deleted])
     if new.num_rows:
         change.append(new)
-
-
-def _inverted(flags: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow.compute as pc
-
-    return pc.invert(flags)
 
 
 def _orders_there(table: Table, keys: Sequence[_Row], merge: Merge) -> dict[_Row, _Row]:
