@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.send.answers import SendAnswers
+from cometmq.broker.send.diversion import Diversion
 from cometmq.broker.send.handler import SendHandler
 from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.send.sendback import SendBackHandler
@@ -39,8 +40,12 @@ class SendService:
         self.handler = SendHandler(
             context,
             answers=answers,
-            delay=scheduled.levels,
-            timers=scheduled.rules,
+            diversion=Diversion(
+                context,
+                levels=scheduled.levels,
+                timers=scheduled.rules,
+                transactions=transactions.open,
+            ),
             transactions=transactions.open,
             hooks=hooks,
             repeats=repeats,

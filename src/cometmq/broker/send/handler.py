@@ -5,23 +5,16 @@ AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps 
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-A prepared message of a transaction becomes a half message
-(broker/transactions/endtransaction.py).
-
-A large batch is packed in a thread, so that it does not block the event loop. It gets its place in
-the log, as a whole, once it is packed; until then the store knows nothing of it. Its connection is
-not served meanwhile, so that later requests of that connection are stored after it.
+Messages that are prepared, delayed or sent back are stored elsewhere first (diversion.py). Batches
+that are too large for the event loop are packed in a thread (largebatch.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.dedup import GuardedSends, Stored
-from cometmq.broker.scheduled.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.send.admission import (
     MAX_WAITING_SENDS,
     Admission,
@@ -34,9 +27,9 @@ from cometmq.broker.send.admission import (
     without_id,
     without_wait,
 )
-from cometmq.broker.send.answers import SendAnswers
+from cometmq.broker.send.diversion import is_delayed
+from cometmq.broker.send.largebatch import LARGE_BYTES, LargeBatches
 from cometmq.broker.transactions.endtransaction import committed_send
-from cometmq.broker.transactions.halfindex import prepared
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
@@ -48,101 +41,29 @@ from cometmq.message.names import (
     TIMER_TOPIC,
 )
 from cometmq.message.record import TRANSACTION_MASK
-from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.framer import MANY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cometmq.broker.acknowledgement import Appender, Fail
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.dedup import RepeatGuard
     from cometmq.broker.hooks import SendHooks
-    from cometmq.broker.scheduled.delaylevels import DelayLevels
-    from cometmq.broker.scheduled.timers.rules import TimerRules
     from cometmq.broker.send.answers import SendAnswers
+    from cometmq.broker.send.diversion import Diversion
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.framer import BulkHandler
     from cometmq.protocol.headers import SendMessage
-    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
-log = logging.getLogger(__name__)
-
-#: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
-LARGE_BYTES: Final = 512 << 10
 #: Internal topics of messages that wait for their time or for the end of their transaction.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 #: Common prefix of the property names that set a timer.
 _TIMER_PREFIX: Final = "TIMER_DE"
-
-
-class LargeBatches:
-    """Stores large batches, one at a time: each needs memory for a second copy of its records."""
-
-    def __init__(
-        self, *, store: MessageStore, appender: Appender, tasks: Tasks, fail: Fail
-    ) -> None:
-        self._store = store
-        self._appender = appender
-        self._tasks = tasks
-        self._fail = fail
-        self._one_at_a_time = asyncio.Lock()
-
-    def begin(
-        self,
-        peer: Peer,
-        request: Request[Any],
-        queue_id: int,
-        shared: SharedFields,
-        *,
-        wait_durable: bool,
-    ) -> None:
-        """Start to store a batch; it is answered once it is stored.
-
-        Raises BadRequest if too many slow requests are running. The peer is held meanwhile.
-        """
-        begin_task(peer)
-        peer.hold()
-        self._tasks.spawn(
-            self._store_it(peer, request, queue_id, shared, wait_durable=wait_durable),
-            name=f"large batch {peer.address}",
-        )
-
-    async def _store_it(
-        self,
-        peer: Peer,
-        request: Request[Any],
-        queue_id: int,
-        shared: SharedFields,
-        *,
-        wait_durable: bool,
-    ) -> None:
-        try:
-            async with self._one_at_a_time:
-                queue = self._store.queue(request.header.topic, queue_id)
-                parts = await self._store.pack_batch(queue, request.body, shared)
-                # The topic may have been deleted and recreated while the batch was packed.
-                queue = self._store.queue(request.header.topic, queue_id)
-                offset, rows = self._store.append_parts(queue, parts, shared)
-            request.drop_body()
-            send = (peer, request, queue_id, offset, rows)
-            self._appender.add_large(send, wait_durable=wait_durable)
-        except CometError as error:
-            self._fail(peer, request, error)
-        except Exception as error:
-            log.exception("large_batch_failed peer=%s", peer.address)
-            self._fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, str(error)))
-        finally:
-            end_task(peer)
-            peer.go_on()
 
 
 class SendHandler:
@@ -153,8 +74,7 @@ class SendHandler:
         context: BrokerContext,
         *,
         answers: SendAnswers,
-        delay: DelayLevels,
-        timers: TimerRules,
+        diversion: Diversion,
         transactions: Transactions,
         hooks: SendHooks,
         repeats: RepeatGuard | None = None,
@@ -166,10 +86,8 @@ class SendHandler:
         self._appender = appender
         self._topics = topics
         self._destinations = Destinations(topics, store.queues)
-        self._groups = context.tables.groups
-        self._delay = delay
+        self._diversion = diversion
         self._transactions = transactions
-        self._timers = timers
         self._clock = context.clock
         self._admission = Admission(config, topics, context.clock)
         self._hooks = hooks
@@ -234,7 +152,8 @@ class SendHandler:
         ):
             if config is not None:
                 self._passed(config, queue_id)
-            topic, queue_id, properties, text = self._elsewhere(header, queue_id, properties, text)
+            place_for = self._diversion.place_for
+            topic, queue_id, properties, text = place_for(header, queue_id, properties, text)
             queue, config, sys_flag = None, None, sys_flag & ~TRANSACTION_MASK
             answered_id = answered_id if topic in _WAITING_ROOMS else queue_id
         raw = text.encode("utf-8", "replace")
@@ -341,7 +260,7 @@ class SendHandler:
             self._destinations.learn(config, queue, plain=not (is_guarded or is_retry))
 
     def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
-        if handle := self._timers.recall_handle(properties):
+        if handle := self._diversion.recall_handle(properties):
             self._answers.recall_handles[physical] = handle
 
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
@@ -361,7 +280,7 @@ class SendHandler:
             )
         check_no_transaction(header.sys_flag, "a batch")
         properties = props.decode_text(header.properties or "")
-        if props.DELAY in properties or wants_timer(properties):
+        if is_delayed(properties):
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
         self._admission.check_body(request.body)
         text_of_all = without_wait(header.properties or "")
@@ -451,61 +370,6 @@ class SendHandler:
         self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))
         return created
 
-    def _elsewhere(
-        self, header: SendMessage, queue_id: int, properties: dict[str, str], text: str
-    ) -> tuple[str, int, dict[str, str], str]:
-        """Return topic, queue id, properties and property text with which to store a message that
-        is prepared, delayed or sent back."""
-        if self._is_prepared(header, properties):
-            self._open_waiting_room()
-            return HALF_TOPIC, 0, properties, prepared(text, header.topic, queue_id)
-        topic, queue_id, properties = self._divert(header, queue_id, properties)
-        return topic, queue_id, properties, props.encode_text(properties)
-
-    def _divert(
-        self, header: SendMessage, queue_id: int, properties: dict[str, str]
-    ) -> tuple[str, int, dict[str, str]]:
-        """Return topic, queue id and properties with which to store a message that is delayed or
-        sent back; if it was sent back too often, those of the dead-letter queue."""
-        topic = header.topic
-        level = self._delay.level_of(properties) if props.DELAY in properties else 0
-        if header.sys_flag & TRANSACTION_MASK:
-            raise MessageIllegal(
-                f"system flag {header.sys_flag} marks the message as part of a transaction, but "
-                "its property TRAN_MSG does not"
-            )
-        if topic.startswith(RETRY_PREFIX):
-            topic, queue_id = self._retry_or_dead(header, queue_id, properties)
-            level = self._delay.level_of(properties)
-        if level > 0:
-            drop_wishes(properties)
-            return self._delay.place_for(topic, queue_id, properties, level)
-        if wants_timer(properties):
-            now_ms = self._clock.wall_ms()
-            parked = self._timers.place_for(topic, queue_id, properties, now_ms)
-            if parked is not None:
-                self._transactions.ensure_topic(TIMER_TOPIC)
-                return parked
-        return topic, queue_id, properties
-
-    def _is_prepared(self, header: SendMessage, properties: Mapping[str, str]) -> bool:
-        if properties.get(props.TRAN_MSG, "").lower() != "true":
-            return False
-        # A message that a consumer sends back was committed before and keeps its property TRAN_MSG.
-        is_sent_back = (header.reconsume_times or 0) > 0 and props.DELAY in properties
-        return not is_sent_back or self._delay.level_of(properties) <= 0
-
-    def _open_waiting_room(self) -> None:
-        """Create the topic of half messages. Raises BadRequest if rejectTransactionMessage is
-        set."""
-        if self._config.reject_transaction_message:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.broker_name}] sending transaction message is forbidden "
-                "(rejectTransactionMessage)",
-            )
-        self._transactions.ensure_topic(HALF_TOPIC)
-
     def _passed(self, config: TopicConfig, queue_id: int) -> None:
         """Remember the queue of a send that passed all checks and is stored in another topic first.
 
@@ -514,22 +378,3 @@ class SendHandler:
         queue = self._store.find_queue(config.topic_name, queue_id)
         if queue is not None:
             self._learn(config, queue)
-
-    def _retry_or_dead(
-        self, header: SendMessage, queue_id: int, properties: dict[str, str]
-    ) -> tuple[str, int]:
-        name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
-        if group is None:
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name}: {self._groups.advice(name)}",
-            )
-        allowed = header.max_reconsume_times
-        if allowed is None:
-            allowed = group.retry_max_times
-        if (header.reconsume_times or 0) < allowed:
-            return header.topic, queue_id
-        dead = self._topics.create_dead_letter(DLQ_PREFIX + name)
-        properties.pop(props.DELAY, None)
-        return dead.topic_name, 0
