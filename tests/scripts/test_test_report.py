@@ -66,6 +66,53 @@ def test_the_closing_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "second", "unsteady"),
+    [
+        (["tests.a::test_x[java]", "tests.a::test_y[4.9.7-java5]"], [], 2),
+        (["tests.a::test_x[java]"], ["tests.a::test_x[java]"], 0),
+        # A test of our own broker, a test without a broker in its name, too many of them.
+        (["tests.a::test_x[java]", "tests.a::test_x[4.9.7-cometmq]"], None, 0),
+        (["tests.a::test_x"], None, 0),
+        ([f"tests.a::test_{number}[java]" for number in range(4)], None, 0),
+        ([], None, 0),
+    ],
+)
+def test_only_tests_against_java_have_a_second_run(
+    monkeypatch: pytest.MonkeyPatch, failed: list[str], second: list[str] | None, unsteady: int
+) -> None:
+    runs: list[list[str]] = []
+
+    def run_part(_part: report.Part, _extra: list[str], *, tests: list[str]) -> report.Summary:
+        runs.append(tests)
+        return report.Summary(passed=len(tests) - len(second or []), failed=list(second or []))
+
+    monkeypatch.setattr(report, "run_part", run_part)
+    summary = report.run_again(report.PARTS[0], failed)
+    assert runs == ([] if second is None else [[report.node_id(name) for name in failed]])
+    assert (summary.passed, len(summary.unsteady)) == (unsteady, unsteady)
+    assert len(summary.failed) == len(failed) - unsteady
+
+
+def test_a_second_run_that_was_ended_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = report.Summary(problems=["part compat-again was ended after 1 s"])
+    monkeypatch.setattr(report, "run_part", lambda *_, **__: ended)
+    assert report.run_again(report.PARTS[0], ["tests.a::test_x[java]"]).failed
+
+
+def test_the_id_of_a_test() -> None:
+    assert (
+        report.node_id("tests.compat.test_a::test_x[java]")
+        == "tests/compat/test_a.py::test_x[java]"
+    )
+
+
+def test_unsteady_tests_are_counted() -> None:
+    summary = report.Summary(passed=2, unsteady=["a"])
+    assert summary.ok
+    assert "2 passed, 0 failed, 0 skipped, 1 unsteady in" in report.closing_line(summary, 1.0)
+
+
 def test_nothing_passed_is_not_well() -> None:
     assert not report.Summary().ok
     assert report.Summary(passed=1).ok
