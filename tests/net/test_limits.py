@@ -355,6 +355,9 @@ class Gate:
 
     rules = None
 
+    def check_reader(self, peer: Peer, request: Request[Any], topic: str) -> None:
+        pass
+
     def cache(self, peer: Peer) -> None:
         return None
 
