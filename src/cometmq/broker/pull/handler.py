@@ -158,14 +158,18 @@ class PullPlans:
         store.queues.on_gone.append(lambda _: forget())
 
     def plan_of(self, fields: PullFields) -> PullPlan | None:
-        """Return the plan of a plain pull; None if it is refused or its queue does not exist."""
+        """Return the plan of a plain pull; None if it is refused, or its queue does not exist.
+
+        None also for a new filter expression: it is parsed when the pull is served alone, and
+        counts for its connection then.
+        """
         header = PullMessage(*fields)
         queue = self._store.queues.get((header.topic, header.queue_id))
         if queue is None:
             return None
         try:
             self.check(header)
-            wanted = self._filters.wanted(header)
+            wanted = self._filters.wanted(header, None)
         except CometError:
             return None  # the pull is served alone then, and that raises the error again
         group = self._groups.get(header.consumer_group)
@@ -405,7 +409,7 @@ class PullHandler:
 
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
-        wanted = self._filters.wanted(header)
+        wanted = self._filters.wanted(header, peer)
         if not self._serves():
             peer.reply(
                 request,
