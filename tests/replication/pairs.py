@@ -85,13 +85,19 @@ class Pair:
         name: str = "slave",
         *,
         tls: ClientTls | None = None,
+        whole_history: bool = False,
         **changes: object,
     ) -> Node:
         """A store that copies a master's."""
         node = self.open(name, **changes)
         address = (lambda: master.address) if isinstance(master, Node) else master
         node.slave = Slave(
-            node.store, Replica(node.store), clock=SystemClock(), master=address, tls=tls
+            node.store,
+            Replica(node.store),
+            clock=SystemClock(),
+            master=address,
+            tls=tls,
+            whole_history=whole_history,
         )
         node.tasks.spawn(node.slave.run_forever(), name="slave")
         return node

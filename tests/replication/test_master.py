@@ -60,6 +60,41 @@ async def test_several_slaves_and_a_late_one_get_the_whole_history(tmp_path: Pat
         assert [state.behind_bytes for state in master.master.slaves()] == [0, 0]
 
 
+async def test_an_empty_slave_that_wants_all_of_an_empty_log_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        assert master.master is not None
+        slave = made.slave(master, whole_history=True)
+        await until(lambda: bool(master.master and master.master.slaves()))
+        assert "slave_begins_again" in caplog.text
+        assert [one.message for one in caplog.records if one.levelname == "WARNING"] == []
+        assert master.master.limits.hits[Limit.INVALID_STREAM] == 0
+        fill(master.store, 20)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+
+
+async def test_a_slave_that_cannot_be_written_to_fails_no_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_slave: object, _view: memoryview) -> None:
+        raise RuntimeError("the handler is closed")
+
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        slave = made.slave(master)
+        fill(master.store, 10)
+        await until_copied(master, slave)
+        with monkeypatch.context() as patch:
+            patch.setattr(master_module._Slave, "_send", broken)
+            fill(master.store, 10)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+
+
 async def test_a_new_slave_may_take_the_last_file_alone(tmp_path: Path) -> None:
     async with pair(tmp_path) as made:
         master = await made.master(settings=MasterSettings(whole_history=False))
