@@ -89,3 +89,17 @@ async def test_a_device_that_fails_is_tried_again_with_the_next(
         removals.settle(removals.set_aside(str(tmp_path / "none")))
         await until_gone(tmp_path)
         await tasks.close()
+
+
+async def test_what_is_no_file_of_a_queue_goes_too(tmp_path: Path) -> None:
+    """Else a file beside the queues would keep all deleted topics on the disk."""
+    removals, tasks = Removals(PosixFiles(), str(tmp_path)), Tasks()
+    topic = Path(made_topic(tmp_path))
+    (topic / "0.notes").write_text("mine")
+    (topic / "1" / "0").mkdir()
+    with ThreadPoolExecutor(1) as executor:
+        tasks.spawn(removals.run(executor), name="removals")
+        removals.settle(removals.set_aside(str(topic)))
+        removals.settle(removals.set_aside(made_topic(tmp_path)))
+        await until_gone(tmp_path)
+        await tasks.close()
