@@ -220,6 +220,8 @@ async def test_others_are_served_between_those_who_filter(
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         await fill(client, 13)
+        for number in range(5):  # a new expression is parsed when its pull is served alone
+            await client.pull(subscription=f"number = {number}", **SQL)
         pull = running.broker.pull.handler
         happened: list[str] = []
         look, answers = pull._look, pull._answers
