@@ -16,7 +16,7 @@ from cometmq.protocol.connection import Answered, Connection, Rejected
 from cometmq.protocol.frame import Request, Response, encode_response
 from cometmq.protocol.headers import Header
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.sendrequests import SendResult
+from cometmq.core.errors import CometError, NotFound
+from cometmq.message.model import MessageQueue
+
+Found = TypeVar("Found")
 
 DEADLINE_S: Final = 60
 
@@ -59,3 +64,31 @@ async def read_as_broadcast(
     await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), DEADLINE_S)
     files = await asyncio.to_thread(lambda: list(offsets_dir.rglob("offsets.json")))
     assert len(files) == 2
+
+
+async def until_found(
+    ask: Callable[[], Awaitable[Found]], *, absent: tuple[type[CometError], ...] = (NotFound,)
+) -> Found:
+    """What ``ask`` gives, once that is something; ``absent`` are errors that say "not yet".
+
+    A Java broker answers a send before its queues, its index and its figures know the message.
+    """
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                if found := await ask():
+                    return found
+            except absent:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def until_listed(client: Client, sent: Iterable[SendResult]) -> None:
+    """Returns once queues have the messages that were sent: a Java broker answers before that."""
+    ends: dict[MessageQueue, int] = {}
+    for each in sent:
+        ends[each.queue] = max(ends.get(each.queue, 0), each.queue_offset + 1)
+    async with asyncio.timeout(DEADLINE_S):
+        for queue, end in ends.items():
+            while await client.puller.max_offset(queue) < end:
+                await asyncio.sleep(0.02)

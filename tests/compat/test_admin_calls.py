@@ -28,11 +28,11 @@ from cometmq.admin.traces import EventKind, MessageLife, Traces, TrackStatus
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import BadRequest, BrokerRefused, NotFound
-from cometmq.message.model import Message, StoredMessage
+from cometmq.message.model import Message
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import ProcessCluster
 from tests.admin.dead import die
-from tests.client.shared_broker import fresh_name, fresh_topic
+from tests.client.shared_broker import fresh_name, fresh_topic, until_found, until_listed
 from tests.compat import anchor
 from tests.compat.conftest import SharedPeers, Target
 from tests.compat.driver import Driver
@@ -60,8 +60,11 @@ async def test_a_topic_is_browsed(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client)
     queues = await client.queues(topic)
     bodies = [b"%d" % at for at in range(100)]
-    for at, body in enumerate(bodies):
+    sent = [
         await client.send(topic, body, tag="ab"[at % 2], queue=queues[at % len(queues)])
+        for at, body in enumerate(bodies)
+    ]
+    await until_listed(client, sent)
     found = [message async for message in messages.browse(topic)]
     assert [message.body for message in found] == bodies
     begin_ms = found[60].store_ms
@@ -76,7 +79,8 @@ async def test_sql_selects_where_the_broker_allows_it(
     client: Client, admin: Admin, messages: Messages, target: Target
 ) -> None:
     topic = await fresh_topic(client, 1)
-    await client.send_many([Message(topic, b"", "ab"[at % 2]) for at in range(10)])
+    sent = await client.send_many([Message(topic, b"", "ab"[at % 2]) for at in range(10)])
+    await until_listed(client, sent)
     await admin.update_broker_config(target.broker, {"enablePropertyFilter": "true"})
     by_sql = Selection(filter="TAGS = 'a'", sql=True)
     assert len([each async for each in messages.browse(topic, selection=by_sql)]) == 5
@@ -100,12 +104,11 @@ async def test_messages_are_found_and_copied(client: Client, messages: Messages)
     topic, other = await fresh_topic(client, 1), await fresh_topic(client, 1)
     sent = await client.send(Message(topic, b"one", "t", ("k",), properties={"p": "v"}))
     original = await messages.by_id(sent.offset_id)
-    assert original.body == (await messages.by_place(sent.queue, 0)).body == b"one"
+    placed = await until_found(lambda: messages.by_place(sent.queue, 0))
+    assert original.body == placed.body == b"one"
     with pytest.raises(NotFound):
         await messages.by_place(sent.queue, 1)
-    found: list[StoredMessage] = []
-    while not found:  # until the index has it
-        found = await messages.by_unique_key(topic, sent.message_id)
+    await until_found(lambda: messages.by_unique_key(topic, sent.message_id))
     stored = await messages.copy(original, other)
     copy = await messages.by_id(stored.offset_id)
     assert (copy.topic, copy.body, copy.tag, copy.keys) == (other, b"one", "t", ("k",))
@@ -117,7 +120,7 @@ async def test_messages_are_found_and_copied(client: Client, messages: Messages)
 async def test_a_member_consumes_one_message(client: Client, messages: Messages) -> None:
     topic, group = await fresh_topic(client, 1), fresh_name("g")
     sent = await client.send(topic, b"again")
-    stored = await messages.by_place(sent.queue, 0)
+    stored = await until_found(lambda: messages.by_place(sent.queue, 0))
     with pytest.raises(NotFound, match="no broker knows it"):
         await messages.consume(stored, group)
 
@@ -132,25 +135,32 @@ async def test_a_member_consumes_one_message(client: Client, messages: Messages)
 
 async def test_half_messages(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
-    found: list[HalfMessage] = []
-    async with client.transaction(topic, b"half"), asyncio.timeout(30):
-        while not found:  # until the name server has the topic of half messages
-            found = [each async for each in messages.half_messages() if each.topic == topic]
-        assert topic in {each.topic for each in await messages.open_transactions()}
-    assert [(each.message.body, each.queue_id, each.checks) for each in found] == [(b"half", 0, 0)]
-    async with asyncio.timeout(30):
-        while topic in {each.topic for each in await messages.open_transactions()}:
-            pass  # until its end is noted
+
+    async def halves() -> list[HalfMessage]:
+        return [each async for each in messages.half_messages() if each.topic == topic]
+
+    async def is_over() -> bool:
+        return topic not in {each.topic for each in await messages.open_transactions()}
+
+    async with client.transaction(topic, b"half"):
+        found = await until_found(halves)  # once the name server has the topic of half messages
+        assert not await is_over()
+    # One that is checked is stored again.
+    assert {(each.message.body, each.queue_id) for each in found} == {(b"half", 0)}
+    assert found[0].checks == 0
+    await until_found(is_over)
     (trip,) = await messages.round_trips(topic)
     assert trip.error is None
 
 
 async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
-    async with client.transaction(topic, b"half"), asyncio.timeout(60):
-        found: list[HalfMessage] = []
-        while not found:
-            found = [each async for each in messages.half_messages() if each.topic == topic]
+
+    async def halves() -> list[HalfMessage]:
+        return [each async for each in messages.half_messages() if each.topic == topic]
+
+    async with client.transaction(topic, b"half"):
+        found = await until_found(halves)
         await messages.resume_check(found[0])
         assert topic in {each.topic for each in await messages.open_transactions()}
 
@@ -158,16 +168,11 @@ async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
 async def test_entries_of_a_queue(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
     sent = await client.send(topic, b"1", tag="a")
-    async with asyncio.timeout(30):
-        # Java's broker has no such queue, or answers without a body, until it has dispatched the
-        # message.
-        while True:
-            try:
-                found = await messages.queue_entries(sent.queue, 0, 5)
-            except (BadRequest, BrokerRefused):
-                await asyncio.sleep(0.05)
-            else:
-                break
+    # Java's broker has no such queue, or answers without a body, until it has dispatched the
+    # message.
+    found = await until_found(
+        lambda: messages.queue_entries(sent.queue, 0, 5), absent=(BadRequest, BrokerRefused)
+    )
     assert (found.min_queue_index, found.max_queue_index) == (0, 1)
     place = (await messages.by_place(sent.queue, 0)).physical_offset
     assert [(each.physic_offset, each.tags_code) for each in found.queue_data] == [(place, 97)]
@@ -196,11 +201,12 @@ async def test_dead_letters_are_sent_again_once(client: Client, admin: Admin) ->
 
 async def until_repeated(dead: DeadLetters, letter: DeadLetter, destination: Destination) -> None:
     """Waits until the index has the copy that was sent to a destination."""
-    async with asyncio.timeout(30):
-        while True:
-            resent = await dead.resend(letter, destination, dry_run=True)
-            if resent.outcome is ResendStatus.REPEATED:
-                return
+
+    async def is_repeated() -> bool:
+        resent = await dead.resend(letter, destination, dry_run=True)
+        return resent.outcome is ResendStatus.REPEATED
+
+    await until_found(is_repeated)
 
 
 async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None:
@@ -208,7 +214,8 @@ async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None
     topic, group = await fresh_topic(client, 2), fresh_name("g")
     queues = list(await client.queues(topic))
     for queue in queues:
-        await client.send_batch([Message(topic, b"%d" % at) for at in range(10)], queue=queue)
+        batch = [Message(topic, b"%d" % at) for at in range(10)]
+        await until_listed(client, await client.send_batch(batch, queue=queue))
     with pytest.raises(NotFound):
         await groups.progress(group)
     await admin.update_group(SubscriptionGroupConfig(group, retry_max_times=3))
@@ -302,15 +309,17 @@ async def test_traffic(client: Client, admin: Admin, target: Target) -> None:
     topic = await fresh_topic(client, 1)
     for _ in range(3):
         await client.send(topic, b"12345")
-    async with asyncio.timeout(90):  # until the broker has taken a sample of each figure
-        while True:
-            found = await servers.topic_traffic(topic)
-            (broker,) = await servers.broker_traffic(target.broker_name)
-            if found.put.minute.sum and found.put_bytes.minute.sum and broker.put.minute.sum:
-                break
-    assert found.put.minute.sum == 3
-    assert found.put_bytes.minute.sum > 15
-    assert broker.put.minute.sum >= 3
+
+    async def is_sampled() -> bool:  # each figure at its own moment
+        found = await servers.topic_traffic(topic)
+        (broker,) = await servers.broker_traffic(target.broker_name)
+        return (
+            found.put.minute.sum == 3
+            and found.put_bytes.minute.sum > 15
+            and broker.put.minute.sum >= 3
+        )
+
+    await until_found(is_sampled)
 
 
 @pytest.fixture(params=["cometmq", "java"])
@@ -343,9 +352,12 @@ async def test_accounts(guarded: Target) -> None:
         (version,) = await servers.acl_versions()
         (done,) = await servers.set_white_list(["127.0.0.*", "10.0.0.1"])
         assert done.error is None
-        async with asyncio.timeout(30):
-            while (await servers.accounts())[0].white_list != ("127.0.0.*", "10.0.0.1"):
-                pass
+
+        async def has_white_list() -> bool:
+            (shown,) = await servers.accounts()
+            return shown.white_list == ("127.0.0.*", "10.0.0.1")
+
+        await until_found(has_white_list)
         (later,) = await servers.acl_versions()
         assert later.files != version.files
         (done,) = await servers.delete_account("some-key")
@@ -387,11 +399,13 @@ async def test_traces_of_a_java_client_are_read(
     assert (EventKind.STORED, "", "ok") in found
     assert found[-1] == (EventKind.CONSUMED, consumer, "success")
     assert life.message is not None
-    async with asyncio.timeout(60):  # until the consumer has committed its offset
-        while True:
-            tracks = await Traces(admin).tracks(life.message)
-            if [(each.group, each.status) for each in tracks] == [(consumer, TrackStatus.CONSUMED)]:
-                break
+    message = life.message
+
+    async def is_consumed() -> bool:  # once the consumer has committed its offset
+        tracks = await Traces(admin).tracks(message)
+        return [(each.group, each.status) for each in tracks] == [(consumer, TrackStatus.CONSUMED)]
+
+    await until_found(is_consumed)
 
 
 async def test_traces_of_our_client_are_read(target: Target) -> None:
@@ -414,17 +428,18 @@ async def test_traces_of_our_client_are_read(target: Target) -> None:
 
 async def life_with(admin: Admin, message_id: str, events: int) -> MessageLife:
     """The life of a message once it has so many events."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                life = await Traces(admin).life(message_id)
-            except NotFound:
-                continue
-            if len(life.events) >= events:
-                return life
+
+    async def whole() -> MessageLife | None:
+        life = await Traces(admin).life(message_id)
+        return life if len(life.events) >= events else None
+
+    found = await until_found(whole)
+    assert found is not None
+    return found
 
 
 async def test_a_bundle(admin: Admin, target: Target, tmp_path: Path) -> None:
+    await asyncio.to_thread(anchor.wait_for_figures, target.broker)
     made = await write_bundle(admin, tmp_path / "bundle.tar.gz")
     with tarfile.open(made.path) as archive:
         names = {name.removeprefix("cometmq-bundle/") for name in archive.getnames()}
