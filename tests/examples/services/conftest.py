@@ -14,8 +14,8 @@ import pytest
 from cometmq.testing.postgres import PostgresMissing, running_postgres
 from tests.architecture.rules import ROOT
 
-#: The grace period of a pod.
-GRACE_S = 30
+#: Twice the grace period of a pod: a test machine may be busy.
+GRACE_S = 60
 
 
 @contextmanager
@@ -39,7 +39,10 @@ def service(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def terminate(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Send SIGTERM as Kubernetes does; return the exit code and what was printed."""
+    """Send SIGTERM as Kubernetes does; return the exit code and what was printed.
+
+    It must have done something by then that only comes after it handles the signal.
+    """
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=GRACE_S)
     return process.returncode, output

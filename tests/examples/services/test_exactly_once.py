@@ -37,7 +37,7 @@ def bank(postgres: str) -> str:
 async def kill_rounds(rounds: int, namesrv: str, bank: str) -> None:
     """Kill one of two members in each round, at any moment, while messages are sent."""
     random = Random()
-    async with Client(namesrv) as client:
+    async with Client(namesrv, send_timeout_ms=10_000) as client:
         topic = await fresh_topic(client)
         words = ("examples.services.exactly_once", namesrv, topic, bank)
         sent = 0
@@ -56,6 +56,9 @@ async def kill_rounds(rounds: int, namesrv: str, bank: str) -> None:
                         member.kill()
             steady.kill()
             steady.wait()
+        # One that nobody but the last can write: it handles SIGTERM by then.
+        await client.send(Message(topic, b"%d" % sent))
+        sent += 1
         with service(*words) as last:
             await eventually(lambda: len(payments(bank)) == sent, deadline_s=60)
             assert terminate(last) == (0, "")
@@ -82,7 +85,7 @@ async def fenced(namesrv: str, bank: str) -> None:
     missed."""
     count = 400
     stopping = asyncio.Event()
-    async with Client(namesrv) as client:
+    async with Client(namesrv, send_timeout_ms=10_000) as client:
         topic = await fresh_topic(client)
         queues = await client.queues(topic)
         await client.send_many([Message(topic, b"%d" % number) for number in range(count)])
