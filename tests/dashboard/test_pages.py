@@ -18,6 +18,7 @@ from cometmq.dashboard.pages import groups
 from cometmq.dashboard.rendering import PAGE_ROWS
 from cometmq.message.model import Message
 from cometmq.message.names import DLQ_PREFIX
+from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
 from tests.broker.topics.test_registration import Broker as Registered
 from tests.dashboard.page import Page, running_page
@@ -92,12 +93,19 @@ async def test_a_master_that_does_not_tell_is_named(cometmq_cluster: Cluster) ->
         place = BrokerPlace("DefaultCluster", "gone", 0, gone, gone)
         await registered.registration.start(place, registered)
         async with Client(cometmq_cluster.namesrv) as client:
-            await Admin(client.session).create_topic("kept", brokers=("broker-a",))
+            admin = Admin(client.session)
+            await admin.create_topic("kept", brokers=("broker-a",))
+            await admin.update_group(SubscriptionGroupConfig("keepers"), brokers=("broker-a",))
         async with running_page(cometmq_cluster.namesrv, allow_changes=True) as page:
-            for path, words in {"/topics": ("kept",), "/topics/kept": ("read and write",)}.items():
+            for path, words in {
+                "/topics": ("kept", "gone did not tell its topics"),
+                "/topics/kept": ("read and write", "gone did not tell its topics"),
+                "/groups": ("keepers", "gone did not tell its groups"),
+                "/groups/keepers/settings": ("Retries before", "gone did not tell its groups"),
+            }.items():
                 answer = await page.get(path)
                 assert answer.status == 200, answer.text
-                for word in (*words, "gone did not tell its topics"):
+                for word in words:
                     assert word in answer.text, (path, answer.text)
             missing = await page.get("/topics/missing/edit")
             assert missing.status == 404

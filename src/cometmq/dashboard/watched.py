@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from cometmq.admin.api import Admin
 from cometmq.admin.deadletters import DeadLetters
@@ -30,13 +30,15 @@ from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Broker
+    from cometmq.admin.api import Broker, Unread
     from cometmq.client.client import Client
     from cometmq.core.clock import Clock
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import ConsumeOffset
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BROKERS_MS: Final = 2_000
 GROUPS_MS: Final = 10_000
@@ -76,6 +78,19 @@ class GroupLag:
     behind_ms: int | None = None
     per_second: float = 0.0
     topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSettings(Generic[T]):
+    """Settings of topics or groups by name and broker name, and the masters that did not tell."""
+
+    known: Mapping[str, Mapping[str, T]]
+    #: Why each of them did not, by broker name.
+    unread: Mapping[str, str]
+
+    def of(self, name: str) -> Mapping[str, T]:
+        """Return the settings of one by broker name; none if no broker that told has it."""
+        return self.known.get(name, {})
 
 
 class WatchedCluster:
@@ -153,6 +168,24 @@ class WatchedCluster:
         silent = {address for address, each in self.brokers.items() if each.problem}
         found = await self.admin.brokers(masters_only=True)
         return [each for each in found if each.address not in silent]
+
+    async def settings(
+        self, ask: Callable[[Broker], Awaitable[Mapping[str, T]]]
+    ) -> ToldSettings[T]:
+        """Return the settings that ``ask`` returns for each master, by name."""
+        unread = {
+            state.broker.name: state.problem
+            for state in self.brokers.values()
+            if state.is_master and state.problem
+        }
+        failed: list[Unread] = []
+        tables = await self.admin.ask_together(await self.masters(), ask, failed)
+        unread.update({each.broker.name: str(each.error) for each in failed})
+        known: dict[str, dict[str, T]] = {}
+        for broker, table in tables.items():
+            for name, config in table.items():
+                known.setdefault(name, {})[broker.name] = config
+        return ToldSettings(known, unread)
 
     # ------------------------------------------------------------------ rounds
 

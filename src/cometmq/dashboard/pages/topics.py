@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from cometmq.admin.api import Unread
+    from cometmq.admin.api import Broker
     from cometmq.admin.servers import TopicTraffic
-    from cometmq.dashboard.watched import WatchedCluster
+    from cometmq.dashboard.watched import ToldSettings, WatchedCluster
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import TopicConfig, TopicOffset
 
@@ -85,40 +85,15 @@ async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Settings of all topics by topic and broker name, and the masters that did not tell theirs."""
-
-    known: Mapping[str, Mapping[str, TopicConfig]]
-    #: Why each of them did not, by broker name.
-    unread: Mapping[str, str]
-
-    def of(self, topic: str) -> Mapping[str, TopicConfig]:
-        """Return the settings of a topic by broker name; none if no broker that told has it."""
-        return self.known.get(topic, {})
-
-
-async def topic_settings(cluster: WatchedCluster) -> TopicSettings:
+async def topic_settings(cluster: WatchedCluster) -> ToldSettings[TopicConfig]:
     """Return the settings of all topics."""
 
-    async def ask() -> TopicSettings:
-        known: dict[str, dict[str, TopicConfig]] = {}
-        unread = {
-            state.broker.name: state.problem
-            for state in cluster.brokers.values()
-            if state.is_master and state.problem
-        }
-        failed: list[Unread] = []
-        tables = await cluster.admin.ask_together(
-            await cluster.masters(), lambda each: cluster.servers.topic_configs(each.name), failed
-        )
-        unread.update({each.broker.name: str(each.error) for each in failed})
-        for broker, table in tables.items():
-            for topic, config in table.topic_config_table.items():
-                known.setdefault(topic, {})[broker.name] = config
-        return TopicSettings(known, unread)
+    async def of_broker(broker: Broker) -> Mapping[str, TopicConfig]:
+        return (await cluster.servers.topic_configs(broker.name)).topic_config_table
 
-    return await cluster.calls.get("topic settings", ask, fresh_ms=NAMES_MS)
+    return await cluster.calls.get(
+        "topic settings", lambda: cluster.settings(of_broker), fresh_ms=NAMES_MS
+    )
 
 
 def kind_of(cluster: WatchedCluster, topic: str) -> str:
