@@ -481,6 +481,16 @@ class SnapshotFiles(PosixFiles):
         """Create a hard link on the same file system. Raises OSError."""
         os.link(source, target)
 
+    def next_hole(self, handle: int, offset: int) -> int:
+        """Return the first position after ``offset``, which has data, from where on zeros take no
+        space, else the length."""
+        size = os.fstat(handle).st_size
+        try:
+            found = os.lseek(handle, offset, os.SEEK_HOLE)
+        except OSError:
+            return size
+        return found if found > offset else size
+
     def copy_bytes(self, source: int, target: int, offset: int, size_bytes: int) -> int:
         """Copy a range between handles, by sharing blocks if the file system can.
 

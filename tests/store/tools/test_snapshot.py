@@ -273,6 +273,20 @@ def test_what_is_no_snapshot_is_not_restored(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "back").exists()
 
 
+def test_a_restore_reports_the_bytes_that_it_copied(tmp_path: Path) -> None:
+    for name, size_bytes, at in (("commitlog/0", 8 << 20, 0), ("index/1", 40 << 20, 20 << 20)):
+        path = tmp_path / "snap" / name
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.seek(at)
+            file.write(b"x" * 10_000)
+            file.truncate(size_bytes)
+    told: list[int] = []
+    copied = restore(str(tmp_path / "snap"), str(tmp_path / "back"), progress=told.append)
+    assert 20_000 <= copied <= 20_000 + 4 * 4_096, "a block at most at both ends"
+    assert sum(told) == 48 << 20, "progress counts holes, too"
+
+
 def test_restoring(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=True)
     before = records_of(root)

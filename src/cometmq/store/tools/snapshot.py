@@ -30,9 +30,8 @@ from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
 
-#: A file with holes is copied in small pieces only, so that holes are not filled.
-_SPARSE_PIECE_BYTES = 64 << 10
-_FULL_PIECE_BYTES = 4 << 20
+#: Copied at once, between two reports of progress.
+_PIECE_BYTES = 4 << 20
 _LOG = "commitlog"
 _UNFINISHED = ".unfinished"
 #: Files of administrators or of one run of a broker, not of the store.
@@ -69,33 +68,26 @@ def copy_file(
             files.resize(made, length)
             if full and length:
                 files.allocate(made, length)
-            piece = _FULL_PIECE_BYTES if full else _SPARSE_PIECE_BYTES
             end = length if stop is None else min(stop, length)
-            return _copy_data(files, taken, made, end, piece, progress)
+            return _copy_data(files, taken, made, end, progress)
         finally:
             files.close(made)
     finally:
         files.close(taken)
 
 
-def _copy_data(
-    files: SnapshotFiles,
-    taken: int,
-    made: int,
-    stop: int,
-    piece_bytes: int,
-    progress: Progress,
-) -> int:
+def _copy_data(files: SnapshotFiles, taken: int, made: int, stop: int, progress: Progress) -> int:
     at = copied = 0
     while at < stop:
-        data = files.next_data(taken, at)
+        data = min(files.next_data(taken, at), stop)
         if data > at:
-            progress(min(data, stop) - at)
+            progress(data - at)
             at = data
-        if at < stop:
-            count = files.copy_bytes(taken, made, at, min(piece_bytes, stop - at))
+        end = min(files.next_hole(taken, at), stop)
+        while at < end:
+            count = files.copy_bytes(taken, made, at, min(_PIECE_BYTES, end - at))
             if not count:
-                break
+                return copied
             progress(count)
             copied += count
             at += count
