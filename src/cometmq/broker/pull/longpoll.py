@@ -21,6 +21,7 @@ from cometmq.net.router import end_task
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
+from cometmq.speedups import PullPosition
 
 if TYPE_CHECKING:
     from cometmq.broker.pull.filtering import PullFilter
@@ -56,6 +57,7 @@ class HeldPull:
 
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
     ``rules`` are those of access control under which the peer was allowed to pull; None without it.
+    ``position`` is that of its group in the queue.
     ``begun_ns`` says since when it can be answered; 0 while it waits for messages. ``is_task`` is
     True while the pull counts as a slow request of its connection, because it waits
     for a later turn to evaluate an expensive filter; :meth:`end_task` ends that.
@@ -72,6 +74,7 @@ class HeldPull:
         "opaque",
         "peer",
         "plan",
+        "position",
         "queue",
         "rules",
         "wanted",
@@ -96,6 +99,7 @@ class HeldPull:
         self.deadline_ms = deadline_ms
         self.begun_ns = 0
         self.plan = plan
+        self.position = PullPosition() if plan is None else plan.position
         self.opaque = opaque
         self.key = -1
         self.is_task = False
