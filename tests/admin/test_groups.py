@@ -149,7 +149,7 @@ async def test_running_members(client: Client, admin: Admin, groups: Groups) -> 
     queues = await topic_of(client)
     topic, group = queues[0].topic, fresh_name("g")
     async with client.subscribe(topic, group=group, start="first") as subscription:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             message = await anext(subscription)
         async with message.processing():
             pass

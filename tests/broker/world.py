@@ -117,7 +117,7 @@ async def answer(peer: Peer, reply: object) -> Reply:
     if inspect.isawaitable(reply):
         reply = await reply
     if reply is None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reply = await cast("RecordingPeer", peer).late.get()
     assert isinstance(reply, Reply)
     return reply

@@ -20,7 +20,7 @@ from cometmq.store.recovery.opening import open_store
 from cometmq.store.replica import Replica
 from tests.store.stores import STORE_HOST, assert_consistent, config
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -194,7 +194,7 @@ async def test_it_is_asked_again_when_it_is_there(tmp_path: Path) -> None:
         assert not copied  # there may be another broker by now
         follows = True
         tables.soon()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "t" not in other.broker.topics.table:
                 await asyncio.sleep(0.005)
         running.cancel()

@@ -342,7 +342,7 @@ async def test_a_silent_producer_is_asked_also_after_a_restart(tmp_path: Path, f
         await end(client, done, COMMIT)
     async with running_broker(tmp_path, None, **settings) as running:
         client = await checked_producer(running)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             check, body = await client.frame()
         assert check.code == RequestCode.CHECK_TRANSACTION_STATE
         assert check.ext == {

@@ -43,7 +43,7 @@ def test_a_relay_publishes_until_it_is_stopped(
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "stopped published=1 refused=1\n"
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
     where = str(outbox.path)
     assert main(["outbox", "status", where]) == 0

@@ -27,7 +27,7 @@ from tests.store.stores import assert_consistent, copied, fill, opened, put, run
 
 async def until(store: MessageStore, condition: Callable[[], bool], step_ms: int = 500) -> None:
     assert isinstance(store.clock, VirtualClock)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             store.clock.advance(step_ms)
             await asyncio.sleep(0.001)

@@ -19,7 +19,7 @@ CLOCK = SystemClock()
 
 async def delivered(client: BrokerClient, count: int = 1, **changes: str) -> list[Record]:
     """Wait until a queue has so many messages."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             _, records = await client.pull(0, **changes)
             if len(records) >= count:
