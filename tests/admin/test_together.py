@@ -149,11 +149,46 @@ async def test_the_command_line_shows_what_there_is(
     (name_server,) = admin.session.config.name_servers
     for words in (
         ["group", "lag", "g"],
+        ["group", "lag", "g", "--topic", "t"],
         ["group", "show", "g"],
         ["topic", "show", "t"],
+        ["topic", "list"],
     ):
         code = await asyncio.to_thread(main, [*words, "-n", name_server])
         told = capsys.readouterr()
         assert code == 1
         assert told.out.strip()
         assert "without what these brokers have: s1 at 127.0.0.1:" in told.err
+
+
+async def test_settings_of_the_servers_that_answer_are_shown(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name_server,) = admin.session.config.name_servers
+    where = ["-n", name_server]
+    assert await asyncio.to_thread(main, ["config", "get", "brokerName", *where]) == 1
+    told = capsys.readouterr()
+    assert told.out.split()[-2:] == ["brokerName", "a"]
+    assert "without what these have: s1 at 127.0.0.1:" in told.err
+    began = admin.session.clock.monotonic_ms()
+    assert await asyncio.to_thread(main, ["broker", "list", *where]) == 1
+    # The command has the usual timeout of 3 s: one after the other they would take three.
+    assert admin.session.clock.monotonic_ms() - began < 6_000
+    assert capsys.readouterr().out.count("DefaultCluster") == 1 + len(SILENT)
+    assert await asyncio.to_thread(main, ["broker", "show", "s1", *where]) == 1
+    assert "no answer" in capsys.readouterr().err
+
+
+async def test_members_are_asked_through_a_master_that_answers(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters = sorted(await admin.masters_of("t"), key=lambda each: each.name == "a")
+
+    async def found(_: str) -> list[Broker]:
+        return masters[-2:]
+
+    monkeypatch.setattr(admin.consumers, "_masters", found)
+    monkeypatch.setattr("cometmq.admin.api._RELAY_TIMEOUT_MS", TIMEOUT_MS)
+    for call in (admin.consumers.positions("g", "t"), admin.consumers.running_info("g", "c")):
+        with pytest.raises(BrokerRefused):
+            await call

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from cometmq.admin.api import Admin
+from cometmq.admin.api import Admin, Unread
 from cometmq.admin.deadletters import DeadLetters
 from cometmq.admin.groups import Groups
 from cometmq.admin.messages import Messages
 from cometmq.admin.servers import Servers
 from cometmq.admin.traces import Traces
 from cometmq.client.routes import by_queue
-from cometmq.core.errors import BrokerRefused, ClientError, CometError
+from cometmq.core.errors import BrokerRefused, CometError, NotConnected
 from cometmq.dashboard.history import History
 from cometmq.dashboard.sharing import SharedCalls
 from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
@@ -30,7 +30,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Broker, Unread
+    from cometmq.admin.api import Broker
     from cometmq.client.client import Client
     from cometmq.core.clock import Clock
     from cometmq.message.model import MessageQueue
@@ -187,6 +187,17 @@ class WatchedCluster:
                 known.setdefault(name, {})[broker.name] = config
         return ToldSettings(known, unread)
 
+    def silent(self) -> list[Unread]:
+        """Return the masters that did not answer in the last round.
+
+        A call that gets this list does not ask them, so that a page does not wait for them.
+        """
+        return [
+            Unread(each.broker, NotConnected(each.broker.address, each.problem))
+            for each in self.brokers.values()
+            if each.is_master and each.problem not in ("", _REFUSED)
+        ]
+
     # ------------------------------------------------------------------ rounds
 
     async def _watch_brokers(self) -> None:
@@ -217,7 +228,7 @@ class WatchedCluster:
         """Read the runtime information of all brokers, and note their rates."""
         try:
             found = await self.admin.brokers()
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             self.problem = str(error)
             return
         states = await asyncio.gather(*map(self._state, found))
@@ -240,7 +251,7 @@ class WatchedCluster:
     async def _state(self, broker: Broker) -> BrokerState:
         try:
             facts = await self.admin.broker_runtime(broker.address)
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             return BrokerState(broker, problem=_REFUSED if is_refusal(error) else str(error))
         now_ms = self.clock.wall_ms()
         rates: list[float | None] = []
@@ -293,7 +304,7 @@ class WatchedCluster:
                 for ordered in (False, True)
                 for row in await self.servers.consumption(address, ordered=ordered)
             ]
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             log.debug("groups_not_read address=%s error=%s", address, error)
             return []
         return [
@@ -302,6 +313,16 @@ class WatchedCluster:
 
 
 _REFUSED: Final = "it serves accounts only"
+
+
+def reasons(unread: Iterable[Unread]) -> dict[str, str]:
+    """Return by name of the broker why it did not answer."""
+    return {
+        each.broker.name: each.error.problem
+        if isinstance(each.error, NotConnected)
+        else str(each.error)
+        for each in unread
+    }
 
 
 def is_refusal(error: Exception) -> bool:
