@@ -28,7 +28,8 @@ from tests.broker.topics.test_registration import Broker as Registered
 
 T = TypeVar("T")
 SILENT = ("s1", "s2", "s3")
-TIMEOUT_MS = 500
+#: A busy machine answers within it.
+TIMEOUT_MS = 3_000
 
 
 @pytest.fixture
@@ -85,22 +86,22 @@ async def test_silent_brokers_cost_one_timeout_and_are_named(admin: Admin) -> No
 
 async def test_without_a_list_the_whole_answer_is_needed(admin: Admin) -> None:
     groups, servers = Groups(admin), Servers(admin)
-    for call in (
-        lambda: admin.consumer_progress("g"),
-        lambda: admin.topic_stats("t"),
-        lambda: admin.groups_of("t"),
-        lambda: admin.consumer_connections("g"),
-        lambda: admin.messages_by_key("t", "k"),
-        lambda: admin.knows_group("nobody"),
-        lambda: admin.system_topics(),
-        lambda: admin.consumers.time_span("g", "t"),
-        lambda: groups.names(),
-        lambda: groups.configs(),
-        lambda: groups.producers("p"),
-        lambda: servers.topic_traffic("t"),
-    ):
-        with pytest.raises(RequestTimedOut):
-            await soon(call())
+    calls = (
+        admin.consumer_progress("g"),
+        admin.topic_stats("t"),
+        admin.groups_of("t"),
+        admin.consumer_connections("g"),
+        admin.messages_by_key("t", "k"),
+        admin.knows_group("nobody"),
+        admin.system_topics(),
+        admin.consumers.time_span("g", "t"),
+        groups.names(),
+        groups.configs(),
+        groups.producers("p"),
+        servers.topic_traffic("t"),
+    )
+    for ended in await soon(asyncio.gather(*calls, return_exceptions=True)):
+        assert isinstance(ended, RequestTimedOut), ended
     assert await soon(admin.knows_group("g"))
 
 
