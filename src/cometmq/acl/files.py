@@ -206,9 +206,7 @@ def _read_document(path: str) -> Document:
         document = yaml.load(Path(path).read_bytes().decode(), yaml.BaseLoader)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise AclDenied(f"{path}: cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise AclDenied(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise AclDenied(f"{path}: is not YAML{_place(error)}") from None

@@ -6,7 +6,6 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import read_index_header, survey_index
@@ -32,8 +31,7 @@ class Prepared:
         ]
         headers = [header for header in found if header is not None]
         bounds = (headers[0].begin_phys, headers[-1].end_phys) if headers else (0, -1)
-        seals = BlockChecksums(FILES, str(root))
-        self.contents = StoreContents(self.directory, queues, headers, bounds, (), seals)
+        self.contents = StoreContents(self.directory, queues, headers, bounds, ())
         self.entries: dict[int, Digest] = {}
         self.keys: dict[int, Digest] = {}
         surveys = [

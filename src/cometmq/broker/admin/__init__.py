@@ -40,8 +40,6 @@ class AdminService:
         described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
-        # Apart from the others: slaves ask for the tables, and wait for 5 s only.
-        tables = LongAnswers(context.clock)
         self.settings = SettingsAdmin(context)
         self.broker = BrokerAdmin(context, delay, [part for part in described if part is not None])
         self._parts = (
@@ -49,14 +47,14 @@ class AdminService:
             StoreAdmin(context),
             self.broker,
             self.settings,
-            TopicAdmin(context, tables),
+            TopicAdmin(context),
             QueueAdmin(context, filters),
-            GroupAdmin(context, delay, tables),
+            GroupAdmin(context, delay),
             ProgressAdmin(context, answers),
             ResetHandler(context, answers),
             AclAdmin(context, access),
             RelayHandler(context),
-            ClientAdmin(context, answers),
+            ClientAdmin(context),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
-from cometmq.cli.asking import interruptible
 from cometmq.cli.command import Exit, Noun
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, moment_of, position_of
@@ -84,8 +83,8 @@ class MessageRow:
         stored = time_text(self.stored_at) if self.stored_at else "-"
         body = self.body if self.encoding == "base64" else body_text(self.body.encode())
         return (
-            f"{stored} broker={cell(self.broker)} queue={self.queue} offset={self.offset} "
-            f"tag={cell(self.tag)} keys={cell(self.keys)} {cell(body)}"
+            f"{stored} broker={self.broker} queue={self.queue} offset={self.offset} "
+            f"tag={cell(self.tag)} keys={','.join(self.keys) or '-'} {body}"
         )
 
 
@@ -170,7 +169,7 @@ async def send(
     """Send a message, or one for each line, and show where it is stored."""
     from cometmq.message.model import Message
 
-    raw = _input() if body == "-" else body.encode("utf-8", "surrogateescape")
+    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
     bodies = [line for line in raw.splitlines() if line] if lines else [raw]
     properties = parse_properties(property or [])
     messages = [
@@ -185,11 +184,6 @@ async def send(
         )
         for each in results
     ]  # fmt: skip
-
-
-def _input() -> bytes:
-    with interruptible():
-        return sys.stdin.buffer.read()
 
 
 async def _send_all(
@@ -357,7 +351,7 @@ async def _printed(
     found: AsyncIterator[StoredMessage], count: int, grep: str, form: str
 ) -> AsyncIterator[MessageRow]:
     """Yield the rows of messages that contain a text, or print them in the form of --format."""
-    wanted, taken = grep.encode("utf-8", "surrogateescape"), 0
+    wanted, taken = grep.encode(), 0
     async for each in found:
         if wanted not in each.body:
             continue

@@ -211,15 +211,6 @@ class PullTotals:
         self.step = 0
 
 
-class PullPosition:
-    """Queue offset up to which a consumer group pulled a queue; -1 until it pulls."""
-
-    __slots__ = ("offset",)
-
-    def __init__(self) -> None:
-        self.offset = -1
-
-
 class PullPlan:
     """Cached decisions for all pulls that send the same request to ``queue``.
 
@@ -228,7 +219,7 @@ class PullPlan:
     within ``budget``. ``proof`` is what the records named by entries from a file are checked
     against (``queue`` in pulls.py). ``suggested`` holds the broker ids to ask next if slaves serve
     lagging consumers: the usual one, and the one while this broker is busy with reads for lagging
-    consumers. ``position`` is moved by each pull that is answered or may wait.
+    consumers.
     """
 
     __slots__ = (
@@ -240,7 +231,6 @@ class PullPlan:
         "epoch",
         "fields",
         "most",
-        "position",
         "program",
         "proof",
         "queue",
@@ -257,7 +247,6 @@ class PullPlan:
         budget: tuple[int, int],
         proof: tuple[int, bytes] | None,
         suggested: tuple[int, int],
-        position: PullPosition,
     ) -> None:
         self.queue = queue
         self.fields = fields
@@ -268,7 +257,6 @@ class PullPlan:
         self.budget = budget
         self.proof = proof
         self.suggested = suggested
-        self.position = position
         self.counter: PullCounter | None = None
         self.epoch = -1
         self.block: Entries = b""
@@ -369,7 +357,6 @@ class PullAnswers:
             if frame is not None:
                 frames.append(frame)
             elif offset == plan.queue.max_offset and flag & SUSPEND and hold_ms > 0:
-                plan.position.offset = offset
                 waiting.append((plan, offset, opaque, hold_ms))
             else:
                 odd = 1
@@ -426,8 +413,7 @@ class PullAnswers:
         else:
             totals.missed += 1
         suggested = plan.suggested[suggests - 1] if count and suggests else 0
-        plan.position.offset = next_offset = offset + looked_at
-        numbers = (queue.max_offset, queue.min_offset, next_offset, suggested, opaque)
+        numbers = (queue.max_offset, queue.min_offset, offset + looked_at, suggested, opaque)
         return answer_frame(self._pieces[0 if count else 1], numbers, (records,))
 
     def _count(self, plan: PullPlan, count: int, size_bytes: int) -> None:

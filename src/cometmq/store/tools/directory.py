@@ -7,10 +7,8 @@ inspected without its broker's configuration.
 from __future__ import annotations
 
 import os.path
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import NoStore, StoreError
@@ -22,13 +20,7 @@ from cometmq.store.checkpoint import (
     read_checkpoint,
     read_positions,
 )
-from cometmq.store.layout import (
-    QUEUE_ENTRY_BYTES,
-    file_offset,
-    is_index_name,
-    is_topic_name,
-    queue_id_of,
-)
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -88,18 +80,10 @@ class StoreDirectory:
 
     @property
     def by_number(self) -> dict[int, FileInfo]:
-        """The log files by number, from 0; the numbers of missing files are left out.
-
-        It is made on each access; :meth:`log_file` finds a single one.
-        """
+        """The log files by number, from 0; the numbers of missing files are left out."""
         return {
             (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
         }
-
-    def log_file(self, number: int) -> FileInfo:
-        """Return the log file of a number that ``by_number`` has."""
-        last = self.log_start + (number + 1) * self.log_file_bytes - 1
-        return self.log_files[bisect_right(self.log_files, last, key=attrgetter("base")) - 1]
 
     @property
     def log_start(self) -> int:
@@ -172,7 +156,11 @@ def size_of(files: ReadOnlyFiles, path: str) -> int:
 
 def _index_files(files: ReadOnlyFiles, root: str) -> list[str]:
     directory = os.path.join(root, "index")
-    return [os.path.join(directory, name) for name in files.names(directory) if is_index_name(name)]
+    return [
+        os.path.join(directory, name)
+        for name in files.names(directory)
+        if len(name) == 17 and name.isdigit()
+    ]
 
 
 def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueInfo]:
@@ -188,10 +176,10 @@ def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueIn
 
 def _queue_directories(files: ReadOnlyFiles, root: str) -> Iterator[tuple[str, int, str]]:
     top = os.path.join(root, "consumequeue")
-    for topic in filter(is_topic_name, files.names(top)):
-        numbers = map(queue_id_of, _names(files, os.path.join(top, topic)))
-        for number in sorted(number for number in numbers if number is not None):
-            yield topic, number, os.path.join(top, topic, str(number))
+    for topic in files.names(top):
+        names = [name for name in _names(files, os.path.join(top, topic)) if name.isdecimal()]
+        for name in sorted(names, key=int):
+            yield topic, int(name), os.path.join(top, topic, name)
 
 
 def _names(files: ReadOnlyFiles, path: str) -> list[str]:
