@@ -1,4 +1,4 @@
-"""Where a message is stored that does not go to its topic at once.
+"""Choose where to store a message that does not go to its topic at once.
 
     prepared by a transaction      the half topic, until the transaction ends
     with a delay level             the schedule topic, queue of the level

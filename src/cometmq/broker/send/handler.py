@@ -5,14 +5,19 @@ AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps 
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-Messages that are prepared, delayed or sent back are stored elsewhere first (diversion.py). Batches
-that are too large for the event loop are packed in a thread (largebatch.py).
+Messages that are prepared, delayed or sent back are stored elsewhere first (diversion.py).
+
+A large batch is packed in a thread, so that it does not block the event loop. It gets its place in
+the log, as a whole, once it is packed; until then the store knows nothing of it. Its connection is
+not served meanwhile, so that later requests of that connection are stored after it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.dedup import GuardedSends, Stored
 from cometmq.broker.send.admission import (
@@ -28,7 +33,6 @@ from cometmq.broker.send.admission import (
     without_wait,
 )
 from cometmq.broker.send.diversion import is_delayed
-from cometmq.broker.send.largebatch import LARGE_BYTES, LargeBatches
 from cometmq.broker.transactions.endtransaction import committed_send
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
@@ -41,11 +45,13 @@ from cometmq.message.names import (
     TIMER_TOPIC,
 )
 from cometmq.message.record import TRANSACTION_MASK
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.protocol.framer import MANY
 
 if TYPE_CHECKING:
+    from cometmq.broker.acknowledgement import Appender, Fail
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.dedup import RepeatGuard
     from cometmq.broker.hooks import SendHooks
@@ -54,16 +60,83 @@ if TYPE_CHECKING:
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Reply, Request
     from cometmq.protocol.framer import BulkHandler
     from cometmq.protocol.headers import SendMessage
+    from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
+log = logging.getLogger(__name__)
+
+#: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
+LARGE_BYTES: Final = 512 << 10
 #: Internal topics of messages that wait for their time or for the end of their transaction.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 #: Common prefix of the property names that set a timer.
 _TIMER_PREFIX: Final = "TIMER_DE"
+
+
+class LargeBatches:
+    """Stores large batches, one at a time: each needs memory for a second copy of its records."""
+
+    def __init__(
+        self, *, store: MessageStore, appender: Appender, tasks: Tasks, fail: Fail
+    ) -> None:
+        self._store = store
+        self._appender = appender
+        self._tasks = tasks
+        self._fail = fail
+        self._one_at_a_time = asyncio.Lock()
+
+    def begin(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        queue_id: int,
+        shared: SharedFields,
+        *,
+        wait_durable: bool,
+    ) -> None:
+        """Start to store a batch; it is answered once it is stored.
+
+        Raises BadRequest if too many slow requests are running. The peer is held meanwhile.
+        """
+        begin_task(peer)
+        peer.hold()
+        self._tasks.spawn(
+            self._store_it(peer, request, queue_id, shared, wait_durable=wait_durable),
+            name=f"large batch {peer.address}",
+        )
+
+    async def _store_it(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        queue_id: int,
+        shared: SharedFields,
+        *,
+        wait_durable: bool,
+    ) -> None:
+        try:
+            async with self._one_at_a_time:
+                queue = self._store.queue(request.header.topic, queue_id)
+                parts = await self._store.pack_batch(queue, request.body, shared)
+                # The topic may have been deleted and recreated while the batch was packed.
+                queue = self._store.queue(request.header.topic, queue_id)
+                offset, rows = self._store.append_parts(queue, parts, shared)
+            request.drop_body()
+            send = (peer, request, queue_id, offset, rows)
+            self._appender.add_large(send, wait_durable=wait_durable)
+        except CometError as error:
+            self._fail(peer, request, error)
+        except Exception as error:
+            log.exception("large_batch_failed peer=%s", peer.address)
+            self._fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, str(error)))
+        finally:
+            end_task(peer)
+            peer.go_on()
 
 
 class SendHandler:
