@@ -216,20 +216,22 @@ def node_id(name: str) -> str:
     return f"{module.replace('.', '/')}.py::{test}"
 
 
-def run_again(part: Part, failed: Sequence[str]) -> Summary:
-    """Run failed tests a second time. Return those that passed as unsteady, the others as failed.
+def run_again(part: Part, summary: Summary) -> None:
+    """Run the failed tests of a part a second time. They become unsteady if all of them pass.
 
     Nothing runs again if there are too many of them, or if one has no second run.
     """
+    # A test whose end fails too is there twice.
+    failed = list(dict.fromkeys(summary.failed))
     if not failed or len(failed) > SECOND_RUNS_MAX or not all(map(has_second_run, failed)):
-        return Summary(failed=list(failed))
+        return
     say(f"---- tests: second run of {', '.join(failed)}")
     again = run_part(
         Part(f"{part.name}-again", part.limit_s, 0), [], tests=[node_id(name) for name in failed]
     )
-    unsteady = [] if again.problems else [name for name in failed if name not in again.failed]
-    still = [name for name in failed if name not in unsteady]
-    return Summary(passed=len(unsteady), failed=still, unsteady=unsteady)
+    if again.passed == len(failed) and not again.failed and not again.problems:
+        summary.passed += len(failed)
+        summary.unsteady, summary.failed = failed, []
 
 
 def run_part(
@@ -351,9 +353,8 @@ def run_tests(
     for name in part_names:
         if name not in without:
             found = run_part(parts[name], extra, without=without, coverage=coverage)
-            failed, found.failed = found.failed, []
+            run_again(parts[name], found)
             summary.add(found)
-            summary.add(run_again(parts[name], failed))
     for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):
         summary.problems.append(f"skipped, but not in tests/allowed_skips.txt: {name}")
     summary.add(not_run)

@@ -69,8 +69,14 @@ def test_the_closing_line() -> None:
 @pytest.mark.parametrize(
     ("failed", "second", "unsteady"),
     [
-        (["tests.a::test_x[java]", "tests.a::test_y[4.9.7-java5]"], [], 2),
-        (["tests.a::test_x[java]"], ["tests.a::test_x[java]"], 0),
+        (["tests.a::test_x[java]", "tests.a::test_y[4.9.7-java5]"], report.Summary(passed=2), 2),
+        # One whose end failed, too, is one test.
+        (["tests.a::test_x[java]"] * 2, report.Summary(passed=1), 1),
+        # Failed again, skipped, ended at its limit: none of these has passed.
+        (["tests.a::test_x[java]"], report.Summary(failed=["tests.a::test_x[java]"]), 0),
+        (["tests.a::test_x[java]"], report.Summary(passed=1, failed=["tests.a::test_x[java]"]), 0),
+        (["tests.a::test_x[java]"], report.Summary(skipped=["tests.a::test_x"]), 0),
+        (["tests.a::test_x[java]"], report.Summary(passed=1, problems=["ended"]), 0),
         # A test of our own broker, a test without a broker in its name, too many of them.
         (["tests.a::test_x[java]", "tests.a::test_x[4.9.7-cometmq]"], None, 0),
         (["tests.a::test_x"], None, 0),
@@ -79,25 +85,25 @@ def test_the_closing_line() -> None:
     ],
 )
 def test_only_tests_against_java_have_a_second_run(
-    monkeypatch: pytest.MonkeyPatch, failed: list[str], second: list[str] | None, unsteady: int
+    monkeypatch: pytest.MonkeyPatch,
+    failed: list[str],
+    second: report.Summary | None,
+    unsteady: int,
 ) -> None:
     runs: list[list[str]] = []
 
     def run_part(_part: report.Part, _extra: list[str], *, tests: list[str]) -> report.Summary:
+        assert second is not None
         runs.append(tests)
-        return report.Summary(passed=len(tests) - len(second or []), failed=list(second or []))
+        return second
 
     monkeypatch.setattr(report, "run_part", run_part)
-    summary = report.run_again(report.PARTS[0], failed)
-    assert runs == ([] if second is None else [[report.node_id(name) for name in failed]])
-    assert (summary.passed, len(summary.unsteady)) == (unsteady, unsteady)
-    assert len(summary.failed) == len(failed) - unsteady
-
-
-def test_a_second_run_that_was_ended_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = report.Summary(problems=["part compat-again was ended after 1 s"])
-    monkeypatch.setattr(report, "run_part", lambda *_, **__: ended)
-    assert report.run_again(report.PARTS[0], ["tests.a::test_x[java]"]).failed
+    summary = report.Summary(passed=7, failed=list(failed))
+    report.run_again(report.PARTS[0], summary)
+    ids = [report.node_id(name) for name in dict.fromkeys(failed)]
+    assert runs == ([] if second is None else [ids])
+    assert (summary.passed, len(summary.unsteady)) == (7 + unsteady, unsteady)
+    assert summary.failed == ([] if unsteady else failed)
 
 
 def test_the_id_of_a_test() -> None:
