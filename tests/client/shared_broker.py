@@ -69,7 +69,9 @@ async def read_as_broadcast(
 async def until_found(
     ask: Callable[[], Awaitable[Found]], *, absent: tuple[type[CometError], ...] = (NotFound,)
 ) -> Found:
-    """What ``ask`` gives, once that is something; ``absent`` are errors that say "not yet".
+    """Ask again and again; return the first answer that is true.
+
+    Errors in ``absent`` mean that there is no answer yet.
 
     A Java broker answers a send before its queues, its index and its figures know the message.
     """
@@ -84,7 +86,7 @@ async def until_found(
 
 
 async def until_listed(client: Client, sent: Iterable[SendResult]) -> None:
-    """Returns once queues have the messages that were sent: a Java broker answers before that."""
+    """Wait until the queues have the messages that were sent: a Java broker answers before."""
     ends: dict[MessageQueue, int] = {}
     for each in sent:
         ends[each.queue] = max(ends.get(each.queue, 0), each.queue_offset + 1)

@@ -133,21 +133,24 @@ async def test_a_member_consumes_one_message(client: Client, messages: Messages)
         running.cancel()
 
 
+async def halves_of(messages: Messages, topic: str) -> list[HalfMessage]:
+    """Return the half messages of a topic, oldest first."""
+    return [each async for each in messages.half_messages() if each.topic == topic]
+
+
 async def test_half_messages(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
-
-    async def halves() -> list[HalfMessage]:
-        return [each async for each in messages.half_messages() if each.topic == topic]
 
     async def is_over() -> bool:
         return topic not in {each.topic for each in await messages.open_transactions()}
 
     async with client.transaction(topic, b"half"):
-        found = await until_found(halves)  # once the name server has the topic of half messages
+        # None until the name server has the topic of half messages.
+        found = await until_found(lambda: halves_of(messages, topic))
         assert not await is_over()
-    # One that is checked is stored again.
-    assert {(each.message.body, each.queue_id) for each in found} == {(b"half", 0)}
-    assert found[0].checks == 0
+    first, *checked = found  # on a busy machine the broker may have stored it again to check it
+    assert (first.message.body, first.queue_id, first.checks) == (b"half", 0, 0)
+    assert all(each.checks and each.message.body == b"half" for each in checked)
     await until_found(is_over)
     (trip,) = await messages.round_trips(topic)
     assert trip.error is None
@@ -156,11 +159,8 @@ async def test_half_messages(client: Client, messages: Messages) -> None:
 async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
 
-    async def halves() -> list[HalfMessage]:
-        return [each async for each in messages.half_messages() if each.topic == topic]
-
     async with client.transaction(topic, b"half"):
-        found = await until_found(halves)
+        found = await until_found(lambda: halves_of(messages, topic))
         await messages.resume_check(found[0])
         assert topic in {each.topic for each in await messages.open_transactions()}
 
