@@ -88,6 +88,32 @@ async def test_a_drained_server_answers_what_it_received_and_reads_no_more() -> 
         assert await other.closed()
 
 
+async def test_a_drained_server_waits_for_a_client_that_reads_late() -> None:
+    size = 12 << 20  # more than the system keeps between the two
+
+    def large(peer: Peer, request: Request[Any]) -> Reply:
+        return Reply(body=bytes(size))
+
+    async with serving({BEAT: large}) as served:
+        client = await served.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(BEAT, opaque=1)
+        (peer,) = await connected(served.server)
+        await until(lambda: peer.buffered_bytes and not peer.is_receiving)
+        assert not await served.server.drain(lambda: True, 300)
+        draining = asyncio.create_task(served.server.drain(lambda: True, 20_000))
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        head, body = await client.frame()
+        assert await draining
+        assert (head.opaque, len(body)) == (1, size)
+
+
+async def connected(server: Server) -> list[Peer]:
+    """Wait for a peer and return all."""
+    await until(lambda: server.peers)
+    return list(server.peers)
+
+
 async def test_a_drain_ends_at_its_limit() -> None:
     async def never(peer: Peer, request: Request[Any]) -> Reply | None:
         await asyncio.Event().wait()

@@ -292,17 +292,20 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_serving(self) -> bool:
-        """True while a whole request that was received is not answered."""
+        """True while a whole request that was received is not answered, or its answer not sent."""
         if self.closed or self.is_closing:
             return False
-        waits = self._backlog or self._connection.has_more or self._flush_due
+        waits = self._backlog or self._connection.has_more or self._flush_due or self._unsent_bytes
         return bool(waits or self._holds or self.running_tasks)
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def buffered_bytes(self) -> int:
         """Total of the received bytes that are not served and the bytes that are not sent yet."""
-        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._connection.buffered_bytes + unsent
+        return self._connection.buffered_bytes + self._unsent_bytes
 
     @property
     def held_bytes(self) -> int:

@@ -154,10 +154,11 @@ class Server:
             self._sockets.append((listener, accepting))
 
     async def drain(self, is_idle: Callable[[], bool], limit_ms: int) -> bool:
-        """Take no more connections and requests; wait until those that were received are answered
-        and ``is_idle`` returns true, at most ``limit_ms``. Return whether all were answered.
+        """Take no more connections and requests; wait until the answers to those that were received
+        are sent and ``is_idle`` returns true, at most ``limit_ms``. Return whether all were.
 
-        Pulls that wait for messages have no answer yet, and are not waited for.
+        :meth:`close` gives a client that does not read at once little time. Pulls that wait for
+        messages have no answer yet, and are not waited for.
         """
         self._stop_listening()
         for peer in list(self.peers):
