@@ -17,6 +17,8 @@ compile build requirements/build.in ${UPGRADE:+--upgrade}
 compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
 compile compiler requirements/compiler.in ${UPGRADE:+--upgrade}
 compile packaging requirements/packaging.in ${UPGRADE:+--upgrade}
+# Without the settings of pyproject.toml, which leave out pandas. numpy is there, with Spark.
+compile notebook requirements/notebook.in --no-config --no-emit-package numpy ${UPGRADE:+--upgrade}
 
 if grep -n '://' requirements/*.lock; then
     echo "lock: an address got into the files above" >&2

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.architecture.rules import ROOT
 
-LIMIT_S = 60
+LIMIT_S = 120
 ANY_LINES = "..."
 
 #: What differs in each run, and what is compared in its place.

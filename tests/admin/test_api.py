@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from cometmq.admin.api import Admin
+from cometmq.admin.api import Admin, Broker
 from cometmq.client.client import Client
-from cometmq.core.errors import BrokerRefused, NotFound, RouteNotFound
+from cometmq.core.errors import BrokerRefused, NotConnected, NotFound, RouteNotFound
+from cometmq.message.ids import encode_offset_id, pack_host
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.protocol.bodies import SubscriptionGroupConfig
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Response
+from cometmq.protocol.headers import Header
 from cometmq.testing.cluster import Cluster
 
 
@@ -168,7 +173,7 @@ async def test_messages_are_found_by_their_ids(admin: Admin, client: Client, top
 
 
 async def _until_found(admin: Admin, message_id: str, topic: str) -> StoredMessage:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             found = await admin.message_by_id(message_id, topic)
             if found is not None:
@@ -179,7 +184,7 @@ async def _until_found(admin: Admin, message_id: str, topic: str) -> StoredMessa
 async def test_messages_are_found_by_their_keys(admin: Admin, client: Client, topic: str) -> None:
     for at in range(3):
         await client.send(Message(topic, b"%d" % at, keys=("same", f"own-{at}")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(found := await admin.messages_by_key(topic, "same")) < 3:
             await asyncio.sleep(0.02)
     assert [message.body for message in found] == [b"0", b"1", b"2"]
@@ -187,3 +192,57 @@ async def test_messages_are_found_by_their_keys(admin: Admin, client: Client, to
     assert await admin.messages_by_key(topic, "nobody") == []
     assert len(await admin.messages_by_key(topic, "same", max_messages=2)) <= 2
     assert await admin.messages_by_key(topic, "same", end_ms=1) == []
+
+
+async def test_all_name_servers_are_told_of_a_deletion(
+    cometmq_session_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, open_ = "127.0.0.1:9", cometmq_session_cluster.namesrv
+    async with Client(f"{closed};{open_}") as client:
+        admin, told = Admin(client.session), list[str]()
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        await admin.create_topic(name, queues=1)
+        call = admin.call
+
+        async def noted(
+            address: str, code: RequestCode, header: Header | None, **more: int
+        ) -> Response:
+            if code is RequestCode.DELETE_TOPIC_IN_NAMESRV:
+                told.append(address)
+            return await call(address, code, header, timeout_ms=more.get("timeout_ms", 0))
+
+        monkeypatch.setattr(admin, "call", noted)
+        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:9"):
+            await admin.delete_topic(name)
+        assert sorted(told) == sorted((closed, open_))
+
+
+async def test_an_id_that_names_another_address_is_not_asked_there(
+    admin: Admin, topic: str, client: Client
+) -> None:
+    """Who sends a message chooses its id; looking it up must not connect to where it points."""
+    asked = asyncio.Event()
+    server = await asyncio.start_server(lambda *_: asked.set(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        message_id = encode_offset_id(pack_host("127.0.0.1", port), 0)
+        assert await admin.message_by_id(message_id, topic) is None
+        with pytest.raises(NotFound, match="no broker of the cluster made this id"):
+            await admin.message_by_id(message_id)
+    assert not asked.is_set()
+
+
+async def test_a_broker_may_be_registered_with_a_host_name(
+    admin: Admin, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await client.send(topic, b"one")
+    (broker,) = await admin.brokers()
+    named = replace(broker, address=broker.address.replace("127.0.0.1", "localhost"))
+
+    async def registered(*_: str, **__: bool) -> list[Broker]:
+        return [named]
+
+    monkeypatch.setattr(admin, "brokers", registered)
+    found = await admin.message_by_id(sent.offset_id)
+    assert found is not None
+    assert (found.body, found.broker_name) == (b"one", broker.name)

@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.admin import bundle as bundles
 from cometmq.admin.api import Admin
-from cometmq.admin.bundle import REMOVED, without_secrets, write_bundle
+from cometmq.admin.bundle import write_bundle
 from cometmq.client.client import Client
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import running_cluster
@@ -95,14 +95,3 @@ async def test_a_bundle_is_bounded(
     made = await write_bundle(admin, tmp_path / "b.tar.gz")
     assert "topics.json" in {gap.what for gap in made.gaps}
     assert "topics.json" not in made.files
-
-
-def test_secrets_are_removed() -> None:
-    assert without_secrets(
-        {"tls.server.keyPassword": "x", "secretKey": "y", "brokerName": "b"}
-    ) == {
-        "brokerName": "b",
-        "secretKey": REMOVED,
-        "tls.server.keyPassword": REMOVED,
-    }
-    assert without_secrets({"password": ""}) == {"password": ""}

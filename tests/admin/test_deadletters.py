@@ -52,7 +52,7 @@ async def test_letters_are_listed_and_sent_to_the_original_topic_once(
         topic,
         plans[0].message_id,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await dead.resend(letters[0], dry_run=True)).outcome is not ResendStatus.REPEATED:
             pass  # until the index has it
     assert (await dead.resend(letters[0])).outcome is ResendStatus.REPEATED
@@ -73,7 +73,7 @@ async def test_a_letter_goes_to_its_group_alone(client: Client, dead: DeadLetter
     done = await dead.resend(letter, Destination.RETRY)
     assert (done.outcome, done.topic) == (ResendStatus.SENT, f"%RETRY%{group}")
     assert done.message_id == letter.message.message_id
-    async with asyncio.timeout(30), client.subscribe(topic, group=group) as subscription:
+    async with asyncio.timeout(60), client.subscribe(topic, group=group) as subscription:
         message = await anext(subscription)
         async with message.processing():
             assert (message.topic, message.body, message.reconsume_times) == (topic, b"one", 0)

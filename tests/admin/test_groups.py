@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,9 @@ from cometmq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.headers import Header
 from tests.admin.dead import die
 from tests.client.shared_broker import fresh_name, fresh_topic
 
@@ -149,7 +154,7 @@ async def test_running_members(client: Client, admin: Admin, groups: Groups) -> 
     queues = await topic_of(client)
     topic, group = queues[0].topic, fresh_name("g")
     async with client.subscribe(topic, group=group, start="first") as subscription:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             message = await anext(subscription)
         async with message.processing():
             pass
@@ -264,3 +269,33 @@ def test_queues_that_are_blocked() -> None:
         ),
     }
     assert blocked_queues(RunningInfoRead(mq_table=table)) == [MessageQueue("t", "b", 0)]
+
+
+async def test_what_only_rocketmq_5_has_stays(
+    admin: Admin, groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that the structs here do not have survive a change, and that offsets are deleted."""
+    group = await group_at(admin, {})
+    known = {"groupName": group, "retryMaxTimes": 16, "consumeMessageOrderly": True}
+    of_5 = known | {"groupRetryPolicy": {"type": "EXPONENTIAL"}, "attributes": {"lite.bind": "t"}}
+    sent: list[dict[str, Any]] = []
+    call = admin.call
+
+    async def as_5(
+        address: str, code: RequestCode, header: Header | None, body: bytes = b"", **more: int
+    ) -> Any:
+        if code is RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+            return SimpleNamespace(body=encode_json({"subscriptionGroupTable": {group: of_5}}))
+        if code is RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
+            sent.append(parse_json(body, dict[str, Any]))
+        return await call(address, code, header, body, **more)
+
+    monkeypatch.setattr(admin, "call", as_5)
+    broker = (await admin.brokers())[0].name
+    assert await groups.change(group, {"retryMaxTimes": 3}) == [broker]
+    policy = {"groupRetryPolicy": {"type": "EXPONENTIAL"}}
+    assert sent == [known | policy | {"retryMaxTimes": 3}]
+    await groups.forget_offsets(group)
+    # A request adds attributes by a plus sign.
+    assert sent[1:] == [known | policy | {"attributes": {"+lite.bind": "t"}}]
+    assert await groups.change("nobody", {"retryMaxTimes": 3}) == []

@@ -45,6 +45,12 @@ async def test_a_healthy_cluster(admin: Admin, cometmq_session_cluster: Cluster)
 
 async def test_what_is_missing(admin: Admin) -> None:
     (broker,) = await admin.brokers()
+    (found,) = [
+        each.text
+        for each in (await check_health(admin, ROOMY)).checks
+        if each.subject == broker.name and each.aspect is Aspect.REGISTRATION
+    ]
+    assert found == "master and 0 slaves registered"
     limits = HealthLimits(frozenset({"broker-z"}), slaves=1, disk_ratio=1.0)
     report = await check_health(admin, limits)
     assert [(each.aspect, each.subject, each.text) for each in report.problems] == [
@@ -184,5 +190,12 @@ def test_figures_of_a_store() -> None:
     ]
     assert found[0].text == "disk of the log is 91% full, the limit is 85%"
     assert len(store_checks(slave, table, HealthLimits(), 1_000)) == 3
+    for connected in (0, 1, 2):
+        table = {"brokerRole": "SYNC_MASTER", "slaves": str(connected), "slavesNeeded": "1"}
+        (found_one,) = store_checks(master, table, HealthLimits(), 0)
+        assert (found_one.aspect, found_one.is_ok) == (Aspect.SLAVE, connected >= 1)
+        assert found_one.text == f"{connected} of 1 slaves that its sends wait for are connected"
+    table = {"brokerRole": "ASYNC_MASTER", "slaves": "0", "slavesNeeded": "0"}
+    assert store_checks(master, table, HealthLimits(), 0) == []
     assert store_checks(master, {"commitLogDiskRatio": "-1.0"}, HealthLimits(), 0) == []
     assert store_checks(master, {"commitLogDiskRatio": "?"}, HealthLimits(), 0) == []

@@ -124,7 +124,7 @@ async def test_a_tail_goes_on_after_what_is_stored(
     topic = await fresh_topic(client, 2)
     bodies = await send_to_all(client, topic, 4)
     tail = messages.tail(topic, EARLIEST)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [(await anext(tail)).body for _ in range(4)] == bodies
         following = asyncio.ensure_future(anext(tail))
         await client.send(topic, b"later", queue=(await client.queues(topic))[1])
@@ -145,7 +145,7 @@ async def test_a_tail_ends_with_a_refusal(
     following = asyncio.ensure_future(anext(tail))
     await eventually(lambda: not following.done())
     await admin.create_topic(topic, queues=1, perm=2)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(Exception, match="refused a pull with code 16"):
             await following
 
@@ -209,7 +209,7 @@ async def test_a_member_consumes_one_message(client: Client, messages: Messages)
 async def test_half_messages(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 2)
     found: list[HalfMessage] = []
-    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+    async with client.transaction(topic, b"half"), asyncio.timeout(60):
         while not found:  # until the name server has the topic of half messages
             found = [each async for each in messages.half_messages() if each.topic == topic]
     (half,) = found
@@ -223,12 +223,12 @@ async def test_open_transactions(
     client: Client, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await fresh_topic(client, 1)
-    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+    async with client.transaction(topic, b"half"), asyncio.timeout(60):
         found: list[HalfMessage] = []
         while not found:
             found = [each for each in await messages.open_transactions() if each.topic == topic]
         assert [each.message.body for each in found] == [b"half"]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while [each for each in await messages.open_transactions() if each.topic == topic]:
             pass  # until its end is noted
     monkeypatch.setattr(looked_at, "ENDS_MAX", 0)
@@ -242,13 +242,13 @@ async def test_transactions_that_were_given_up(messages: Messages) -> None:
 
 async def test_a_check_begins_again(client: Client, messages: Messages) -> None:
     topic = await fresh_topic(client, 1)
-    async with client.transaction(topic, b"half"), asyncio.timeout(30):
+    async with client.transaction(topic, b"half"), asyncio.timeout(60):
         found: list[HalfMessage] = []
         while not found:
             found = [each for each in await messages.open_transactions() if each.topic == topic]
         (half,) = found
         await messages.resume_check(half)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while [each for each in await messages.open_transactions() if each.topic == topic]:
             pass  # until its end is noted
     with pytest.raises(BrokerRefused, match="has ended"):

@@ -51,7 +51,7 @@ def admin(client: Client) -> Admin:
 
 async def life_with(traces: Traces, message_id: str, topic: str, events: int) -> MessageLife:
     """The life of a message once it has so many events."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 life = await traces.life(message_id, topic)

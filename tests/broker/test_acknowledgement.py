@@ -82,7 +82,7 @@ async def test_a_failing_write_reaches_whoever_put(tmp_path: Path) -> None:
         with pytest.raises(StoreFull):
             await put(RECORD)
         files.write_errno = 0
-        async with asyncio.timeout(20):  # the store looks by itself whether there is room again
+        async with asyncio.timeout(60):  # the store looks by itself whether there is room again
             while running.broker.store.state.refusal is not None:
                 await asyncio.sleep(0.02)
         assert (await put(RECORD)).queue_offset == 0
@@ -96,7 +96,7 @@ async def test_sync_flush_answers_after_the_sync_and_shows_nothing_before(tmp_pa
         before = files.syncs
         files.blocked = True
         client.post(SEND, b"waits", **send_fields())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while files.syncs == before:
                 await asyncio.sleep(0.001)
         _, records = await reader.pull()
@@ -191,6 +191,6 @@ async def test_a_send_that_does_not_wait_is_synced_and_seen_all_the_same(tmp_pat
     async with running_broker(tmp_path, **settings) as running:
         client = await running.connect()
         assert (await client.send(b"quick", i="WAIT\x01false")).code == 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (await client.pull())[1]:
                 await asyncio.sleep(0.001)

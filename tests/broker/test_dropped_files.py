@@ -62,7 +62,7 @@ async def slow_client(running: RunningBroker) -> tuple[BrokerClient, Peer]:
     reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
     client = BrokerClient(reader, writer)
     running.add(client)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while running.broker.server.peers == known:
             await asyncio.sleep(0.001)
     (peer,) = running.broker.server.peers - known
@@ -71,7 +71,7 @@ async def slow_client(running: RunningBroker) -> tuple[BrokerClient, Peer]:
 
 async def until_stuck(peer: Peer) -> None:
     """Wait until the peer has answers for which its socket has no room."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while peer.buffered_bytes < len(BODY):
             await asyncio.sleep(0.001)
 

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker.pull import filtering
+from cometmq.broker.pull import filtering, newtexts
 from cometmq.broker.pull.longpoll import HeldPull
+from cometmq.filter.sql92 import SqlFilter
 from cometmq.filter.sqltext import MAX_CHARS
+from cometmq.net.limits import Limit
 from cometmq.protocol.codes import RequestCode
 from cometmq.store.read.reader import ReadResult
 from tests.broker.pull.test_filtering import SQL, bodies, fill, subscribe
@@ -58,6 +60,50 @@ async def test_what_is_too_much_is_refused_in_one_way(tmp_path: Path, kind: str)
         assert head.code == 27
 
 
+async def test_what_is_wrong_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who repeats it costs others no more than who asks for something known."""
+    parsed: list[str] = []
+
+    def counted(text: str) -> SqlFilter:
+        parsed.append(text)
+        return SqlFilter(text)
+
+    monkeypatch.setattr(filtering, "SqlFilter", counted)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 1)
+        remarks = set()
+        for _ in range(10):
+            head, _ = await client.pull(subscription="number = = 1", **SQL)
+            assert head.code == 23
+            remarks.add(head.remark)
+        assert len(remarks) == len(parsed) == 1
+
+
+async def test_many_new_expressions_wait_and_known_ones_do_not(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        greedy, client = await running.connect(), await running.connect()
+        await fill(client, 1)
+        assert (await client.pull(subscription="number = 0", **SQL))[0].code == 0
+        codes = []
+        for number in range(8):
+            text = HEAVY.replace("p", f"q{number}x")
+            codes.append((await greedy.pull(subscription=text, **SQL))[0].code)
+        assert codes[0] == 20
+        assert set(codes[1:]) == {2}
+        assert (await check(greedy, "number = 77")).code in (0, 2)
+        assert running.broker.stats.limits.hits[Limit.NEW_FILTERS] >= 7
+        assert (await greedy.pull(subscription="number = 0", **SQL))[0].code == 0
+        assert (await client.pull(subscription="number < 1", **SQL))[0].code == 0
+
+
+async def test_a_subscription_of_any_size_is_not_read(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        head = await check(client, " " * filtering.MAX_CHECK_BYTES)
+        assert (head.code, "over the limit" in (head.remark or "")) == (1, True)
+
+
 async def test_much_work_is_done_in_parts_and_nothing_is_lost(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()
@@ -99,7 +145,7 @@ async def test_a_held_pull_looks_on_in_parts(
             suspendTimeoutMillis="20000", **SQL,
         )  # fmt: skip
         puller.post(PULL, **wanted)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while running.broker.pull.handler.longpoll.count != 1:
                 await asyncio.sleep(0.001)
         longpoll, looked_from = running.broker.pull.handler.longpoll, []
@@ -113,7 +159,7 @@ async def test_a_held_pull_looks_on_in_parts(
         monkeypatch.setattr(longpoll, "wake", lambda grown: None)
         await fill(client, 60, first=1)
         wake([(("t", 1), 61)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer, _ = await puller.frame()
         assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "61")
         assert looked_from == [14, 27, 40, 53]
@@ -123,6 +169,8 @@ async def test_what_is_remembered_of_filters_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filtering, "MAX_REMEMBERED_BYTES", 400_000)
+    for name in ("SENDER_AT_ONCE", "ALL_AT_ONCE"):
+        monkeypatch.setattr(newtexts, name, 1 << 30)
     async with running_broker(tmp_path) as running:
         client, filters = await running.connect(), running.broker.pull.filters
         await fill(client, 1)
@@ -147,7 +195,7 @@ async def test_beyond_the_memory_for_filters_pulls_are_not_held(
         for number in range(10):
             held = {"sysFlag": "6", "suspendTimeoutMillis": "20000"} | SQL
             client.post(PULL, **pull_fields(1, subscription=f"number > {number}", **held))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answers = [(await client.frame())[0] for _ in range(8)]
         assert {answer.code for answer in answers} == {19}
         assert running.broker.pull.handler.longpoll.count == 2
@@ -172,6 +220,8 @@ async def test_others_are_served_between_those_who_filter(
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         await fill(client, 13)
+        for number in range(5):  # a new expression is parsed when its pull is served alone
+            await client.pull(subscription=f"number = {number}", **SQL)
         pull = running.broker.pull.handler
         happened: list[str] = []
         look, answers = pull._look, pull._answers

@@ -75,7 +75,7 @@ class Line:
             code=code, opaque=self.opaque, flag=0, ext=ext, codec=codec, body_bytes=len(body)
         )
         self.writer.write(head + body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 size = int.from_bytes(await self.reader.readexactly(4), "big")
                 frame = await self.reader.readexactly(size)

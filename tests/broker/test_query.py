@@ -10,6 +10,7 @@ from cometmq.message.record import iter_decode
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.codes import ResponseCode
+from cometmq.store.layout import index_hash, topic_prefix
 from tests.broker.world import Parts, open_parts
 
 pytestmark = pytest.mark.core
@@ -51,6 +52,19 @@ async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="no key 'x'") as error:
             await by_key(parts, "x")
         assert error.value.code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_a_message_of_another_topic_with_the_same_hash_is_not_shown(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await parts.put("BB", b"other", KEYS="k")
+        assert index_hash(topic_prefix("BB"), "k") == index_hash(topic_prefix("Aa"), "k")
+        query = h.QueryMessage("Aa", "k", 32, 0, MAX_MS, None)
+        with pytest.raises(BadRequest) as error:
+            await parts.ask(Code.QUERY_MESSAGE, query)
+        assert error.value.code == ResponseCode.QUERY_NOT_FOUND
+        await parts.put("Aa", b"own", KEYS="k")
+        reply = await parts.ask(Code.QUERY_MESSAGE, query)
+        assert [record.body for record in iter_decode(reply.body)] == [b"own"]
 
 
 async def test_a_message_is_found_by_its_offset(tmp_path: Path) -> None:

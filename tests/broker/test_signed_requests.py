@@ -4,6 +4,7 @@ of requests that are checked one by one."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq.acl import control
@@ -47,6 +49,7 @@ accounts:
   groupPerms:
   - g=SUB
 """
+PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01k"
 #: Code of a refusal, as upstream.
 REFUSED = 1
 
@@ -175,9 +178,8 @@ async def test_pulls_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.core
 async def test_transactions_are_checked(tmp_path: Path) -> None:
-    prepared = "TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01k"
     async with guarded(tmp_path) as (running, client):
-        head = await ask(client, *[send(i=prepared, f="4")] * 3)
+        head = await ask(client, *[send(i=PREPARED, f="4")] * 3)
         assert head.code == 0, head.remark
         place = head.ext["msgId"][16:]
         ext = {
@@ -194,11 +196,52 @@ async def test_transactions_are_checked(tmp_path: Path) -> None:
         assert len(index.halves) == before - 1
 
 
+@pytest.mark.core
+async def test_a_place_in_the_log_shows_no_message_of_another_topic(tmp_path: Path) -> None:
+    """Neither by its offset, nor through a retry, nor through a consumer of the group."""
+    beat = {
+        "clientID": "c@1", "producerDataSet": [],
+        "consumerDataSet": [{
+            "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [],
+            "unitMode": False,
+        }],
+    }  # fmt: skip
+    async with guarded(tmp_path) as (running, client):
+        consumer = await running.connect()
+        head = await ask(consumer, frame(34, {}, msgspec.json.encode(beat)))
+        while head.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            head, _ = await consumer.frame()
+        assert head.code == 0
+        own = await ask(client, send(b"own"))
+        other = await ask(client, send(b"other", by=ADMIN, b="u"))
+        waits = await ask(client, send(b"waits", by=ADMIN, b="u", i="DELAY\x015"))
+        prepared = await ask(client, send(b"half", by=ADMIN, b="u", f="4", i=PREPARED))
+        for head in (other, waits, prepared):
+            assert head.code == 0, head.remark
+            msg_id = head.ext["msgId"]
+            place = str(int(msg_id[16:], 16))
+            back = {"offset": place, "group": "g", "originTopic": "t", "delayLevel": "0"}
+            directly = {"consumerGroup": "g", "clientId": "c@1", "msgId": msg_id}
+            for code, fields in ((33, {"offset": place}), (36, back), (309, directly)):
+                found = await ask(client, frame(code, fields))
+                assert found.code == REFUSED
+                if code != 36 or head is other:
+                    assert "No default permission for topic:u" in (found.remark or "")
+            assert (await ask(client, frame(33, {"offset": place}, by=ADMIN))).code == 0
+        assert running.broker.store.find_queue("%RETRY%g", 0) is None
+        assert running.broker.scheduled.delay.progress() == {5: (0, 1)}
+        place = str(int(own.ext["msgId"][16:], 16))
+        assert (await ask(client, frame(33, {"offset": place}))).code == 0
+        back = {"offset": place, "group": "g", "originTopic": "t", "delayLevel": "0"}
+        assert (await ask(client, frame(36, back))).code == 0
+
+
 async def in_force(access: AccessControl, home: Path, rules: str) -> None:
     """Write other rules, and wait until they are in force."""
     before = access.content
     (home / "conf" / "plain_acl.yml").write_text(rules)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while access.content is before:
             await asyncio.sleep(0.01)
 
@@ -244,7 +287,7 @@ async def test_a_held_pull_gets_no_message_under_other_rules(
         for by in (ALICE, ADMIN):
             puller = client if by is ALICE else await running.connect()
             puller.writer.write(b"".join(pull(1, by=by, opaque=n, **hold) for n in range(3)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while longpoll.count != 6:
                 await asyncio.sleep(0.001)
         access = running.broker.access
@@ -382,6 +425,29 @@ def test_addresses_that_the_same_accounts_trust_share_their_decisions(
     assert len(vars(access)["_caches"]) == 4, "only the oldest was dropped"
     assert access.cache(peer_at("10.1.0.1")) is first
     assert len(vars(access)["_shared"]) == 2
+
+
+async def test_files_that_cannot_be_read_now_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else an account that was revoked meanwhile would stay until the next change."""
+    (tmp_path / "conf").mkdir()
+    path = tmp_path / "conf" / "plain_acl.yml"
+    path.write_text(RULES)
+    access = AccessControl(AclFiles(str(tmp_path), lambda: 0), SystemClock())
+    path.write_text(RULES.partition("- accessKey: alice-key")[0])
+
+    def failing(self: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", failing)
+        for _ in range(3):
+            await access._look()
+    assert ALICE.access_key in access.content.rules.accounts
+    assert caplog.text.count("acl files not in force") == 1
+    await access._look()
+    assert ALICE.access_key not in access.content.rules.accounts
 
 
 def test_only_a_proved_account_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class Queue:
     put_count: int = 0
     put_bytes: int = 0
     put_times: int = 0
+    fifo_count: int = 0
+    fifo_bytes: int = 0
 
 
 class Dispatched:
@@ -81,11 +83,30 @@ def test_pulls_are_counted_by_group_and_topic() -> None:
     assert (stats.pulls["g", "t"].count, stats.pulls["g", "t"].size_bytes) == (33, 105)
     assert (stats.pulled.found, stats.pulled.missed, stats.pulled.transferred) == (3, 1, 34)
     stats.on_send_back("g", "t")
+    for group in "gh":
+        stats.position(group, "t", 3).offset = 7
     stats.forget_group("g")
     assert list(stats.pulls) == [("h", "t")]
+    assert list(stats.positions) == [("h", "t")]
+    assert stats.position("h", "t", 3).offset == 7
     stats.forget_topic("t")
     assert not stats.pulls
+    assert not stats.positions
     assert not stats.send_backs
+
+
+def test_messages_with_a_sharding_key_are_counted_by_topic() -> None:
+    stats = World().stats
+    queue = Queue("t", 0, put_count=3, put_bytes=30, put_times=3, fifo_count=2, fifo_bytes=20)
+    stats.take_puts([queue])
+    assert stats.fifo.by_topic == {"t": (2, 20)}
+    assert (queue.fifo_count, queue.fifo_bytes) == (0, 0)
+    queue.put_count, queue.fifo_count = 1, 2
+    stats.take_puts([queue])
+    assert stats.fifo.by_topic == {"t": (2, 20)}, "one of them is not dispatched yet"
+    assert queue.fifo_count == 2
+    stats.forget_topic("t")
+    assert not stats.fifo.by_topic
 
 
 def test_rates_cover_their_windows() -> None:
@@ -240,6 +261,9 @@ async def test_invented_groups_get_a_bounded_number_of_counters(
     stats.on_pull("new", "t", 1, 10)
     assert ("new", "t") in stats.pulls
     assert len(stats._changed_since[-1]) <= 10 + 10 + 4
+    for number in range(50):
+        stats.position(f"pulls-{number}", "t", 0).offset = number
+    assert len(stats.positions) == 10
 
 
 async def test_the_broker_s_figures_are_those_of_all_topics() -> None:

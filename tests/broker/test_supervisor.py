@@ -188,20 +188,21 @@ async def test_a_cut_that_cannot_be_is_tried_once(
             assert slave.broker is second
 
 
+@pytest.mark.parametrize("error", [OSError(28, "no space"), ValueError("no space")])
 async def test_who_cannot_begin_anew_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async with group(tmp_path) as made, living(made, "a", **SLAVE) as slave:
         failed: list[int] = []
         slave.lives.on_failed = lambda: failed.append(1)
 
         def no(*_args: object) -> None:
-            raise OSError(28, "no space")
+            raise error
 
         monkeypatch.setattr("cometmq.broker.supervisor.keep_role", no)
         slave.lives.promote(BrokerRole.ASYNC_MASTER)
         await until(lambda: bool(failed))
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(type(error), match="no space"):
             slave.lives.raise_failure()
 
 

@@ -91,7 +91,7 @@ async def test_the_round_writes_by_itself(tmp_path: Path) -> None:
         client = await running.connect()
         for number in range(20):
             assert (await client.send(b"%d" % number)).code == 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len((await client.pull())[1]) < 20:
                 await asyncio.sleep(0.01)
         assert pool_of(running).waiting_bytes == 0
@@ -143,7 +143,7 @@ async def test_a_delayed_message_is_delivered_once(tmp_path: Path) -> None:
         client = await running.connect()
         properties = "UNIQ_KEY\x01U1\x02DELAY\x011"
         assert (await client.send(b"late", i=properties)).code == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (await client.pull())[1]:
                 await asyncio.sleep(0.05)
         assert [record.body for record in (await client.pull())[1]] == [b"late"]

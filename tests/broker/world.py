@@ -8,6 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from cometmq.broker.acknowledgement import Appender, OutgoingRecord, PutResult
@@ -66,6 +67,12 @@ class RecordingPeer:
     running_tasks: int = 0
     limits: ServerLimits = field(default_factory=ServerLimits)
     memory: PeerMemory = field(default_factory=lambda: PeerMemory(MemoryBudget(1 << 30)))
+    #: Without access control.
+    router: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            access=None, acknowledge=lambda peer, request: peer.reply(request, Reply())
+        )
+    )
 
     def reply(self, request: Request[Any], reply: Reply) -> None:
         self.late.put_nowait(reply)
@@ -110,7 +117,7 @@ async def answer(peer: Peer, reply: object) -> Reply:
     if inspect.isawaitable(reply):
         reply = await reply
     if reply is None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reply = await cast("RecordingPeer", peer).late.get()
     assert isinstance(reply, Reply)
     return reply

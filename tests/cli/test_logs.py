@@ -212,12 +212,12 @@ def test_a_server_opens_its_log_again_on_a_hangup(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("ready ")
         path.rename(tmp_path / "old.log")
         process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not path.exists():
             assert time.monotonic() < deadline, "the log was not opened again"
             time.sleep(0.02)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     events = [json.loads(line)["event"] for line in (tmp_path / "old.log").read_text().splitlines()]
     assert "name server started" in events
 
@@ -250,7 +250,7 @@ async def flood(address: str) -> None:
     for data in (b"\x00\x00\x00\x08\xff\x1b\x1b\x1b\x1b\x1b\x1b\x1b", rejected_frames()):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for _ in range(REJECTED_A_SECOND if len(data) > 20 else 0):
                 await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             if len(data) <= 20:

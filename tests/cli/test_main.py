@@ -87,6 +87,8 @@ def test_help_of_a_server_shows_its_options_and_the_commands_on_running_ones(
         (["topic", "create", "t", "--queues", "0"], "argument --queues: 0 is less than 1"),
         (["topic", "create", "t", "--queues", "x"], "argument --queues: 'x' is not a number"),
         (["topic", "list", "--watch", "0"], "not a number of seconds"),
+        (["cluster", "health", "--timeout", "nan"], "argument --timeout: 'nan' is not a number"),
+        (["cluster", "health", "--timeout", "inf"], "argument --timeout: 'inf' is not a number"),
     ],
 )
 def test_bad_words_are_one_line_and_exit_code_2(
@@ -125,11 +127,11 @@ def test_an_error_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: object) -> int:
-        raise CometError("what, where,\nwhat to do")
+        raise CometError("what, where,\nwhat to do \x1b[2J")
 
     monkeypatch.setattr(entry, "dispatch", fail)
     assert main(["topic"]) == 1
-    assert capsys.readouterr().err == "cometmq topic: what, where, what to do\n"
+    assert capsys.readouterr().err == "cometmq topic: what, where, what to do \\x1b[2J\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,10 +143,11 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["topic"])
 
 
-def test_output_that_nobody_reads_ends_the_command() -> None:
+@pytest.mark.parametrize("word", ["schema", "-h"])
+def test_output_that_nobody_reads_ends_the_command(word: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-m", "cometmq.cli", "schema"]
+    words = [sys.executable, "-m", "cometmq.cli", word]
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -208,3 +211,35 @@ def test_a_server_that_is_ready_has_imported_nothing_it_does_not_need(tmp_path: 
     assert "cometmq.broker.app" in loaded
     assert "cometmq.namesrv.app" in loaded
     assert [name for name in loaded if name.startswith(HEAVY)] == []
+
+
+def test_words_that_are_not_utf_8_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def encode(words: list[str]) -> int:
+        return len(words[-1].encode())
+
+    monkeypatch.setattr(entry, "dispatch", encode)
+    assert main(["topic", "show", "\udcff"]) == 2
+    assert capsys.readouterr().err == (
+        "cometmq topic: a word of the command is not UTF-8: names on the wire are\n"
+    )
+
+
+FILES_AFTER_START = """
+import os, sys
+from cometmq.cli.main import main
+code = main(["--version"])
+opened = os.open("/dev/null", os.O_RDONLY)
+with open(sys.argv[1], "w") as told:
+    print(code, opened, sys.stdin.read() == "", file=told)
+    print("to nobody", file=sys.stderr)
+"""
+
+
+def test_closed_streams_are_opened_before_any_file(tmp_path: Path) -> None:
+    """Otherwise a file of a store would get the number of standard error."""
+    told = tmp_path / "told"
+    words = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", FILES_AFTER_START]
+    subprocess.run([*words, str(told)], check=True, timeout=60)
+    assert told.read_text() == "0 3 True\n"

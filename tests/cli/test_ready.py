@@ -13,7 +13,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.cluster.servers import BrokerProcess, NamesrvProcess
 from tests.operation.raw import RawPeer, send_header
 
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 WAITS = "waits_for_name_server"
 
 

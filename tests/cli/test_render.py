@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO, TextIOWrapper
 from typing import ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from cometmq.cli import render
 from cometmq.cli.render import Address, Result
+from cometmq.core.errors import CometError
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -97,7 +99,25 @@ def test_a_stream_is_the_same_document(
     streamed = capsys.readouterr().out
     read = json.loads if form == "json" else yaml.safe_load
     whole = read(shown(capsys, form, Result(rows)))
-    assert read(streamed) == (whole if rows or form == "json" else whole | {"items": None})
+    assert read(streamed) == whole
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+@pytest.mark.parametrize("rows", [[], ROWS])
+def test_a_stream_that_fails_is_a_document_with_the_problem(
+    form: str, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        with render.Stream("thing list", form) as out:
+            for row in rows:
+                out.add(row)
+            raise CometError('bad: "x"')
+
+    with pytest.raises(CometError):
+        fail()
+    streamed = capsys.readouterr().out
+    read = json.loads if form == "json" else yaml.safe_load
+    assert read(streamed) == read(shown(capsys, form, Result(rows, problem='bad: "x"')))
 
 
 def test_one_value_is_lines_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +156,28 @@ def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixt
     table = shown(capsys, "table", Result([Row(1, "a\x1b[2Jb\nc")]))
     assert "\x1b" not in table
     assert r"a\x1b[2Jb\nc" in table
+    result: Result[Row] = Result([], notes=("a\x1b[2Jb\nc\r",), shown="d\x1b]0;e")
+    assert shown(capsys, "table", result) == "d\\x1b]0;e\na\\x1b[2Jb\nc\\r\n"
+    assert render.cell({"a\x1b": "b"}) == r"a\x1b=b"
+    assert render.cell(Address("a\x1b", 1)) == r"a\x1b:1"
+    assert render.one_line("a\x1b[2J\nb") == r"a\x1b[2J b"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "ndjson"])
+def test_documents_are_valid_whatever_the_output_can_show(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(raw, "latin-1", write_through=True))
+    render.show("thing list", Result([Row(1, "数\udc80é")]), form)
+    text = raw.getvalue().decode("latin-1")
+    (row,) = [json.loads(text)] if form == "ndjson" else yaml.safe_load(text)["items"]
+    assert row["name"] == "数\udc80é"
+
+
+def test_json_has_no_numbers_that_are_none() -> None:
+    found = render.to_json({"a": float("nan"), "b": [float("inf"), 1.5]})
+    assert found == '{"a":null,"b":[null,1.5]}'
 
 
 @pytest.mark.parametrize(

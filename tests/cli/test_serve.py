@@ -27,7 +27,7 @@ def test_a_signal_stops_with_zero(number: signal.Signals) -> None:
     async def main(lifetime: serve.Lifetime) -> None:
         lifetime.announce("ready")
         signal_self(number)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await lifetime.wait()
         stopped.append(number)
 
@@ -45,7 +45,7 @@ def test_a_start_or_a_stop_that_hangs_is_given_up(
             signal_self(signal.SIGTERM)
             await lifetime.wait()
         signal_self(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.Event().wait()
 
     assert serve.run("start", main) == 0

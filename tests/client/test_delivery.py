@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.client import delivery
 from cometmq.client.delivery import (
     FAILURE_LATENCY_MS,
     FaultScores,
@@ -136,22 +137,21 @@ async def test_all_attempts_share_one_time_out(cluster: FakeCluster, producer: P
     for broker in cluster.brokers:
         broker.peer.on(SEND, None)
     with pytest.raises(RequestTimedOut):
-        await producer.send(Message("t", b""), timeout_ms=60)
+        await producer.send(Message("t", b""), timeout_ms=2_500)
     assert sum(len(broker.peer.received(SEND)) for broker in cluster.brokers) == 1
 
 
-async def test_name_servers_that_are_silent_do_not_prolong_a_send(
-    cluster: FakeCluster, producer: Producer
-) -> None:
-    await producer.send(Message("t", b""))
-    cluster.namesrv.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
-    for broker in cluster.brokers:
-        broker.peer.on(SEND, Answer(1, remark="no"))
-    clock = producer._session.clock
-    begun_ms = clock.monotonic_ms()
-    with pytest.raises(BrokerRefused):
-        await producer.send(Message("t", b""), timeout_ms=150)
-    assert clock.monotonic_ms() - begun_ms < 2_500
+async def test_name_servers_that_are_silent_do_not_prolong_a_send(cluster: FakeCluster) -> None:
+    async with open_session(cluster, request_timeout_ms=60_000) as session:
+        producer = Producer(session)
+        await producer.send(Message("t", b""))
+        cluster.namesrv.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
+        for broker in cluster.brokers:
+            broker.peer.on(SEND, Answer(1, remark="no"))
+        begun_ms = session.clock.monotonic_ms()
+        with pytest.raises(BrokerRefused):
+            await producer.send(Message("t", b""), timeout_ms=150)
+        assert session.clock.monotonic_ms() - begun_ms < 20_000
 
 
 async def test_attempts_with_a_key_stay_on_its_queue(
@@ -190,12 +190,13 @@ async def test_a_one_way_message_that_cannot_leave(
 
 
 async def test_no_attempt_is_begun_without_time_left(
-    cluster: FakeCluster, producer: Producer
+    cluster: FakeCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(delivery, "_SAME_BROKER_PAUSE_MS", 3_000)
     cluster.brokers[1].registered = False  # so that one broker is asked again, after a pause
     cluster.brokers[0].peer.on(SEND, Answer(1, remark="no"))
     with pytest.raises(BrokerRefused):
-        await producer.send(Message("t", b""), timeout_ms=90)
+        await producer.send(Message("t", b""), timeout_ms=2_500)
     assert len(cluster.brokers[0].peer.received(SEND)) == 1
 
 
@@ -308,7 +309,7 @@ async def test_a_silent_broker_costs_one_attempt_when_attempts_are_bounded(
     cluster: FakeCluster,
 ) -> None:
     cluster.brokers[0].peer.on(SEND, None)
-    async with open_session(cluster, send_attempt_timeout_ms=30) as session:
+    async with open_session(cluster, send_attempt_timeout_ms=1_000) as session:
         producer = Producer(session)
         for _ in range(4):
             assert (await producer.send(Message("t", b""))).queue.broker_name == "broker-1"
@@ -316,7 +317,7 @@ async def test_a_silent_broker_costs_one_attempt_when_attempts_are_bounded(
             broker.peer.on(SEND, None)
         # The last attempt has all the time that is left.
         with pytest.raises(RequestTimedOut):
-            await producer.send(Message("t", b""), timeout_ms=300)
+            await producer.send(Message("t", b""), timeout_ms=2_500)
 
 
 async def test_brokers_that_refuse_are_left_alone_when_asked(cluster: FakeCluster) -> None:
@@ -359,7 +360,7 @@ async def test_a_broker_that_was_away_is_used_again_when_it_is_back(cluster: Fak
         for _ in range(4):
             assert (await producer.send(Message("t", b""))).queue.broker_name == "broker-1"
         await away.listen(port)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await producer.send(Message("t", b""))).queue.broker_name != "broker-0":
                 await asyncio.sleep(0.005)
 

@@ -284,7 +284,7 @@ async def test_undecodable_becomes_a_dead_letter_at_once(
         if len(bodies) == 2:
             break
     assert bodies == {BAD, b"\xc1"}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not found:
             await asyncio.sleep(0.01)
     await subscription.close()
@@ -353,7 +353,7 @@ async def test_an_ordered_queue_is_held_up_by_what_is_retried(client: Client) ->
     await orders.send(Order(1))
     subscription = orders.subscribe(group="g", start="first", ordered=True)
     waiting = asyncio.ensure_future(anext(subscription))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while subscription.undecodable_count < 2:
             await asyncio.sleep(0.01)
     assert not waiting.done()

@@ -106,7 +106,7 @@ async def test_a_node_that_serves_tls_only(tmp_path: Path, home: str) -> None:
             await client.send(Message(TOPIC, b"sent"))
             assert len(await client.send_batch([Message(TOPIC, b"a"), Message(TOPIC, b"b")])) == 2
             await client.send_oneway(Message(TOPIC, b"one way"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 subscription = client.subscribe(TOPIC, group="readers", start="first")
                 bodies = set()
                 async for message in subscription:

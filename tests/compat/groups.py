@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tests.compat.conftest import Target
     from tests.compat.driver import Driver, Json
 
-TIMEOUT_MS: Final = 40_000
+TIMEOUT_MS: Final = 60_000
 
 
 class Group:

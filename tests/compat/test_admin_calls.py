@@ -445,3 +445,17 @@ async def test_a_bundle(admin: Admin, target: Target, tmp_path: Path) -> None:
         names = {name.removeprefix("cometmq-bundle/") for name in archive.getnames()}
     assert {f"brokers/{target.broker_name}-0/settings.json", "topics.json", "groups.json"} <= names
     assert made.gaps == ()
+
+
+@pytest.mark.runs("java5")
+async def test_what_only_rocketmq_5_has_of_a_group_stays(admin: Admin) -> None:
+    name, groups = fresh_name("g"), Groups(admin)
+    (broker,) = await admin.brokers(masters_only=True)
+    attributes = {"+priority.factor": "50"}
+    made = {"groupName": name, "consumeMessageOrderly": True, "attributes": attributes}
+    await admin.put_group(broker, made)
+    for change in (groups.change(name, {"retryMaxTimes": 3}), groups.forget_offsets(name)):
+        await change
+        found = (await admin.group_settings(broker))[name]
+        assert (found["consumeMessageOrderly"], found["retryMaxTimes"]) == (True, 3)
+        assert found["attributes"] == {"priority.factor": "50"}

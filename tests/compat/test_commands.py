@@ -116,7 +116,7 @@ class Admin:
         names |= {name: f"{version}-{name}" for name in ("online", "offline", "fresh", "untouched")}
         self._names |= names
         self.run("updateTopic", Run("-n {ns} -b {b} -t {topic} -r 2 -w 2"))
-        wait_until(lambda: anchor.route_code(self._target.namesrv, topic) == 0, "the route", 10)
+        wait_until(lambda: anchor.route_code(self._target.namesrv, topic) == 0, "the route")
         for name in ("fresh", "untouched"):
             self.run("updateSubGroup", Run(f"-n {{ns}} -b {{b}} -g {{{name}}}"))
         for queue in (0, 1):
@@ -126,9 +126,9 @@ class Admin:
         assert unique is not None, sent
         self._names["id"] = unique.group()
         by_key = Run("-n {ns} -t {topic} -k key-1")
-        wait_until(lambda: not self.run("queryMsgByKey", by_key).errors, "the index", 10)
+        wait_until(lambda: not self.run("queryMsgByKey", by_key).errors, "the index")
         by_trace = Run("-n {ns} -i {id}")
-        wait_until(lambda: not self.run("queryMsgTraceById", by_trace).errors, "the trace", 10)
+        wait_until(lambda: not self.run("queryMsgTraceById", by_trace).errors, "the trace")
         shown = self.run("queryMsgByOffset", Run("-n {ns} -t {topic} -b broker-a -i 1 -o 0"))
         offset_id = re.search(r"OffsetID: +(\w+)", shown.out)
         assert offset_id is not None, shown

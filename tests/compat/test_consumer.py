@@ -29,7 +29,7 @@ def test_members_share_the_queues(driver: Driver, target: Target, groups: Groups
         shares = (cast("list[int]", driver.ask("assigned", id=each)) for each in (first, second))
         return [len(share) for share in shares] == [2, 2]
 
-    wait_until(both_have_queues, "two queues each", 60)
+    wait_until(both_have_queues, "two queues each")
     driver.send(target.namesrv, topic, prefix="new-", count=40)
     stored = set(column(pull_all(driver, target, topic), "keys"))
 
@@ -37,7 +37,7 @@ def test_members_share_the_queues(driver: Driver, target: Target, groups: Groups
         rows = [*group.received(first, 20), *group.received(second, 1)]
         return stored == set(column(rows, "keys"))
 
-    wait_until(all_came, "every message", 30)
+    wait_until(all_came, "every message")
     new = [
         {row["queueId"] for row in group.received(member, 1, 0) if "new-" in str(row["keys"])}
         for member in (first, second)
@@ -109,7 +109,7 @@ def test_a_hopeless_message_becomes_a_dead_letter(
         routes = driver.mqadmin("topicRoute", "-n", target.namesrv, "-t", dead_topic)
         return "brokerDatas" in routes and len(pull_all(driver, target, dead_topic)) == 2
 
-    wait_until(both_dead, "two dead letters", 30)
+    wait_until(both_dead, "two dead letters")
     rows = pull_all(driver, target, dead_topic)
     assert sorted(str(row["keys"]) for row in rows) == ["d-0", "d-1"]
     assert {row["queueId"] for row in rows} == {0}

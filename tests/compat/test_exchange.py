@@ -18,7 +18,7 @@ from tests.compat.conftest import Target
 from tests.compat.driver import Driver
 from tests.compat.test_producer import props, pull_all
 
-TIMEOUT_S = 40
+TIMEOUT_S = 60
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ async def chosen(broker: str, expression: str, kind: str) -> list[int]:
 async def settled(broker: str, count: int) -> None:
     """Wait until the queues have so many messages."""
     peer = await RawPeer.connect(broker)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while sum([(await queue_range(peer, TOPIC, each))[1] for each in range(QUEUES)]) < count:
             await asyncio.sleep(0.1)
     await peer.close()

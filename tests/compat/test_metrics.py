@@ -12,25 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.admin.api import Admin
 from cometmq.admin.node import lasting_port
 from cometmq.broker.metrics import catalog
 from cometmq.client.client import Client
 from cometmq.monitoring.series import KnownFrom
 from cometmq.testing.cluster import ProcessCluster
+from tests.broker.serving import BrokerClient
 from tests.compat import anchor
 from tests.monitoring.scraping import Scrape, fetch
 
-TOPIC, TIMED, GROUP = "measured", "timed", "measurers"
-SENT, BODY = 60, bytes(100)
+TOPIC, TIMED, ORDERED, GROUP = "measured", "timed", "ordered", "measurers"
+SENT, HELD, ORDERED_SENT, BODY = 60, 12, 3, bytes(100)
 
 #: A label that OpenTelemetry adds to every series.
 ADDED = {"otel_scope_name"}
 #: Names that the Java broker has and CometMQ has not: pools, pop, its timer's wheel, and what would
 #: cost something for each message.
 JAVA_ONLY = {
-    "rocketmq_consumer_inflight_messages",
-    "rocketmq_consumer_queueing_latency_milliseconds",
-    "rocketmq_consumer_ready_messages",
     "rocketmq_message_size",
     "rocketmq_processor_watermark",
     "rocketmq_rpc_latency_milliseconds",
@@ -38,9 +37,10 @@ JAVA_ONLY = {
     "rocketmq_timing_messages",
 }
 JAVA_ONLY_PREFIXES = ("rocketmq_pop_", "target_info", "target", "otel_scope")
-#: Names that CometMQ alone shows in this test: an alias, and a counter that nothing has counted.
+#: Names that CometMQ alone shows in this test: aliases, and a counter that nothing has counted.
 OURS_HERE = {
     "rocketmq_consumer_lag_latency",
+    "rocketmq_consumer_queueing_latency",
     "rocketmq_send_to_dlq_messages",
 }
 
@@ -69,12 +69,28 @@ def ours(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield cluster.namesrv, f"127.0.0.1:{port}"
 
 
-async def scraped_under_load(namesrv: str, port: str, until: Callable[[Scrape], bool]) -> Scrape:
-    """Send and consume, and scrape while the consumer is online, until it shows that."""
+async def scraped_until(port: str, until: Callable[[Scrape], bool]) -> Scrape:
+    async with asyncio.timeout(60):
+        while True:
+            answer = await asyncio.to_thread(fetch, port, "/metrics")
+            found = Scrape(answer.text)
+            if until(found):
+                return found
+            await asyncio.sleep(0.5)
+
+
+async def scraped_under_load(namesrv: str, port: str) -> tuple[Scrape, Scrape]:
+    """Send and consume, and scrape while the consumer is online, until it shows that; then send
+    what is pulled and not consumed, and scrape again."""
     async with Client(namesrv, send_timeout_ms=10_000) as client:
         for _ in range(SENT):
             await client.send(TOPIC, BODY)
         await client.send(TIMED, BODY, delay_s=1)
+        [broker] = await Admin(client.session).brokers(masters_only=True)
+        raw = BrokerClient(*await asyncio.open_connection(*broker.address.split(":")))
+        for _ in range(ORDERED_SENT):
+            assert (await raw.send(BODY, b=ORDERED, i="__SHARDINGKEY\x01a")).code == 0
+        raw.writer.close()
         async with client.subscribe(TOPIC, group=GROUP, start="first") as messages:
             left = SENT
             async for message in messages:
@@ -82,13 +98,10 @@ async def scraped_under_load(namesrv: str, port: str, until: Callable[[Scrape], 
                     left -= 1
                 if not left:
                     break
-            async with asyncio.timeout(60):
-                while True:
-                    answer = await asyncio.to_thread(fetch, port, "/metrics")
-                    found = Scrape(answer.text)
-                    if until(found):
-                        return found
-                    await asyncio.sleep(0.5)
+            found = await scraped_until(port, has_all)
+            for _ in range(HELD):
+                await client.send(TOPIC, BODY)
+            return found, await scraped_until(port, has_held)
 
 
 def has_all(found: Scrape) -> bool:
@@ -103,9 +116,25 @@ def has_all(found: Scrape) -> bool:
     )
 
 
+def has_held(found: Scrape) -> bool:
+    """Whether a scrape has what was pulled and not consumed."""
+    read = {"topic": TOPIC, "consumer_group": GROUP}
+    names = "rocketmq_consumer_lag_messages", "rocketmq_consumer_inflight_messages"
+    return all([*found.find(name, **read)] == [HELD] for name in names)
+
+
+def types_of(found: Scrape, topic: str) -> dict[str, float]:
+    """The messages that a topic got, by their type."""
+    return {
+        labels["message_type"]: value
+        for name, labels, value in found.samples
+        if name == "rocketmq_messages_in_total" and labels["topic"] == topic
+    }
+
+
 async def test_names_types_and_labels_agree(java: tuple[str, str], ours: tuple[str, str]) -> None:
-    theirs = await scraped_under_load(*java, has_all)
-    mine = await scraped_under_load(*ours, has_all)
+    theirs, their_held = await scraped_under_load(*java)
+    mine, my_held = await scraped_under_load(*ours)
     declared = {
         metric.name.removesuffix("_total"): metric
         for metric in catalog.METRICS
@@ -147,3 +176,10 @@ async def test_names_types_and_labels_agree(java: tuple[str, str], ours: tuple[s
     for found in (mine, theirs):
         assert [*found.find("rocketmq_consumer_connections", **label_values)] == [1]
         assert found.value("rocketmq_broker_permission") == 6
+    for found in (mine, theirs):
+        assert types_of(found, TOPIC) == {"normal": SENT}
+        assert types_of(found, ORDERED) == {"fifo": ORDERED_SENT}
+    for found in (my_held, their_held):
+        for name in ("ready_messages", "queueing_latency_milliseconds"):
+            read = {"topic": TOPIC, "consumer_group": GROUP}
+            assert [*found.find(f"rocketmq_consumer_{name}", **read)] == [0]

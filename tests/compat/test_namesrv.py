@@ -229,7 +229,7 @@ async def test_our_broker_registers_with_both(pair: Pair, tmp_path: Path) -> Non
         tables.topics.on_change.append(registration.changed)
         place = BrokerPlace("c", "broker-a", 0, "127.0.0.1:1", "127.0.0.1:2")
         await registration.start(place, tables.topics)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await until(lambda: len(registration.registered_with) == 2)
         await pair.look(known=2)
         tables.topics.put(TopicConfig("late", 1, 1))

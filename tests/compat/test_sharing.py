@@ -37,7 +37,7 @@ def test_members_with_a_strategy_share(
         # Where two members lie on the ring is chance.
         return sorted(found()[0] + found()[1]) == [0, 1, 2, 3]
 
-    wait_until(is_shared, f"shares {shares}", 30)
+    wait_until(is_shared, f"shares {shares}")
 
 
 @proves("allocation strategies")
@@ -48,7 +48,7 @@ def test_members_may_be_configured(driver: Driver, target: Target, groups: Group
     for queues in ([1], [0, 2, 3]):
         member = group.join(strategy="CONFIG", queues=queues, broker=target.broker_name)
         has_them = lambda m=member, q=queues: driver.ask("assigned", id=m) == q  # noqa: E731
-        wait_until(has_them, f"queues {queues}", 20)
+        wait_until(has_them, f"queues {queues}")
 
 
 @proves("queue locks through a rebalance", "push, orderly")
@@ -72,7 +72,7 @@ def test_order_holds_while_members_come_and_go(
         queues = [cast("list[int]", driver.ask("assigned", id=each)) for each in (first, second)]
         return [len(each) for each in queues] == [2, 2]
 
-    wait_until(both_have_queues, "two queues each", 40)
+    wait_until(both_have_queues, "two queues each")
     send("two")
     group.received(second, 16, settle_ms=0)
     rows = group.received(first, 48)

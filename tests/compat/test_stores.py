@@ -116,7 +116,7 @@ def check_keys(driver: Driver, target: Target, messages: dict[str, list[Row]]) -
     for key in KEYS:
         [row] = [row for row in everything if row["keys"] == key]
         query = {"namesrv": target.namesrv, "topic": str(row["topic"]), "key": key}
-        anchor.wait_until(lambda q=query: bool(driver.rows("query", **q)), f"index of {key}", 10)  # type: ignore[misc]
+        anchor.wait_until(lambda q=query: bool(driver.rows("query", **q)), f"index of {key}")  # type: ignore[misc]
         found = {(each["queueId"], each["queueOffset"]) for each in driver.rows("query", **query)}
         assert found == {(row["queueId"], row["queueOffset"])}
 
@@ -198,7 +198,7 @@ def test_a_store_goes_there_and_back(
     def arrived() -> bool:
         return "late-0" in column(snapshot(driver, reader.target())[TOPIC], "keys")
 
-    anchor.wait_until(arrived, "the delayed message", 30)
+    anchor.wait_until(arrived, "the delayed message")
     middle = snapshot(driver, reader.target())
     new = check_kept(before, middle)
     assert column(new, "keys").count("late-0") == 1

@@ -71,7 +71,7 @@ def test_both_kinds_of_clients_are_served(tmp_path: Path, files: Path, version: 
             for each, prefix in ((driver, "secure"), (plain, "plain")):
                 sent = each.send(served.namesrv, "mixed", count=20, prefix=prefix)
                 assert set(column(sent, "status")) == {"SEND_OK"}
-                wait_until(lambda: anchor.route_code(served.namesrv, "mixed") == 0, "a route", 10)
+                wait_until(lambda: anchor.route_code(served.namesrv, "mixed") == 0, "a route")
             pulled = driver.ask("pullAll", namesrv=served.namesrv, topic="mixed")
             assert isinstance(pulled, dict)
             assert isinstance(pulled["messages"], list)

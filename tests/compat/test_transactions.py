@@ -45,13 +45,13 @@ def test_the_java_producer_commits_rolls_back_and_is_asked(driver: Driver, targe
     halves = {row["key"]: row for row in sent}
     wanted = {"plain-0", f"{group}-commit", f"{group}-late"}
     wait_until(
-        lambda: len(pull_all(driver, target, topic)) == len(wanted), "both committed messages", 30
+        lambda: len(pull_all(driver, target, topic)) == len(wanted), "both committed messages"
     )
 
     def checks() -> dict[str, Json]:
         return cast("dict[str, Json]", driver.ask("checks"))
 
-    wait_until(lambda: f"{group}-never" in checks(), "the check that rolls back", 30)
+    wait_until(lambda: f"{group}-never" in checks(), "the check that rolls back")
     rows = pull_all(driver, target, topic)
     assert set(column(rows, "keys")) == wanted
     for row in rows:
@@ -91,7 +91,7 @@ async def test_our_client_commits_rolls_back_and_is_asked(client: Client) -> Non
     found = {message.body: message for message in await read_all(client, topic, 2)}
     assert set(found) == {b"commit", b"late"}
     assert found[b"late"].properties[props.PRODUCER_GROUP] == group
-    await eventually(lambda: b"never" in asked, deadline_s=30)
+    await eventually(lambda: b"never" in asked, deadline_s=60)
     assert set(asked) == {b"late", b"never"}
 
 

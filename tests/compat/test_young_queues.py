@@ -34,7 +34,7 @@ def send_to_each(driver: Driver, target: Target, topic: str, prefix: str) -> set
     for queue in QUEUES:
         place = {"queue": queue, "broker": target.broker_name}
         driver.send(target.namesrv, topic, prefix=f"{prefix}{queue}-", **place)
-    wait_until(lambda: route_code(target.namesrv, topic) == 0, f"a route of {topic}", 10)
+    wait_until(lambda: route_code(target.namesrv, topic) == 0, f"a route of {topic}")
     return {f"{prefix}{queue}-0" for queue in QUEUES}
 
 
@@ -45,7 +45,7 @@ def test_the_last_is_what_comes_from_now_on(driver: Driver, target: Target, grou
     send_to_each(driver, target, topic, "old-")
     group = groups.make(topic)
     member = group.join(**{"from": "LAST_OFFSET"})
-    wait_until(lambda: driver.ask("assigned", id=member) == QUEUES, "all queues", 20)
+    wait_until(lambda: driver.ask("assigned", id=member) == QUEUES, "all queues")
     new = send_to_each(driver, target, topic, "new-")
     assert set(map(str, column(group.received(member, 4), "keys"))) == new
 

@@ -50,6 +50,20 @@ class WatermarkMachine(RuleBasedStateMachine):
         due = {token for token, (_, deadline) in self.parked.items() if deadline <= now_ms}
         self.released(self.watermark.expire(now_ms), due, 1)
 
+    @rule(bound=small, limit=st.integers(1, 4), by_time=st.booleans())
+    def take_some(self, bound: int, limit: int, by_time: bool) -> None:
+        """The first of those that are due; the others stay."""
+        if by_time:
+            found = self.watermark.expire(bound, limit)
+        else:
+            self.position = bound = max(self.position, bound)
+            found = self.watermark.advance(bound, limit)
+        due = {token for token, parked in self.parked.items() if parked[by_time] <= bound}
+        assert len(found) == min(limit, len(due))
+        later = [self.parked[token][by_time] for token in due - set(found)]
+        assert all(self.parked[token][by_time] <= min(later, default=bound) for token in found)
+        self.released(found, set(found), int(by_time))
+
     @rule()
     def drain(self) -> None:
         assert self.watermark.drain() == list(self.parked)

@@ -51,7 +51,7 @@ class Page:
         return await asyncio.to_thread(self._ask, "POST", path, body, headers)
 
     def _ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Answer:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             sent["content-type"] = "application/x-www-form-urlencoded"

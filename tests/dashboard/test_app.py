@@ -6,13 +6,15 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.dashboard import connections, guard
 from cometmq.dashboard.app import running_dashboard
-from cometmq.dashboard.guard import FORM_BYTES_MAX, Place
+from cometmq.dashboard.guard import FORM_BYTES_MAX, REQUESTS_MAX, Place
 from cometmq.testing.cluster import Cluster
 from tests.dashboard.page import running_page
 
@@ -49,6 +51,11 @@ async def test_headers_forbid_what_a_page_does_not_need(cometmq_cluster: Cluster
         ("127.0.0.1.evil.example", 421),
         ("", 421),
         ("[::1", 421),
+        ("127.0.0.1/static/", 421),
+        ("127.0.0.1/login?", 421),
+        ("localhost?x", 421),
+        ("evil.example@localhost", 421),
+        ("localhost:x", 421),
         ("localhost:1", 200),
         ("[::1]:1", 200),
         ("10.1.2.3", 200),
@@ -185,3 +192,64 @@ async def test_a_proxy_needs_a_name_for_changes_without_a_login(cometmq_cluster:
             sent = form | {"change_token": (await page.get("/new-topic")).token}
             answer = await page.post("/new-topic", sent, x_forwarded_for="10.1.2.3")
             assert answer.status == status
+
+
+async def test_connections_that_wait_keep_nobody_out() -> None:
+    async with running_page("127.0.0.1:1") as page:
+        place = urlsplit(page.url)
+        held: list[asyncio.StreamWriter] = []
+        try:
+            for number in range(REQUESTS_MAX + 8):
+                source = f"127.0.0.{2 + number // 60}"
+                _, writer = await asyncio.open_connection(
+                    place.hostname, place.port, local_addr=(source, 0)
+                )
+                held.append(writer)
+            assert (await page.get("/static/live.js")).status == 200
+        finally:
+            for writer in held:
+                writer.close()
+
+
+async def test_requests_under_way_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "REQUESTS_MAX", 0)
+    async with running_page("127.0.0.1:1") as page:
+        answer = await page.get("/")
+        assert answer.status == 503
+        assert "content-security-policy" in answer.headers
+
+
+class Unread(asyncio.Transport):
+    """The way to a peer that reads nothing."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+
+async def test_a_byte_is_no_sign_that_the_peer_reads() -> None:
+    begun = asyncio.Event()
+
+    async def app(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    state = ServerState()
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+    connection = connections.BrowserConnection(config, state, {})
+    connection.connection_made(Unread())
+    try:
+        connection.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await begun.wait()
+        connection.pause_writing()
+        connection.data_received(b"G")
+        ends = connection._ends
+        assert ends is not None
+        connection.resume_writing()
+        assert ends.cancelled()
+    finally:
+        for task in state.tasks:
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)

@@ -14,10 +14,11 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.client.client import Client
-from cometmq.dashboard.pages import groups
+from cometmq.dashboard.pages import deadletters, groups
 from cometmq.dashboard.rendering import PAGE_ROWS
 from cometmq.message.model import Message
 from cometmq.message.names import DLQ_PREFIX
+from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.testing.cluster import Cluster
 from tests.broker.topics.test_registration import Broker as Registered
 from tests.dashboard.page import Page, running_page
@@ -92,12 +93,24 @@ async def test_a_master_that_does_not_tell_is_named(cometmq_cluster: Cluster) ->
         place = BrokerPlace("DefaultCluster", "gone", 0, gone, gone)
         await registered.registration.start(place, registered)
         async with Client(cometmq_cluster.namesrv) as client:
-            await Admin(client.session).create_topic("kept", brokers=("broker-a",))
+            admin = Admin(client.session)
+            for name in ("kept", "t"):
+                await admin.create_topic(name, brokers=("broker-a",))
+            await admin.update_group(SubscriptionGroupConfig("keepers"), brokers=("broker-a",))
         async with running_page(cometmq_cluster.namesrv, allow_changes=True) as page:
-            for path, words in {"/topics": ("kept",), "/topics/kept": ("read and write",)}.items():
+            for path, words in {
+                "/topics": ("kept", "gone did not tell its topics"),
+                "/topics/kept": ("read and write", "gone did not tell its topics"),
+                "/topics/t": ("read and write", "gone did not tell its topics"),
+                "/topics/t/delete": ("gone did not tell its queues",),
+                "/producers": ("gone did not tell its producers",),
+                "/dead": ("gone did not tell its dead letters",),
+                "/groups": ("keepers", "gone did not tell its groups"),
+                "/groups/keepers/settings": ("Retries before", "gone did not tell its groups"),
+            }.items():
                 answer = await page.get(path)
                 assert answer.status == 200, answer.text
-                for word in (*words, "gone did not tell its topics"):
+                for word in words:
                     assert word in answer.text, (path, answer.text)
             missing = await page.get("/topics/missing/edit")
             assert missing.status == 404
@@ -154,6 +167,25 @@ async def test_a_topic_is_made_changed_and_deleted(cometmq_cluster: Cluster) -> 
         assert "0 messages" in (await page.get("/topics/new/delete")).text
         assert (await page.post("/topics/new/delete", delete | {"confirmed": "new"})).status == 303
         assert "new" not in await admin.list_topics()
+
+
+async def test_what_the_form_of_a_topic_does_not_have_stays(cometmq_cluster: Cluster) -> None:
+    async with (
+        Client(cometmq_cluster.namesrv) as client,
+        running_page(cometmq_cluster.namesrv, allow_changes=True) as page,
+    ):
+        admin = Admin(client.session)
+        for name, perm in (("closed", 0), ("inherited", 7)):
+            await admin.create_topic(name, queues=1, perm=perm, filter_type="MULTI_TAG", sys_flag=2)
+            form = await page.get(f"/topics/{name}/edit")
+            assert f'<option value="{perm & 6}" selected>' in form.text
+            given = {"change_token": form.token, "read_queues": "4", "write_queues": "4"}
+            sent = given | {"perm": str(perm & 6)}
+            assert (await page.post(f"/topics/{name}/edit", sent)).status == 303
+            found = await admin.topic_config(cometmq_cluster.broker, name)
+            assert found is not None
+            assert (found.read_queue_nums, found.perm) == (4, perm)
+            assert (found.topic_filter_type, found.topic_sys_flag) == ("MULTI_TAG", 2)
 
 
 async def test_a_read_only_page_changes_nothing(cometmq_cluster: Cluster) -> None:
@@ -217,7 +249,29 @@ async def test_dead_letters_are_sent_again_once(cometmq_cluster: Cluster) -> Non
         assert ": repeated" in (await page.post("/dead/billing", form)).text
         assert (await page.post("/dead/billing", form | {"letter": []})).status == 400
         (line,) = (await page.get("/dead/billing/export")).text.splitlines()
+        assert (await page.get("/dead/nosuch/export")).status == 404
         assert json.loads(line)["body"] == BODY.decode()
+
+
+async def test_letters_of_one_millisecond_are_on_several_pages(
+    cometmq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadletters, "PAGE_ROWS", 3)
+    topic, count = DLQ_PREFIX + "billing", 40
+    async with (
+        Client(cometmq_cluster.namesrv) as client,
+        running_page(cometmq_cluster.namesrv, allow_changes=True) as page,
+    ):
+        await Admin(client.session).create_topic(topic, queues=1)
+        await asyncio.gather(*(client.send(topic, b"x") for _ in range(count)))
+        address, places = "/dead/billing", list[str]()
+        while address:
+            text = (await page.get(address)).text
+            places += re.findall(r'name="letter" value="([^"]+)"', text)
+            later = re.search(r'rel="next" href="([^"]+)"', text)
+            assert len(places) <= count, "letters are shown again"
+            address = later[1].replace("&amp;", "&") if later else ""
+        assert len(set(places)) == len(places) == count
 
 
 async def test_a_body_is_shown_decoded(cometmq_cluster: Cluster) -> None:

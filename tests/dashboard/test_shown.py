@@ -1,5 +1,7 @@
 """How values read, and that charts have coordinates only."""
 
+import tracemalloc
+
 import pytest
 
 from cometmq.dashboard import shown
@@ -80,9 +82,36 @@ def test_a_chart_has_lines_readings_and_gaps() -> None:
     assert 'width="100.0"' in bar(7.0)
 
 
+def test_a_chart_of_a_cluster_that_is_asked_seldom_has_a_line() -> None:
+    seldom = [Sample(at * 120_000, at) for at in range(6)]
+    late = [Sample(2_000_000 + at * 120_000, 4.0) for at in range(3)]
+    drawn = chart([Line("in", [*seldom, *late])], 2_300_000, span_ms=3_600_000)
+    assert str(drawn.svg).count("<polyline") == 2
+
+
+def test_readings_belong_to_their_time() -> None:
+    one = [Sample(at * 1_000, at) for at in (1, 2, 3)]
+    drawn = chart([Line("in", one), Line("out", one[1:])], 4_000)
+    assert [row.split("|")[2:] for row in drawn.readings.splitlines()] == [
+        ["1.0", "–"], ["2.0", "2.0"], ["3.0", "3.0"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [("", 0), ("1.5 2 3", 1.5), ("1,000", 1000), ("x", 0), ("nan", 0), ("1e300", 0), ("-1", -1)],
 )
 def test_facts_have_a_first_number(text: str, wanted: float) -> None:
     assert number(text) == wanted
+
+
+def test_deep_json_takes_no_memory() -> None:
+    deep = b"[" * 900 + b"]" * 900
+    body = b"[" + b",".join([deep] * 36) + b"]"  # 58 MB when it is indented
+    assert len(body) < shown.TEXT_BYTES_MAX
+    tracemalloc.start()
+    try:
+        assert shown.body_json(body) is None
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()

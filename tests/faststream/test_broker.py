@@ -38,7 +38,7 @@ from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name
 from tests.faststream.conftest import Make
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 class Order(pydantic.BaseModel):
@@ -287,11 +287,11 @@ async def test_a_delayed_message(make: Make, topic: str) -> None:
     async with broker:
         await broker.start()
         begun = datetime.now(UTC).timestamp()
-        await broker.publish("later", topic, delay_s=1.5)
+        await broker.publish("later", topic, delay_s=6)
         await broker.publish("now", topic)
         (first, _), (second, at) = await seen.wait(2)
         assert (first, second) == ("now", "later")
-        assert at - begun >= 1.4
+        assert at - begun >= 5.9
         for refused in (broker.publish_batch("a", topic=topic, delay_s=1),
                         broker.request("a", topic, delay_level=1)):  # fmt: skip
             with pytest.raises(FeatureNotSupportedException, match="cannot be delayed"):
@@ -322,7 +322,7 @@ async def test_requests_are_answered_both_ways(make: Make, client: Client, topic
         reply = await broker.request("ab", plain, timeout=DEADLINE_S)
         assert reply.body == b"abab"
         with pytest.raises(TimeoutError, match="no replier of topic"):
-            await broker.request(b"", fresh_name(), timeout=0.2)
+            await broker.request(b"", fresh_name(), timeout=3)
 
 
 async def test_a_result_goes_to_the_topic_that_the_message_names(make: Make, topic: str) -> None:

@@ -68,7 +68,7 @@ async def test_a_fastapi_application(cometmq_session_cluster: Cluster) -> None:
     async with router.lifespan_context(application):
         assert await router.broker.ping()
         await router.broker.publish({"number": 4}, topic)
-        await eventually(lambda: seen, deadline_s=30)
+        await eventually(lambda: seen, deadline_s=60)
     assert seen == [(4, 8, topic)]
     assert not await router.broker.ping()
 

@@ -32,7 +32,7 @@ async def test_the_page(
             client.pull_consumer("invoices", group="test", start="first") as invoices,
             TestApp(names["app"]),
         ):
-            (invoice,) = await invoices.poll(timeout_ms=30_000)
+            (invoice,) = await invoices.poll(timeout_ms=60_000)
         assert (invoice.tag, invoice.body) == ("new", b'{"order":17.0,"due":12.0}')
         # The broker in memory reads the file that it is used in.
         path = tmp_path / "test_shop.py"
@@ -49,9 +49,9 @@ async def test_the_page(
             asyncio.timeout(60),
         ):
             await broker.start()
-            (reminder,) = await reminders.poll(timeout_ms=30_000)
+            (reminder,) = await reminders.poll(timeout_ms=60_000)
             assert reminder.store_ms - invoice.store_ms >= 1_000
-            assert await (await broker.request("tea", "prices", timeout=30)).decode() == 9.5
+            assert await (await broker.request("tea", "prices", timeout=60)).decode() == 9.5
     await run(settings, others)
     assert others["secured"].client_config.credentials.access_key == "access key"
     assert others["tuned"].client_config.consume_timeout_ms == 60_000
@@ -59,5 +59,5 @@ async def test_the_page(
     label = {"app_name": "faststream", "broker": "rocketmq", "handler": "orders"}
     count, registry = "faststream_received_messages_total", others["registry"]
     async with others["router"].lifespan_context(others["web"]):
-        await eventually(lambda: registry.get_sample_value(count, label) == 1, deadline_s=30)
+        await eventually(lambda: registry.get_sample_value(count, label) == 1, deadline_s=60)
     assert "order {" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from cometmq.filter.sqltext import (
     OneOf,
     Property,
     Search,
+    count_words,
     measure,
     parse,
 )
@@ -127,6 +128,11 @@ def test_bounds() -> None:
     assert isinstance(parse(" AND ".join(["a"] * (MAX_WORDS // 2))), All)
     with pytest.raises(BadFilter, match="words"):
         parse(" AND ".join(["a"] * (MAX_WORDS // 2 + 1)))
+    for comment in ("/**/", "--\n"):
+        assert parse(comment * (MAX_WORDS - 1) + "a") == A
+        with pytest.raises(BadFilter, match=f"more than {MAX_WORDS} words"):
+            parse(comment * MAX_WORDS + "a")
+        assert count_words(comment * MAX_WORDS) == MAX_WORDS
     with pytest.raises(BadFilter, match="half a character"):
         parse("a = '\ud800'")
 

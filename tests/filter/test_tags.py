@@ -44,6 +44,12 @@ def test_equal_hashes_are_told_apart_by_text() -> None:
     assert not found.accepts("BB")
 
 
+def test_a_text_of_many_separators_is_refused_before_it_is_split() -> None:
+    assert tags.parse("a||" * tags.MAX_TAGS).tags == {"a"}
+    with pytest.raises(ValueError, match=f"the limit is {tags.MAX_TAGS}"):
+        tags.parse("a||" * (2 * tags.MAX_TAGS))
+
+
 def test_an_expression_has_so_many_tags() -> None:
     several = [f"t{number}" for number in range(tags.MAX_TAGS)]
     assert len(tags.parse("||".join(several)).codes) == tags.MAX_TAGS

@@ -42,7 +42,7 @@ def publish(connection: kombu.Connection, queue: kombu.Queue, body: object, **op
 
 
 def receive(
-    connection: kombu.Connection, queue: kombu.Queue, count: int, timeout: float = 10
+    connection: kombu.Connection, queue: kombu.Queue, count: int, timeout: float = 60
 ) -> list[Any]:
     """Return ``count`` messages, unacknowledged; the consumer stays."""
     found: list[Any] = []
@@ -119,7 +119,7 @@ def test_prefetch_limits_what_is_delivered(connect: Connect, name: str) -> None:
         connection.drain_events(timeout=0.7)
     for message in list(found):
         message.ack()
-    connection.drain_events(timeout=5)
+    connection.drain_events(timeout=60)
     assert len(found) > 2
 
 
@@ -128,6 +128,9 @@ def test_urgent_messages_come_first(connect: Connect, name: str) -> None:
     connection = connect(priority_steps=[3, 6])
     for body, priority in (("low", 3), ("high", 8), ("none", 0), ("low too", 4)):
         publish(connection, queue, body, priority=priority)
+    # What is urgent goes before what is there, not before what comes later.
+    feed = connection.transport.link.read(name)
+    until(lambda: feed.waiting == 4)
     bodies = [each.payload for each in receive(connection, queue, 4)]
     assert bodies[0] == "high"
     assert bodies[-1] == "none"
@@ -145,7 +148,7 @@ def test_a_broadcast_reaches_each_process(connect: Connect, name: str) -> None:
     with connect().channel() as channel:
         kombu.Producer(channel, exchange).publish("all")
     for reader in readers:
-        reader.drain_events(timeout=5)
+        reader.drain_events(timeout=60)
     assert found == ["all", "all"]
 
 
@@ -155,7 +158,7 @@ def test_a_reply_finds_the_queue_of_the_process_that_asked(connect: Connect, nam
     found: list[str] = []
     with kombu.Consumer(asker, [replies], callbacks=[lambda body, message: found.append(body)]):
         kombu.Producer(connect()).publish("reply", routing_key=name, exchange="")
-        asker.drain_events(timeout=5)
+        asker.drain_events(timeout=60)
     assert found == ["reply"]
 
 
@@ -188,17 +191,20 @@ def test_size_purge_and_delete(connect: Connect, name: str) -> None:
 
 @pytest.mark.parametrize("delays", ["timers", "levels"])
 def test_a_task_with_an_eta_waits_at_the_broker(connect: Connect, name: str, delays: str) -> None:
-    queue = queue_named(name)
     connection = connect(delays=delays)
-    eta = datetime.now(UTC) + timedelta(seconds=3)
-    publish(connection, queue, "later", headers={"eta": eta.isoformat()})
-    publish(connection, queue, "now")
-    assert receive(connection, queue, 1)[0].payload == "now"
-    begun = datetime.now(UTC)
-    (message,) = receive(connection, queue, 1)
-    assert message.payload == "later"
-    assert begun < eta - timedelta(seconds=1.6), "the test was too slow to show anything"
-    assert datetime.now(UTC) > eta - timedelta(seconds=1.6)
+    for wait_s in (3, 12, 48):
+        queue = queue_named(f"{name}.{wait_s}")
+        eta = datetime.now(UTC) + timedelta(seconds=wait_s)
+        publish(connection, queue, "later", headers={"eta": eta.isoformat()})
+        publish(connection, queue, "now")
+        first = receive(connection, queue, 1)[0].payload
+        begun = datetime.now(UTC)
+        second = receive(connection, queue, 1)[0].payload
+        assert datetime.now(UTC) > eta - timedelta(seconds=1.6)
+        if begun < eta - timedelta(seconds=1.6):
+            assert (first, second) == ("now", "later")
+            return
+    pytest.fail("the machine is too slow to show anything")
 
 
 def test_a_task_that_comes_early_goes_back_with_a_delay_level(connect: Connect, name: str) -> None:
@@ -233,7 +239,7 @@ def test_a_forked_process_opens_a_link_of_its_own(connect: Connect, name: str) -
         target=_publish_in_child, args=(connection, queue)
     )
     child.start()
-    child.join(20)
+    child.join(60)
     assert child.exitcode == 0
     bodies = {each.payload for each in receive(connection, queue, 2)}
     assert bodies == {"from the parent", "from the child"}
@@ -278,9 +284,15 @@ def test_what_is_no_message_of_kombu_becomes_a_dead_letter(connect: Connect, nam
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=1.5)
     feed = link._feeds[name]
-    assert feed.held == 0
-    dead = link._run(Admin(link._client.session).topic_stats(f"%DLQ%{link.group_of(name)}"))
-    assert sum(each.max_offset for each in dead.values()) == len(BAD)
+    until(lambda: feed.held == 0)
+
+    def dead() -> int:
+        topic = f"%DLQ%{link.group_of(name)}"
+        stats = link._run(Admin(link._client.session).topic_stats(topic))
+        return sum(each.max_offset for each in stats.values())
+
+    until(lambda: dead() >= len(BAD))
+    assert dead() == len(BAD)
 
 
 def test_a_strange_message_to_temporary_queues_is_left_out(connect: Connect, name: str) -> None:
@@ -294,7 +306,7 @@ def test_a_strange_message_to_temporary_queues_is_left_out(connect: Connect, nam
             link.send(Message(link.options.transient_topic, b"", properties=properties))
         link.send(Message(link.options.transient_topic, b""))
         kombu.Producer(connect()).publish("reply", routing_key=name, exchange="")
-        asker.drain_events(timeout=5)
+        asker.drain_events(timeout=60)
     assert found == ["reply"]
 
 
@@ -373,7 +385,7 @@ def test_what_waits_for_kombu_moves_with_its_queue(connect: Connect, name: str) 
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -32,7 +32,7 @@ async def answer_to(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -151,7 +151,7 @@ async def test_no_request_loses_its_place_while_it_is_answered(
 
     async with serving(slow) as (connections, port):
         answered = asyncio.create_task(answer_to(port, CLOSING))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not connections._open or connections._waiting:
                 await asyncio.sleep(0.001)
         assert await answer_to(port, HELLO) == b""

@@ -85,7 +85,7 @@ async def test_metrics_are_collected_once_a_second() -> None:
         assert {answer.status for answer in answers} == {200}
         assert part.collected <= 2
         first = Scrape(answers[0].text).value("collected_total", node="a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await scrape(address)).value("collected_total") <= first:
                 await asyncio.sleep(0.1)
 
@@ -145,7 +145,7 @@ async def test_a_port_in_use_is_an_error_of_the_start() -> None:
 async def test_no_thread_is_left() -> None:
     async with running(Watched()):
         assert any(each.name == "cometmq-http" for each in threading.enumerate())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(each.name == "cometmq-http" for each in threading.enumerate()):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

@@ -21,8 +21,8 @@ from tests.protocol.registering import encode
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most 10 s."""
-    async with asyncio.timeout(10):
+    """Wait for a condition, at most a minute."""
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

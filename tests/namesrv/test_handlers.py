@@ -1,8 +1,10 @@
 """Every code of a name server, asked over a socket."""
 
+import asyncio
 import contextlib
 import inspect
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.core.clock import VirtualClock
+from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.handlers import BrokerHandlers, ConfigHandlers, KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
-from cometmq.namesrv.routes import RouteTable
+from cometmq.namesrv.routes import Registration, RouteTable
 from cometmq.net.eventloop import Watchdog
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.frame import BINARY, Reply, Request
 from cometmq.protocol.registry import REGISTRY, Side
@@ -152,6 +155,12 @@ async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         )
 
 
+async def test_a_data_version_of_any_size_is_not_read(asker: Asker) -> None:
+    broker = h.BrokerIdentity("broker-a", "a:1", "c", 0)
+    answer = await asker.ask(Code.QUERY_DATA_VERSION, broker, b"{" + b" " * 32_768 + b"}")
+    assert (answer.code, answer.remark) == (1, "a data version has no 32770 bytes")
+
+
 async def test_codes_of_others_are_not_supported(asker: Asker) -> None:
     answer = await asker.ask(Code.GET_BROKER_RUNTIME_INFO)
     assert (answer.code, answer.remark) == (3, " request type 28 not supported")
@@ -161,6 +170,30 @@ async def test_every_code_of_a_name_server_has_a_handler(served: Served) -> None
     mine = {int(code) for code, spec in REGISTRY.items() if Side.NAMESRV in spec.side}
     router = served.server.router
     assert {*router._loop_handlers, *router._task_handlers} == mine
+
+
+async def test_many_lists_of_topics_are_made_one_at_a_time() -> None:
+    """Each needs memory for all their names."""
+    table, clock = RouteTable(), SystemClock()
+    named = {f"a topic with a long name {number}": TopicConfig("", 4, 4) for number in range(5_000)}
+    broker = h.RegisterBroker("b", "1.2.3.4:1", "c", "", 0)
+    table.register(broker, Registration(DataVersion(1, 1), table.layouts(named), []), "x", 0)
+    handlers = RouteHandlers(table, KvTables(Path("unused")), NamesrvConfig(), clock=clock)
+    request = Request(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields(), 1)
+    peer = Peer(Router(Side.NAMESRV, {}, tasks=Tasks()), clock=clock, watchdog=Watchdog(), peers={})
+
+    async def ask() -> int:
+        return len((await handlers.topics(peer, request)).body)
+
+    alone = await ask()
+    tracemalloc.start()
+    try:
+        sizes = await asyncio.gather(*(ask() for _ in range(48)))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sizes == [alone] * 48
+    assert peak_bytes < 4 << 20
 
 
 bodies = st.one_of(

@@ -36,7 +36,7 @@ class RawClient:
     async def frame(self) -> tuple[Head, bytes]:
         """The next frame. Raises EOFError when the server closes instead."""
         while not self._frames:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 data = await self.reader.read(1 << 16)
             if not data:
                 raise EOFError("closed by the server")
@@ -94,7 +94,7 @@ async def serving(
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def until_still(value: Callable[[], int]) -> None:
     """Wait until a number has not changed for a while."""
     same, last = 0, value()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while same < 50:
             await asyncio.sleep(0.002)
             now = value()

@@ -353,17 +353,17 @@ async def test_an_idle_connection_is_closed(peer: ScriptedPeer) -> None:
 async def test_a_connection_without_a_sign_of_life_is_given_up(peer: ScriptedPeer) -> None:
     tasks = Tasks()
     remoting = Remoting(
-        clock=SystemClock(), tasks=tasks, options=ConnectOptions(silence_timeout_ms=400)
+        clock=SystemClock(), tasks=tasks, options=ConnectOptions(silence_timeout_ms=4_000)
     )
     peer.on(CODE, None)
     waiting = asyncio.create_task(
-        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000)
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=60_000)
     )
     with pytest.raises(RequestTimedOut):
         await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=20)
     assert remoting.is_connected(peer.address)  # one slow answer is no reason
     with pytest.raises(RequestTimedOut):
-        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=420)
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=4_020)
     with pytest.raises(NotConnected, match="nothing was received"):
         await waiting
     assert not remoting.is_connected(peer.address)

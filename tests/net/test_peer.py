@@ -30,7 +30,7 @@ def beat(peer: Peer, request: Request[Any]) -> Reply | None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -153,7 +153,7 @@ async def load_and_kill(node: NodeProcess, number: int, chance: Random) -> Round
             await oldest
     write(peer, islice(source, BURST), round_, now_ms)
     node.kill()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await peer.closed
     round_.unanswered = round_.settle()
     return round_

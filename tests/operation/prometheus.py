@@ -49,7 +49,7 @@ class Prometheus:
         """The data of an answer. Raises OSError and AssertionError."""
         query = urllib.parse.urlencode(arguments)
         with urllib.request.urlopen(
-            f"http://{self.address}/api/v1/{path}?{query}", timeout=10
+            f"http://{self.address}/api/v1/{path}?{query}", timeout=60
         ) as a:
             answer = json.loads(a.read())
         assert answer["status"] == "success", answer
@@ -99,7 +99,7 @@ def running_prometheus(
         yield running
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def _await(running: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -16,7 +16,7 @@ from cometmq.protocol.frame import Response
 
 Pending = asyncio.Future[Response]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 _SUBSCRIPTION_IN_HEADER = 4
 
 

@@ -25,7 +25,7 @@ def test_the_script(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "A17 for 20 EUR" in done.stdout

@@ -32,11 +32,11 @@ def running(*words: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, st
     try:
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            pytest.fail(f"{words}: {process.communicate(timeout=20)}")
+            pytest.fail(f"{words}: {process.communicate(timeout=60)}")
         yield process, dict(word.split("=") for word in line.split()[1:])
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 async def send_one(broker: str) -> None:
@@ -71,7 +71,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
     with running(*start_words(tmp_path / "store")) as (process, ready):
         assert set(ready) == {"namesrv", "broker"}
         process.send_signal(number)
-        out, log = process.communicate(timeout=20)
+        out, log = process.communicate(timeout=60)
         assert process.returncode == 0
         assert out == "", "standard output carries the ready line and nothing else"
         assert "Traceback" not in log
@@ -105,7 +105,7 @@ def test_a_name_server_and_a_broker_apart(tmp_path: Path) -> None:
         assert set(broker) == {"broker"}
         assert asyncio.run(send_and_read(namesrv["namesrv"])) == b"hello"
         process.terminate()
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=60)
         assert process.returncode == 0
         assert "no effect in CometMQ and are ignored: sendMessageThreadPoolNums" in log
 
@@ -118,7 +118,7 @@ def refused(*words: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 2, done
     assert done.stdout == ""

@@ -38,7 +38,7 @@ async def test_nothing_acknowledged_is_lost_or_delivered_twice(tmp_path: Path, f
             await sending
             await asyncio.to_thread(cluster.start)
         last_ms = CLOCK.wall_ms() + 3_000
-        found = await wait_for(cluster.broker, timed.due_by(last_ms), 60)
+        found = await wait_for(cluster.broker, timed.due_by(last_ms), 120)
         timed.check(found, last_ms)
         assert len(found) > 1_000
         waiting = await runtime(cluster.broker)

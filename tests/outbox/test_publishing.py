@@ -39,7 +39,7 @@ def rows(topic: str, numbered: list[tuple[str | None, int]]) -> list[Row]:
 
 async def publish(client: Client, page: list[Row], *, hold_keys: bool = True) -> Outcome:
     outcome = Outcome()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await Publisher(client, hold_keys=hold_keys).publish(page, outcome)
     return outcome
 
@@ -98,7 +98,7 @@ async def fake() -> AsyncIterator[FakeCluster]:
 
 
 async def open_client(fake: FakeCluster) -> Client:
-    client = Client(fake.namesrv.address, send_retries=0, send_timeout_ms=2_000)
+    client = Client(fake.namesrv.address, send_retries=0, send_timeout_ms=10_000)
     await client.start()
     return client
 

@@ -285,7 +285,7 @@ async def test_relays_side_by_side_publish_each_key_in_order(client: Client, sho
     async with relays[0], relays[1], relays[2]:
         for number in range(30):
             await asyncio.to_thread(shop.write, topic, [(key, number) for key in keys])
-        await eventually(lambda: sum(each.published for each in relays) >= 180, deadline_s=30)
+        await eventually(lambda: sum(each.published for each in relays) >= 180, deadline_s=120)
     assert await waits(shop) == 0
     assert first_copies(await stored(client, topic)) == {key: list(range(30)) for key in keys}
 

@@ -74,7 +74,7 @@ async def test_a_crash_repeats_nothing_and_loses_nothing(eager: Cluster, shop: S
     async with Client(eager.namesrv) as client:
         async with Relay(client, shop.outbox, SETTINGS) as relay:
             await eventually(lambda: relay.published == 16)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while len(found := await numbers(client, shop_topic)) < 24:
                     await asyncio.sleep(0.02)
         assert found == list(range(24))

@@ -35,17 +35,18 @@ def run(words: Sequence[str], **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-def locked_tools() -> Path:
-    """The folder with the locked packages and, in ``bin``, their programs; fetches them once."""
-    wanted = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    target = cache_dir() / f"packaging-{wanted}"
+def locked_packages(lock: Path) -> Path:
+    """The folder with the packages of a lock file and, in ``bin``, their programs; fetches them
+    once."""
+    wanted = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    target = cache_dir() / f"{lock.stem}-{wanted}"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        run([*install, "--require-hashes", "--target", str(fresh), "--requirement", str(LOCK)])
+        run([*install, "--require-hashes", "--target", str(fresh), "--requirement", str(lock)])
         place(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -54,7 +55,7 @@ def locked_tools() -> Path:
 
 def locked(name: str, *words: str) -> str:
     """Run a program of the locked packages; gives what it printed."""
-    folder = locked_tools()
+    folder = locked_packages(LOCK)
     program = folder / "bin" / name
     # The first line of a script names the Python that installed it, which may be gone.
     is_script = program.read_bytes()[:2] == b"#!"

@@ -20,7 +20,7 @@ from cometmq.store.recovery.opening import open_store
 from cometmq.store.replica import Replica
 from tests.store.stores import STORE_HOST, assert_consistent, config
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -85,13 +85,19 @@ class Pair:
         name: str = "slave",
         *,
         tls: ClientTls | None = None,
+        whole_history: bool = False,
         **changes: object,
     ) -> Node:
         """A store that copies a master's."""
         node = self.open(name, **changes)
         address = (lambda: master.address) if isinstance(master, Node) else master
         node.slave = Slave(
-            node.store, Replica(node.store), clock=SystemClock(), master=address, tls=tls
+            node.store,
+            Replica(node.store),
+            clock=SystemClock(),
+            master=address,
+            tls=tls,
+            whole_history=whole_history,
         )
         node.tasks.spawn(node.slave.run_forever(), name="slave")
         return node

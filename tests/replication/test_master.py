@@ -60,6 +60,41 @@ async def test_several_slaves_and_a_late_one_get_the_whole_history(tmp_path: Pat
         assert [state.behind_bytes for state in master.master.slaves()] == [0, 0]
 
 
+async def test_an_empty_slave_that_wants_all_of_an_empty_log_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        assert master.master is not None
+        slave = made.slave(master, whole_history=True)
+        await until(lambda: bool(master.master and master.master.slaves()))
+        assert "slave_begins_again" in caplog.text
+        assert [one.message for one in caplog.records if one.levelname == "WARNING"] == []
+        assert master.master.limits.hits[Limit.INVALID_STREAM] == 0
+        fill(master.store, 20)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+
+
+async def test_a_slave_that_cannot_be_written_to_fails_no_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_slave: object, _view: memoryview) -> None:
+        raise RuntimeError("the handler is closed")
+
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        slave = made.slave(master)
+        fill(master.store, 10)
+        await until_copied(master, slave)
+        with monkeypatch.context() as patch:
+            patch.setattr(master_module._Slave, "_send", broken)
+            fill(master.store, 10)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+
+
 async def test_a_new_slave_may_take_the_last_file_alone(tmp_path: Path) -> None:
     async with pair(tmp_path) as made:
         master = await made.master(settings=MasterSettings(whole_history=False))
@@ -78,7 +113,7 @@ async def test_a_port_scan_is_no_slave(tmp_path: Path) -> None:
         for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"\x7f" * 8, b"\xff" * 64):
             reader, writer = await asyncio.open_connection("127.0.0.1", master.port)
             writer.write(greeting)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1)
             writer.close()
@@ -326,7 +361,7 @@ async def test_stalled_tls_handshakes_leave_room_for_slaves(
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"\x16")
             stalled.append((reader, writer))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for reader, _ in stalled[:5]:
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""

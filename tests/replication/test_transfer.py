@@ -13,6 +13,7 @@ from cometmq.replication.transfer import (
     BadPeer,
     Bounds,
     MasterLink,
+    OddBegin,
     SlaveLink,
 )
 
@@ -48,6 +49,17 @@ def test_reports_acknowledge_what_was_sent() -> None:
     assert link.receive_data(reports, BOUNDS, 1_000, 0)
     assert link.acked == 2_500
     assert not link.receive_data(REPORT.pack(2_500), BOUNDS, 1_000, 0)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(0, 0), BOUNDS])
+def test_an_empty_slave_that_asks_for_the_whole_log_begins_again(bounds: Bounds) -> None:
+    link = SlaveLink(0)
+    with pytest.raises(OddBegin):
+        link.receive_data(REPORT.pack(1), bounds, bounds.start, 0)
+    assert link.acked == -1
+    link = SlaveLink(0)
+    link.receive_data(REPORT.pack(1), Bounds(0, 9_000), 0, 0)
+    assert (link.acked, link.sent) == (1, 1)
 
 
 @pytest.mark.parametrize("offset", [-1, 999, 9_001, 1 << 62])

@@ -39,7 +39,7 @@ class Pair:
             route = cluster.routes([topic], reached, age_max_ms=0).get(topic)
             return route is not None and "1" in route.broker_datas[0].broker_addrs
 
-        wait_until(is_there, "the slave in the route", 60)
+        wait_until(is_there, "the slave in the route")
 
 
 class Server:
@@ -52,12 +52,12 @@ class Server:
             words += ["--set", f"{key}={value}"]
         with (home / f"{kind}.log").open("wb") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, cwd=home)
-        wait_until(lambda: answers(port), f"{kind} on port {port}", 30)
+        wait_until(lambda: answers(port), f"{kind} on port {port}")
 
     def stop(self, sent: signal.Signals = signal.SIGTERM) -> None:
         """End it."""
         self._process.send_signal(sent)
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def test_messages_expire_while_a_query_runs(expiring: Cluster, tmp_path: Path) -
         for _ in range(before):
             client.send(topic, random.randbytes(100_000), queue=queue)
     end = strict.latestOffset(start, EVERYTHING)
-    wait_until(lambda: has_expired(expiring, queue), "the first file expires", 30)
+    wait_until(lambda: has_expired(expiring, queue), "the first file expires")
     first = offsets.earliest([queue], reached)[queue]
     with pytest.raises(DataLoss, match=f"offsets 0 to {first - 1} of queue 0 of topic '{topic}'"):
         rows(strict, start, end)

@@ -82,6 +82,7 @@ class World:
         self.queue.queue_id, self.queue.topic_tail = QUEUE
         self.totals = core.PullTotals()
         self.counters: dict[tuple[str, str], Any] = {}
+        self.positions: dict[Any, Any] = {}
         self.reads = SimpleNamespace(
             log=SimpleNamespace(
                 written=BASE + len(self.log), opened_at=BASE + self.opened_at * SIZE, segments=self
@@ -99,8 +100,9 @@ class World:
         self.asked.append(("plan", fields))
         if fields[1] != "t":
             return None
+        position = self.positions.setdefault(fields[:3], self.core.PullPosition())
         return self.core.PullPlan(
-            self.queue, fields, self.most, self.wanted, self.budget, self.proof, (5, 6)
+            self.queue, fields, self.most, self.wanted, self.budget, self.proof, (5, 6), position
         )
 
     def entries_of(self, queue: Any, offset: int, count: int) -> bytes:
@@ -139,7 +141,8 @@ class World:
             for key, each in self.counters.items()
         ]
         totals = self.totals
-        return totals.found, totals.missed, totals.transferred, counted, self.asked
+        positions = [(key, each.offset) for key, each in self.positions.items()]
+        return totals.found, totals.missed, totals.transferred, counted, self.asked, positions
 
 
 def pull(offset: int, **fields: Any) -> bytes:
@@ -244,6 +247,31 @@ def test_who_waited_is_served(core: SimpleNamespace) -> None:
     world = World(core, wanted=filtered()(core))
     ((plan, *_),) = world.answers.take(frames, 0, 0, True)[3]
     assert world.answers.serve([SimpleNamespace(plan=plan, offset=2, opaque=7)], 0) == [None]
+
+
+def test_the_position_of_the_group_moves(core: SimpleNamespace) -> None:
+    world = World(core)
+    assert core.PullPosition().offset == -1
+
+    def moved(frames: bytes) -> int:
+        world.take(frames)
+        offset: int = world.positions["g", "t", 1].offset
+        return offset
+
+    assert moved(pull(3)) == 35
+    assert moved(pull(58)) == 60
+    assert moved(pull(9_999)) == 60, "an odd pull moves nothing"
+    waits = {"sysFlag": "6", "suspendTimeoutMillis": "900"}
+    assert moved(pull(0)) == 32
+    assert moved(pull(60, **waits)) == 60, "who waits has all before"
+    world.take(pull(0, queueId="2"))
+    assert world.positions["g", "t", 2].offset == 32
+    assert moved(b"") == 60
+    ((plan, *_),) = world.answers.take(pull(60, **waits), 0, 0, False)[3]
+    world.answers.serve([SimpleNamespace(plan=plan, offset=5, opaque=7)], 0)
+    assert plan.position.offset == 37
+    world = World(core, wanted=filtered("k = 'x'")(core), budget=(10, 1 << 20))
+    assert moved(pull(0)) == 10, "nothing matched up to there"
 
 
 def test_plans_are_kept_until_something_changes(core: SimpleNamespace) -> None:

@@ -139,6 +139,7 @@ class World:
             (in_order, batch.dispatched_count),
             [(queue.next_offset, queue.max_offset, bytes(queue.tail)) for queue in known],
             [(queue.put_count, queue.put_bytes, queue.put_times) for queue in known],
+            [(queue.fifo_count, queue.fifo_bytes) for queue in known],
         )
 
 
@@ -169,6 +170,21 @@ def test_a_record_its_entry_its_keys_and_its_answer(core: SimpleNamespace) -> No
     assert queue.tail == QUEUE_ENTRY.pack(0, len(packed), java_hash("r"))
     answer = f'{{"msgId":"{HOST_TEXT}{0:016X}","q":"1","o":"5","id":7}}'
     assert world.batch.answers(0, 1, PIECES) == framed(answer.encode(), b"")
+
+
+def test_sends_with_a_sharding_key_are_counted(core: SimpleNamespace) -> None:
+    world = World(core)
+    queue = world.queues[b"t"][1]
+    for properties in (
+        "__SHARDINGKEY\x01a",
+        "",
+        "x\x01__SHARDINGKEY",
+        "b\x01c\x02__SHARDINGKEY\x01d",
+    ):
+        taken, _, _, packed = world.append(framed(header_of({"i": properties})))
+        assert taken == 1
+    assert queue.fifo_count == 2
+    assert len(packed) < queue.fifo_bytes < 2 * len(packed)
 
 
 @pytest.mark.parametrize("code", [10, 310])
@@ -401,7 +417,9 @@ TEXT = st.text(
     max_size=30,
 )
 PAIR = st.tuples(
-    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "a", "b", "DELAY", "TIMER_X", "x漢"]),
+    st.sampled_from(
+        ["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "a", "b", "DELAY", "TIMER_X", "x漢", "__SHARDINGKEY"]
+    ),
     st.one_of(st.sampled_from(["true", "false", "k1 k2", "😀"]), TEXT),
 )
 PROPERTIES = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
@@ -385,6 +386,17 @@ def test_rows_of_a_start(core: SimpleNamespace) -> None:
     empty = queue_of(core, 1, 0)
     assert adopted(core, log, [empty], begins=[1 << 62], in_order=True)[1] == 4
     assert adopted(core, log, [empty], begins=[0], in_order=True)[1] == 0
+
+
+def test_rows_that_share_hashes_have_room_for_each_of_them(core: SimpleNamespace) -> None:
+    found = walked(core, log_of({}))
+    columns = array("q", found.rows)
+    columns[7], columns[8] = 0, 1_000  # first hash, and number of hashes
+    batch = core.WriteBatch()
+    rows, hashes = columns.tobytes() * 500, array("I", range(1_000)).tobytes()
+    assert batch.adopt(rows, hashes, [queue_of(core, 1)], BASE) == 500
+    found_hashes, _, _ = batch.index_columns()
+    assert bytes(found_hashes) == array("q", range(1_000)).tobytes() * 500
 
 
 def test_rows_of_another_walk_are_refused(core: SimpleNamespace) -> None:

@@ -63,3 +63,16 @@ def test_bad_delay_levels(text: str) -> None:
 def test_sizes_that_cannot_work(changes: dict[str, int], key: str) -> None:
     with pytest.raises(SettingsError, match=key):
         StoreConfig(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mapped_file_size_commit_log", "mapped_file_size_consume_queue",
+        "mapped_file_size_consume_queue_ext", "max_hash_slot_num", "max_index_num",
+    ],
+)  # fmt: skip
+def test_no_file_is_larger_than_a_java_broker_reads(name: str) -> None:
+    with pytest.raises(SettingsError, match="2147483"):
+        StoreConfig(**{name: 1 << 31})  # type: ignore[arg-type]
+    assert StoreConfig(mapped_file_size_consume_queue=0x7FFF_FFF8).queue_file_bytes < 1 << 31

@@ -195,7 +195,7 @@ async def test_sync_flush_hides_a_message_until_it_is_durable(tmp_path: Path) ->
     assert put(store)[1] == 1
     store.commit()
     store.sync()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not released:
             await asyncio.sleep(0.001)
     assert released == ["token"]
@@ -251,7 +251,7 @@ async def test_background_work_and_clean_stop(tmp_path: Path) -> None:
     tasks = Tasks()
     await store.start(tasks)
     fill(store, 30)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.durable_offset < store.written_offset or store.dispatcher.dirty_count:
             clock.advance(1_000)
             await asyncio.sleep(0.001)

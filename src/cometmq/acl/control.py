@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.acl.requests import needs_admin, needs_of
+from cometmq.acl.rules import Permission
 from cometmq.core.errors import AclDenied
 from cometmq.speedups import AccessCache
 
@@ -49,6 +50,8 @@ class AccessControl:
         self._only_changes = only_changes
         self._changing = asyncio.Lock()
         self._fingerprint = files.fingerprint()
+        #: Why the files are not in force, if they are not.
+        self._problem = ""
         self.content: AclContent = files.read()
         #: Decisions for clients by their address, None for one on the global white list; and by the
         #: accounts that trust an address: most addresses share one object.
@@ -85,6 +88,20 @@ class AccessControl:
             raise
         peer.note_decision(allowed=True)
         return None if account is None else account.access_key
+
+    def check_reader(self, peer: Peer, request: Request[Any], topic: str) -> None:
+        """Check that the account of a request may read a topic that its fields do not name.
+
+        Raises AclDenied.
+        """
+        account = self.content.rules.authenticate(peer.host, request.fields or {}, request.body)
+        if account is None:
+            return
+        try:
+            account.check(request.code, [(topic, Permission.SUB)], needs_admin=False)
+        except AclDenied as error:
+            log.info("request denied code=%d peer=%s reason=%s", request.code, peer.address, error)
+            raise
 
     def cache(self, peer: Peer) -> AccessCache | None:
         """Return the decisions about requests of ``peer``; None if all of them are allowed.
@@ -142,11 +159,19 @@ class AccessControl:
             fingerprint = await asyncio.to_thread(self._files.fingerprint)
             if fingerprint == self._fingerprint:
                 return
-            self._fingerprint = fingerprint
-            self.content = await asyncio.to_thread(self._files.read)
+            before, self._fingerprint = self._fingerprint, fingerprint
+            try:
+                self.content = await asyncio.to_thread(self._files.read)
+            except AclDenied as error:
+                if isinstance(error.__cause__, OSError):
+                    self._fingerprint = before  # the system's trouble, not the file's: try again
+                raise
             self._caches, self._shared = {}, {}
+            self._problem = ""
         except (AclDenied, OSError) as error:
-            log.error("acl files not in force reason=%s", error)
+            if str(error) != self._problem:
+                log.error("acl files not in force reason=%s", error)
+            self._problem = str(error)
             return
         self._report()
 

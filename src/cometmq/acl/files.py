@@ -206,7 +206,9 @@ def _read_document(path: str) -> Document:
         document = yaml.load(Path(path).read_bytes().decode(), yaml.BaseLoader)
     except FileNotFoundError:
         raise
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise AclDenied(f"{path}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
         raise AclDenied(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise AclDenied(f"{path}: is not YAML{_place(error)}") from None

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import convert
@@ -148,8 +150,7 @@ class ConsumerAdmin:
         header = h.GetConsumerStatus(topic, group, client_id or None)
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         # Members are connected to all brokers of the topic, so any one broker knows them all.
-        master, *_ = await self._masters(topic)
-        response = await self._call(master.address, code, header)
+        response = await self._of_any(await self._masters(topic), code, header, self._timeout_ms)
         table = parse_json(response.body, ConsumerStatusRead).consumer_table
         return {client: by_queue(queues) for client, queues in table.items()}
 
@@ -161,9 +162,9 @@ class ConsumerAdmin:
         ``stacks`` requests the stack traces of its threads and tasks.
         """
         header = h.GetConsumerRunningInfo(group, client_id, stacks)
-        master, *_ = await self._masters(RETRY_PREFIX + group)
+        masters = await self._masters(RETRY_PREFIX + group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        response = await self._call(master.address, code, header, _RELAY_TIMEOUT_MS)
+        response = await self._of_any(masters, code, header, _RELAY_TIMEOUT_MS)
         return read_running_info(response, client_id)
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> DirectResult:
@@ -230,6 +231,18 @@ class ConsumerAdmin:
             raise RouteNotFound(topic, "none of its masters is running")
         return masters
 
+    async def _of_any(
+        self, masters: Sequence[Broker], code: RequestCode, header: h.Header, timeout_ms: int
+    ) -> Response:
+        """Return the answer of the first master that can be reached."""
+        *others, last = masters
+        for master in others:
+            try:
+                return await self._call(master.address, code, header, timeout_ms)
+            except (NotConnected, RequestTimedOut) as error:
+                log.debug("master_not_reached address=%s error=%s", master.address, error)
+        return await self._call(last.address, code, header, timeout_ms)
+
     async def _call(
         self, address: str, code: RequestCode, header: h.Header, timeout_ms: int = 0
     ) -> Response:
@@ -265,6 +278,14 @@ def _merged(parts: Mapping[Broker, Mapping[MessageQueue, T]]) -> dict[MessageQue
     """Return what brokers said of their queues, sorted."""
     found = {queue: each for part in parts.values() for queue, each in part.items()}
     return dict(sorted(found.items()))
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 _ROUTE_VISIBLE_MS: Final = 10_000
@@ -339,7 +360,7 @@ class Admin:
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return all settings of a broker. Raises SettingsError when the response is malformed."""
         response = await self.call(address, RequestCode.GET_BROKER_CONFIG, None)
-        return parse_properties(response.body.decode())
+        return parse_properties(response.body.decode("utf-8", "replace"))
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
         """Change settings of a running broker."""
@@ -357,6 +378,8 @@ class Admin:
         write_queues: int | None = None,
         perm: int = PERM_READ | PERM_WRITE,
         order: bool = False,
+        filter_type: str = "SINGLE_TAG",
+        sys_flag: int = 0,
         cluster: str = "",
         brokers: Iterable[str] = (),
     ) -> TopicRoute:
@@ -387,8 +410,8 @@ class Admin:
             read_queue_nums=queues if read_queues is None else read_queues,
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
+            topic_filter_type=filter_type,
+            topic_sys_flag=sys_flag,
             order=order,
         )
         code = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -407,8 +430,12 @@ class Admin:
 
         await self.ask_together(await self.find_brokers(cluster=cluster), delete)
         gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
-        for address in self.session.config.name_servers:
-            await self.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
+        code = RequestCode.DELETE_TOPIC_IN_NAMESRV
+        calls = (self.call(address, code, gone) for address in self.session.config.name_servers)
+        # The others forget the topic although one does not answer.
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def list_topics(self) -> list[str]:
         """Return all topics that the name server knows, system topics included, sorted."""
@@ -511,6 +538,21 @@ class Admin:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         response = await self.call(broker.address, code, None)
         return parse_json(response.body, SubscriptionGroupTable).subscription_group_table
+
+    async def group_settings(self, broker: Broker) -> dict[str, dict[str, Any]]:
+        """Return the settings of all groups on one broker as it writes them, by group.
+
+        RocketMQ 5 has more of them than SubscriptionGroupConfig.
+        """
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        response = await self.call(broker.address, code, None)
+        table = parse_json(response.body, dict[str, Any]).get("subscriptionGroupTable") or {}
+        return convert(table, dict[str, dict[str, Any]])
+
+    async def put_group(self, broker: Broker, settings: Mapping[str, Any]) -> None:
+        """Create or change a group on one broker, with settings as brokers write them."""
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self.call(broker.address, code, None, encode_json(dict(settings)))
 
     async def group_names(self, broker: Broker) -> set[str]:
         """Return the groups that have settings or offsets on one broker."""
@@ -658,17 +700,16 @@ class Admin:
         except ValueError:
             place = None
         # The process id in a unique key stands where an offset id has a port.
-        if place is not None and 0 < place.port < 65_536:
-            host = f"[{place.host}]" if ":" in place.host else place.host
-            names = {each.address: each.name for each in await self.brokers()}
+        broker = None if place is None else await self._broker_at(place.host, place.port)
+        if place is not None and broker is not None:
             try:
-                return await self._at(f"{host}:{place.port}", place.physical_offset, names)
+                return await self._at(broker, place.physical_offset)
             except BrokerRefused as error:
                 if not topic:
                     return None
                 log.debug("not_an_offset_id id=%s error=%s", message_id, error)
             except (NotConnected, RequestTimedOut) as error:
-                if not topic and f"{host}:{place.port}" in names:
+                if not topic:
                     raise
                 log.debug("not_an_offset_id id=%s error=%s", message_id, error)
         if topic:
@@ -683,15 +724,32 @@ class Admin:
             "it is looked up",
         )
 
-    async def _at(
-        self, address: str, physical_offset: int, names: Mapping[str, str]
-    ) -> StoredMessage | None:
+    async def _broker_at(self, host: str, port: int) -> Broker | None:
+        """Return the broker that is registered at an address, or with a host name of it.
+
+        Who sends a message chooses its id, which may name any address: only brokers are asked.
+        """
+        brokers = await self.brokers()
+        wanted = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for each in brokers:
+            if each.address == wanted:
+                return each
+        loop = asyncio.get_running_loop()
+        for each in brokers:
+            name, _, own_port = each.address.rpartition(":")
+            if own_port != str(port) or _is_ip_address(name):
+                continue
+            with suppress(OSError):
+                if host in {found[4][0] for found in await loop.getaddrinfo(name, port)}:
+                    return each
+        return None
+
+    async def _at(self, broker: Broker, physical_offset: int) -> StoredMessage | None:
         """Return the message at a place of a broker's log."""
         header = h.ViewMessage(offset=physical_offset)
-        response = await self.call(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        response = await self.call(broker.address, RequestCode.VIEW_MESSAGE_BY_ID, header)
         records = iter_decode(response.body)
-        name = names.get(address, "")
-        return next((from_record(record, name) for record in records), None)
+        return next((from_record(record, broker.name) for record in records), None)
 
     async def messages_by_key(
         self,

@@ -7,7 +7,7 @@
     brokers/NAME-ID/...         settings and runtime information of each broker
     name-servers/ADDRESS/...    settings of each name server
 
-Values of settings whose names sound like secrets are replaced; no message and no account is
+Values of settings that sound like secrets are replaced; no message and no account is
 included. Files and their number are bounded: topics and groups over a limit are left out, which the
 manifest says.
 """
@@ -32,7 +32,7 @@ import msgspec
 from cometmq.admin.groups import Groups
 from cometmq.admin.health import check_health
 from cometmq.admin.servers import Servers
-from cometmq.admin.views import total_lag
+from cometmq.admin.views import total_lag, without_secrets
 from cometmq.core.errors import CometError
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.bodies import ClusterInfo
@@ -50,9 +50,6 @@ NAMES_MAX: Final = 1_000
 #: Maximum number of servers whose files are included.
 SERVERS_MAX: Final = 200
 _CONCURRENT: Final = 8
-#: Parts of names of settings whose values are secrets.
-_SECRET_PARTS: Final = ("secret", "password", "passwd", "token", "credential", "accesskey")
-REMOVED: Final = "(removed)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +114,6 @@ async def write_bundle(admin: Admin, path: Path) -> Bundle:
     packed = await asyncio.to_thread(_packed, contents.files, now_ms)
     await asyncio.to_thread(_write, path, packed)
     return Bundle(path, len(packed), tuple(contents.files), tuple(contents.gaps))
-
-
-def without_secrets(values: dict[str, str]) -> dict[str, str]:
-    """Return settings with the values of secrets replaced."""
-    return {
-        key: REMOVED if any(part in key.lower() for part in _SECRET_PARTS) and value else value
-        for key, value in sorted(values.items())
-    }
 
 
 def _manifest(admin: Admin, contents: _Contents, now_ms: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol.bodies import readable
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Admin
+    from cometmq.admin.api import Admin, Unread
     from cometmq.message.model import StoredMessage
 
 #: Describe the deliveries of the original message, or where it waited.
@@ -105,15 +105,18 @@ class DeadLetters:
         self._admin = admin
         self._messages = Messages(admin)
 
-    async def groups(self) -> list[DeadGroup]:
-        """Return the groups that have a dead-letter topic, sorted by name."""
+    async def groups(self, *, unread: list[Unread] | None = None) -> list[DeadGroup]:
+        """Return the groups that have a dead-letter topic, sorted by name.
+
+        For ``unread`` see api.py.
+        """
         found: list[DeadGroup] = []
         for topic in await self._admin.list_topics():
             if not topic.startswith(DLQ_PREFIX):
                 continue
             try:
                 route = await self._admin.topic_route(topic)
-                stats = await self._admin.topic_stats(topic)
+                stats = await self._admin.topic_stats(topic, unread=unread)
             except RouteNotFound:
                 continue  # deleted since the topics were listed
             letters = sum(each.max_offset - each.min_offset for each in stats.values())

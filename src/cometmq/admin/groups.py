@@ -25,7 +25,13 @@ from cometmq.admin.api import END
 from cometmq.admin.messages import Messages, Position, PositionKind, Selection
 from cometmq.client.consumer.allocate import average, share
 from cometmq.client.routes import by_queue
-from cometmq.core.errors import BrokerRefused, ClientError, NotFound, SettingsError
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    NotFound,
+    SettingsError,
+    fresh_copy,
+)
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
@@ -41,7 +47,7 @@ from cometmq.protocol.bodies import (
     reset_to,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.fastjson import parse_json
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker, Unread
@@ -49,6 +55,9 @@ if TYPE_CHECKING:
 
 #: Requests at one time.
 _CONCURRENT: Final = 16
+#: Settings of a group that a request adds (`+name`) or removes (`-name`) one by one; only
+#: RocketMQ 5 has some (upstream: SubscriptionGroupManager.java).
+_ATTRIBUTES: Final = "attributes"
 
 
 class GroupInUse(ClientError):
@@ -240,6 +249,24 @@ class Groups:
                 found.setdefault(group, {})[broker.name] = config
         return found
 
+    async def change(self, group: str, changes: Mapping[str, object]) -> list[str]:
+        """Change settings of a group on all masters that have some; return their names.
+
+        ``changes`` has the names of the protocol, such as ``retryMaxTimes``. All other settings
+        stay, also those that only RocketMQ 5 has. Nothing is changed if a master does not answer.
+        """
+        masters = await self._admin.brokers(masters_only=True)
+        tables = await self._admin.ask_together(masters, self._admin.group_settings)
+        found = {broker: table[group] for broker, table in tables.items() if group in table}
+
+        async def change(broker: Broker) -> None:
+            # Attributes are changes of attributes: those that are not named stay.
+            kept = {key: value for key, value in found[broker].items() if key != _ATTRIBUTES}
+            await self._admin.put_group(broker, kept | dict(changes))
+
+        await self._admin.ask_together(list(found), change)
+        return [broker.name for broker in found]
+
     async def members(
         self, group: str, *, unread: list[Unread] | None = None
     ) -> ConsumerConnections | None:
@@ -284,8 +311,10 @@ class Groups:
         Raises NotFound too if the group has never consumed ``topic``.
         """
         # Brokers report offset 0 in each queue of the topic for a group that is not there.
-        if topic and group not in await self._admin.groups_of(topic):
+        if topic and group not in await self._admin.groups_of(topic, unread=unread):
             await self._admin.require_group(group)
+            for each in unread or ():
+                raise fresh_copy(each.error)  # it may have consumed what that broker has
             raise NotFound("group", group, f"it has not consumed topic {topic!r}")
 
         async def ask(broker: Broker) -> ConsumeStatsRead:
@@ -324,7 +353,9 @@ class Groups:
             raise NotFound("producer group", group, "no producer of it is connected")
         return [found[key] for key in sorted(found)]
 
-    async def all_producers(self, broker: str = "") -> dict[str, list[ProducerInfo]]:
+    async def all_producers(
+        self, broker: str = "", *, unread: list[Unread] | None = None
+    ) -> dict[str, list[ProducerInfo]]:
         """Return all connected producers by group, on one broker (name or address) or on all."""
 
         async def ask(each: Broker) -> ProducerTable:
@@ -333,7 +364,7 @@ class Groups:
 
         masters = await self._admin.find_brokers(broker, masters_only=True)
         found: dict[str, dict[str, ProducerInfo]] = {}
-        for table in (await self._admin.ask_together(masters, ask)).values():
+        for table in (await self._admin.ask_together(masters, ask, unread)).values():
             for group, infos in table.data.items():
                 found.setdefault(group, {}).update((info.client_id, info) for info in infos)
         return {group: [ids[key] for key in sorted(ids)] for group, ids in sorted(found.items())}
@@ -454,11 +485,12 @@ class Groups:
         header = h.GroupName(group_name=group, remove_offset=True)
 
         async def forget(broker: Broker) -> None:
-            config = (await self._admin.group_configs(broker)).get(group)
+            settings = (await self._admin.group_settings(broker)).get(group)
             await self._admin.call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-            if config is not None:
-                code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-                await self._admin.call(broker.address, code, None, encode_json(config))
+            if settings is not None:
+                attributes = settings.get(_ATTRIBUTES) or {}
+                added = {f"+{name}": value for name, value in attributes.items()}
+                await self._admin.put_group(broker, settings | {_ATTRIBUTES: added or None})
 
         await self._admin.ask_together(await self._admin.brokers(masters_only=True), forget)
 

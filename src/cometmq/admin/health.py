@@ -240,7 +240,8 @@ def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
             checks.append(Check(Aspect.REGISTRATION, name, False, "it has no master"))
         else:
             of = f"{slaves} slave{'' if slaves == 1 else 's'}"
-            text = f"master and {of} registered, {limits.slaves} needed"
+            needed = f", {limits.slaves} needed" if limits.slaves else ""
+            text = f"master and {of} registered{needed}"
             checks.append(Check(Aspect.REGISTRATION, name, slaves >= limits.slaves, text))
     return checks
 
@@ -289,6 +290,10 @@ def store_checks(
         text = f"{behind:,} bytes are not in the queues yet"
         is_ok = behind <= limits.dispatch_behind_bytes
         checks.append(Check(Aspect.DISPATCH, broker.address, is_ok, text))
+    if table.get("brokerRole") == "SYNC_MASTER" and (needed := _number(table, "slavesNeeded")) > 0:
+        connected = _number(table, "slaves")
+        text = f"{connected} of {needed} slaves that its sends wait for are connected"
+        checks.append(Check(Aspect.SLAVE, broker.address, connected >= needed, text))
     accepts_ms = _number(table, "startAcceptSendRequestTimeStamp")
     if broker.broker_id == 0 and accepts_ms > now_ms:
         text = "it refuses sends: startAcceptSendRequestTimeStamp is in the future"

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from cometmq.admin.failover import drain, undrain
-from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotFound, RouteNotFound
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    CometError,
+    NotFound,
+    RouteNotFound,
+    SettingsError,
+)
 from cometmq.core.settings import format_properties, parse_properties
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
@@ -228,6 +235,9 @@ class Servers:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 problem = f"{each.server} at {each.address} does not have it{hint}"
                 raise NotFound("setting", unknown[0], problem)
+        for key, value in values.items():
+            if len(f"{key}={value}".splitlines()) > 1:  # the rest would be another setting
+                raise SettingsError(key, "a value is one line")
         body = format_properties(values).encode()
 
         async def update(settings: ServerSettings) -> Applied:

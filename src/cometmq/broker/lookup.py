@@ -5,9 +5,11 @@ AdminBrokerProcessor.java). No lookup creates a queue."""
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.message import properties as props
+from cometmq.message.names import WAITING_TOPICS
 from cometmq.message.record import BadRecord, decode_one
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -87,11 +89,31 @@ async def record_of_queue(
     return None
 
 
-async def find_bytes(store: MessageStore, physical_offset: int) -> bytes | None:
-    """Return the bytes of the record at a physical offset, which may be arbitrary; None if there
-    is none."""
+def check_reader(peer: Peer, request: Request[Any], record: Record) -> None:
+    """Raise AclDenied if the sender of a request that names a record by its place may not read its
+    topic. A message that waits counts as one of the topic that it is for."""
+    access = peer.router.access
+    if access is None:
+        return
+    topic = record.topic
+    if topic in WAITING_TOPICS:
+        topic = props.decode(record.properties).get(props.REAL_TOPIC) or topic
+    access.check_reader(peer, request, topic)
+
+
+async def find_bytes(
+    store: MessageStore, physical_offset: int, peer: Peer, request: Request[Any]
+) -> bytes | None:
+    """Return the bytes of the record at a physical offset, which may be arbitrary, for the sender
+    of a request; None if there is none.
+
+    Raise AclDenied if the sender may not read its topic.
+    """
     record = await find_record(store, physical_offset)
-    view = None if record is None else await store.fetch_at(physical_offset)
+    if record is None:
+        return None
+    check_reader(peer, request, record)
+    view = await store.fetch_at(physical_offset)
     return None if view is None else bytes(view)
 
 
@@ -138,9 +160,10 @@ class QueryHandler:
         }
 
     async def by_key(self, _peer: Peer, request: Request[QueryMessage]) -> Reply:
-        """Return messages by one of their keys.
+        """Return messages of a topic by one of their keys.
 
-        The index stores hashes only, so the client compares the keys.
+        The index stores hashes of topic and key only. So the client compares the keys, and messages
+        of other topics are left out here: the sender may not be allowed to read them.
         """
         header = request.header
         wanted = header.max_num
@@ -149,19 +172,24 @@ class QueryHandler:
         found = await self._store.query_index(
             header.topic, header.key, wanted, header.begin_timestamp, header.end_timestamp
         )
-        if not found.records:
+        records = [
+            each
+            for each in found.records
+            if decode_one(each, check_crc=False).topic == header.topic
+        ]
+        if not records:
             raise BadRequest(
                 ResponseCode.QUERY_NOT_FOUND,
                 f"can not find message, maybe time range not correct: no key {header.key!r} in "
                 f"topic {header.topic} between {header.begin_timestamp} and {header.end_timestamp}",
             )
         answer = QueryMessageResponse(found.last_update_ms, found.last_update_phys)
-        return Reply(header=answer, body=b"".join(found.records))
+        return Reply(header=answer, body=b"".join(records))
 
-    async def by_offset(self, _peer: Peer, request: Request[ViewMessage]) -> Reply:
+    async def by_offset(self, peer: Peer, request: Request[ViewMessage]) -> Reply:
         """Return the message at a physical offset."""
         offset = request.header.offset
-        record = await find_bytes(self._store, offset)
+        record = await find_bytes(self._store, offset, peer, request)
         if record is None:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

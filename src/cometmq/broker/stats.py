@@ -32,7 +32,7 @@ from cometmq.core.clock import Slices
 from cometmq.core.histogram import Histogram
 from cometmq.message.names import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.net.limits import Limit, ServerLimits
-from cometmq.speedups import PullCounter, PullTotals
+from cometmq.speedups import PullCounter, PullPosition, PullTotals
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -63,7 +63,8 @@ PULL_BOUNDS_S: Final = (
 SLOW_PUT_MS: Final = 500
 #: Maximum number of topics of a :class:`TopicCounts`.
 MAX_TOPICS: Final = 10_000
-#: Maximum number of counters of pulls, and of send-backs: pairs of a group and a topic.
+#: Maximum number of pairs of a group and a topic that have counters of pulls, counters of
+#: send-backs, or positions.
 MAX_COUNTERS: Final = 50_000
 #: The consumer of the delay queues in statistics (upstream: MixAll.SCHEDULE_CONSUMER_GROUP).
 SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
@@ -191,6 +192,9 @@ class PutQueue(Protocol):
     put_count: int
     put_bytes: int
     put_times: int
+    #: Single sends with a sharding key that were appended, and their bytes.
+    fifo_count: int
+    fifo_bytes: int
 
 
 class Dispatched(Protocol):
@@ -212,11 +216,11 @@ class TopicCounts:
     def __init__(self) -> None:
         self.by_topic: dict[str, tuple[int, int]] = {}
 
-    def add(self, topic: str, size_bytes: int = 0) -> None:
-        """Count a message."""
+    def add(self, topic: str, size_bytes: int = 0, count: int = 1) -> None:
+        """Count messages, one by default."""
         if topic in self.by_topic or len(self.by_topic) < MAX_TOPICS:
-            count, total = self.by_topic.get(topic, (0, 0))
-            self.by_topic[topic] = count + 1, total + size_bytes
+            known, total = self.by_topic.get(topic, (0, 0))
+            self.by_topic[topic] = known + count, total + size_bytes
 
 
 class PutTimes:
@@ -325,8 +329,12 @@ class BrokerStats:
         self._next_step_ms = clock.monotonic_ms()
         self.pulls: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
+        #: Positions of groups in topics, by queue id, until one of them is deleted.
+        self.positions: dict[tuple[str, str], dict[int, PullPosition]] = {}
         #: What topics got of messages that had waited for their time, by level or timer.
         self.delayed = TopicCounts()
+        #: What topics got of messages with a sharding key.
+        self.fifo = TopicCounts()
         #: By topic, and by "topic@queue id" for the delay queues; as pairs with an empty group.
         self.topic_puts: dict[tuple[str, str], Counter] = {}
         self._idle_pulls: WeakValueDictionary[tuple[str, str], Counter] = WeakValueDictionary()
@@ -379,6 +387,21 @@ class BrokerStats:
         table[key] = counter
         return counter
 
+    def position(self, group: str, topic: str, queue_id: int) -> PullPosition:
+        """Return the position of a group in a queue, which the code that answers a pull moves.
+
+        It is shown until one of them is deleted, unless too many pairs have positions.
+        """
+        queues = self.positions.get((group, topic))
+        if queues is None:
+            if len(self.positions) >= MAX_COUNTERS:
+                return PullPosition()
+            queues = self.positions[group, topic] = {}
+        position = queues.get(queue_id)
+        if position is None:
+            position = queues[queue_id] = PullPosition()
+        return position
+
     def on_pull_missed(self) -> None:
         """Count a pull that found none."""
         self.pulled.missed += 1
@@ -406,6 +429,9 @@ class BrokerStats:
             if not self._counts_puts or topic == OP_HALF_TOPIC:
                 continue
             self._put_counter(topic).put(count, size_bytes, times, step)
+            if 0 < queue.fifo_count <= count:  # more of them are not dispatched yet
+                self.fifo.add(topic, queue.fifo_bytes, queue.fifo_count)
+                queue.fifo_count = queue.fifo_bytes = 0
             if topic == SCHEDULE_TOPIC:
                 key = f"{topic}@{queue.queue_id}"
                 self._put_counter(key).put(count, size_bytes, times, step)
@@ -429,6 +455,7 @@ class BrokerStats:
         if counter := self.topic_puts.pop(("", topic), None):
             counter.key = None
         self.delayed.by_topic.pop(topic, None)
+        self.fifo.by_topic.pop(topic, None)
         self._forget(1, topic)
 
     def forget_group(self, group: str) -> None:
@@ -441,6 +468,8 @@ class BrokerStats:
                 table.pop(key).key = None
         for key in [key for key in self._idle_pulls if key[part] == name]:
             self._idle_pulls.pop(key).key = None
+        for key in [key for key in self.positions if key[part] == name]:
+            del self.positions[key]
 
     # -------------------------------------------------------------------------------------- reading
 

@@ -119,8 +119,9 @@ class Supervisor:
             broker = self.broker = self._make(config)
             broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
             await broker.start()
-        except (CometError, OSError) as error:
-            log.critical("broker_restart_failed reason=%r", str(error))
+        except Exception as error:  # whatever it is, nothing is served now
+            is_known = isinstance(error, CometError | OSError)
+            log.critical("broker_restart_failed reason=%r", str(error), exc_info=not is_known)
             self.failure = error
             self.on_failed()
         finally:

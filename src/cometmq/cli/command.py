@@ -23,6 +23,7 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signat
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from cometmq.cli import connect, parser, render
+from cometmq.cli.asking import interruptible
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import REFUSED, Option, Parser, add_parameters, nearest
 from cometmq.cli.render import Result
@@ -63,8 +64,11 @@ def confirm(question: str, yes: bool, *, lasting: bool = True) -> None:
     warning = "This cannot be undone" if lasting else "It can be undone"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refused(f"{question} {warning}: add --yes to do it")
-    print(f"{question} {warning}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    asked = f"{render.escaped(question)} {warning}. Continue? [y/N] "
+    print(asked, end="", file=sys.stderr, flush=True)
+    with interruptible():
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
         raise Refused("not confirmed; nothing was changed")
 
 
@@ -171,17 +175,39 @@ class Command:
     async def _call(self, options: argparse.Namespace, call: Callable[[], Any]) -> int:
         if self.streams:
             return await self._stream(options, call())
+        seconds = getattr(options, "watch", None)
+        if seconds is not None:
+            return await self._repeat(options, call, seconds)
+        made = call()
+        return self._print(options, await made if isawaitable(made) else made)
+
+    async def _repeat(
+        self, options: argparse.Namespace, call: Callable[[], Any], seconds: float
+    ) -> int:
+        """Print the result of each call until interrupted. A problem is printed, too: who watches
+        waits for its end. Only a first call that fails ends it."""
         from cometmq.core.clock import SystemClock
 
-        seconds = getattr(options, "watch", None)
-        clock = SystemClock()
+        clock, is_first = SystemClock(), True
         while True:
-            made = call()
-            found = await made if isawaitable(made) else made
-            if seconds is None:
-                return self._print(options, found)
+            problem: CometError | None = None
+            found: Any = None
+            try:
+                made = call()
+                found = await made if isawaitable(made) else made
+            except CometError as error:
+                if is_first:
+                    raise
+                problem = error
+            is_first = False
             render.begin_watch(seconds, clock.wall_ms(), _format(options))
-            self._print(options, found)
+            try:
+                self._print(options, found)
+            except CometError as error:
+                problem = error
+            if problem is not None:
+                sys.stdout.flush()
+                print(f"cometmq {self.noun}: {render.one_line(str(problem))}", file=sys.stderr)
             await clock.sleep_ms(int(seconds * 1000))
 
     def _print(self, options: argparse.Namespace, found: Any) -> int:

@@ -109,7 +109,7 @@ def load() -> Contexts:
     than its owner and group may access it.
     """
     try:
-        with path().open(encoding="utf-8") as file:
+        with path().open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
     except FileNotFoundError:

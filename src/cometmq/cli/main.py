@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Final
 
 from cometmq.cli.nouns import ENTRIES, GROUPS, load
@@ -32,11 +33,11 @@ EXAMPLES: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 cannot be done as requested."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
     try:
-        words = _general_options(words)
-        return dispatch(words)
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else FAILED if done.code else 0
+        done = _run(words)
+        sys.stdout.flush()
+        return done
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -45,13 +46,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:
-        code = _exit_code(error)
+        code = _exit_code(error, words)
         if code is None:
             raise
         noun = f" {words[0]}" if words and words[0] in ENTRIES else ""
         if str(error):
-            print(f"cometmq{noun}: {' '.join(_sentence(error).split())}", file=sys.stderr)
+            from cometmq.cli.render import one_line
+
+            print(f"cometmq{noun}: {one_line(_sentence(error))}", file=sys.stderr)
         return code
+
+
+def _run(words: list[str]) -> int:
+    try:
+        words[:] = _general_options(words)
+        return dispatch(words)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else FAILED if done.code else 0
+
+
+def _prepare_streams() -> None:
+    """Open standard streams that are closed, and let the output have every character.
+
+    The number of a closed one would be that of the next file that is opened, such as a log file of
+    a store, into which error messages then go.
+    """
+    for number, (name, mode) in enumerate(_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            with open(os.devnull, "r+b", buffering=0) as nothing:
+                spare = os.dup(nothing.fileno())
+            os.dup2(spare, number)
+            os.close(spare)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+_STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def dispatch(words: Sequence[str]) -> int:
@@ -146,8 +180,8 @@ def _print_version() -> None:
     print(f"cometmq {__version__}, core: {DESCRIPTION}")
 
 
-def _exit_code(error: Exception) -> int | None:
-    """Return the exit code for an error; None for a bug."""
+def _exit_code(error: Exception, words: Sequence[str]) -> int | None:
+    """Return the exit code for an error of a command with these words; None for a bug."""
     from cometmq.core.errors import CometError, SettingsError
 
     code = getattr(error, "exit_code", None)
@@ -155,9 +189,18 @@ def _exit_code(error: Exception) -> int | None:
         if isinstance(code, int):
             return code
         return REFUSED if isinstance(error, SettingsError) else FAILED
-    if _extra_for(error):
+    if _extra_for(error) or (isinstance(error, UnicodeEncodeError) and not _are_text(words)):
         return REFUSED
     return FAILED if isinstance(error, OSError) else None
+
+
+def _are_text(words: Sequence[str]) -> bool:
+    """Return whether words have no bytes that Python could not decode."""
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _extra_for(error: Exception) -> str:
@@ -169,6 +212,8 @@ def _extra_for(error: Exception) -> str:
 def _sentence(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_for(error)):
         return f"{error.name} is not installed: pip install 'cometmq[{extra}]'"
+    if isinstance(error, UnicodeEncodeError):
+        return "a word of the command is not UTF-8: names on the wire are"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

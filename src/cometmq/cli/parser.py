@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import os
 import re
 import sys
@@ -97,6 +98,9 @@ class Parameter:
     several: bool
 
 
+_NEGATIVE: Final = re.compile(r"-(\d+(\.\d+)?(ms|s|m|h|d)?|\.\d+)\Z")
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line and examples that keep their lines."""
 
@@ -112,6 +116,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.usage = f"{prog} [OPTION...]"
         self._positionals.title = "arguments"
+        # The value of an option may be a time before now, such as -1h.
+        self._negative_number_matcher = _NEGATIVE
         self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
 
     def error(self, message: str) -> NoReturn:
@@ -315,9 +321,12 @@ def _chosen(kind: Any, choices: Mapping[str, str], text: str) -> Any:
 
 def _number(kind: type[int] | type[float], text: str) -> float:
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
+        value = math.nan
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a number")
+    return value
 
 
 def _bounded(value: float, least: float | None, most: float | None) -> float:
@@ -340,12 +349,14 @@ def position_of(text: str, now_ms: int, *, offsets: bool = False) -> Position:
 
     if text in ("first", "last"):
         return messages.EARLIEST if text == "first" else messages.LATEST
-    if offsets and text.isascii() and text.isdigit():
+    if offsets and text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX:
         return messages.at_offset(int(text))
     return messages.at_time(moment_of(text.removeprefix("@"), now_ms))
 
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: More digits are no time and no offset: both are 64 bits wide.
+_DIGITS_MAX: Final = 19
 
 
 def moment_of(text: str, now_ms: int) -> int:
@@ -353,9 +364,9 @@ def moment_of(text: str, now_ms: int) -> int:
 
     Raises SettingsError.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX:
         return int(text)
-    if before := re.fullmatch(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)", text):
+    if before := re.fullmatch(r"-(\d{1,18}(?:\.\d{1,18})?)(ms|s|m|h|d)", text):
         return max(0, int(now_ms - float(before[1]) * _UNITS_MS[before[2]]))
     try:
         found = datetime.fromisoformat(text)

@@ -15,6 +15,7 @@ as lines. A table that is piped is never cut or folded.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import unicodedata
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from cometmq.cli.parser import terminal_width
+from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,6 +103,8 @@ def plain(value: Any) -> Any:
         return time_text(value)
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, str) else value.name
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such number
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
@@ -138,17 +142,17 @@ def show(
         document = {"command": command, "items": items}
         if result.problem:
             document["problem"] = result.problem
-        print(to_yaml(document) if form == "yaml" else json.dumps(document, **_PRETTY))
+        print(to_yaml(document) if form == "yaml" else _json(document, indent=2))
     else:
         _show_people(result, does=does, one=one, wide=form == "wide")
         for note in result.notes:
-            print(note)
+            print(_lines(note))
     sys.stdout.flush()
 
 
 def _show_people(result: Result[Any], *, does: str, one: bool, wide: bool) -> None:
     if isinstance(result.shown, str):
-        print(result.shown)
+        print(_lines(result.shown))
     elif result.shown is not None:
         print_one(result.shown, wide=wide)
     elif does:
@@ -163,20 +167,34 @@ def _show_people(result: Result[Any], *, does: str, one: bool, wide: bool) -> No
         print_rows(result.items, wide=wide)
 
 
-_PRETTY: Final[dict[str, Any]] = {"indent": 2, "ensure_ascii": False}
-
-
 def to_json(value: Any) -> str:
     """Return a value as JSON on one line."""
-    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+    return _json(plain(value), separators=(",", ":"))
 
 
 def to_yaml(value: Any) -> str:
     """Return a value as YAML."""
     import yaml
 
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    form: Final = {"sort_keys": False, "default_flow_style": False}
+    text: str = yaml.safe_dump(value, allow_unicode=True, **form)
+    if not _is_encodable(text):
+        text = yaml.safe_dump(value, allow_unicode=False, **form)
     return text.rstrip("\n")
+
+
+def _json(value: Any, **form: Any) -> str:
+    """Return JSON; in ASCII if standard output cannot have its characters."""
+    text = json.dumps(value, ensure_ascii=False, **form)
+    return text if _is_encodable(text) else json.dumps(value, **form)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Stream:
@@ -192,7 +210,7 @@ class Stream:
         if self._form == "json":
             print(f'{{\n  "command": {json.dumps(self._command)},\n  "items": [', end="")
         elif self._form == "yaml":
-            print(f"command: {self._command}\nitems:")
+            print(f"command: {self._command}")
         return self
 
     def add(self, row: Any) -> None:
@@ -202,14 +220,20 @@ class Stream:
         elif self._form == "json":
             print("," if self._count else "", f"\n    {to_json(row)}", sep="", end="", flush=True)
         elif self._form == "yaml":
-            print(to_yaml([plain(row)]), flush=True)
+            print("" if self._count else "items:\n", to_yaml([plain(row)]), sep="", flush=True)
         else:
             print(f"{self._does} {line_of(row)}".lstrip(), flush=True)
         self._count += 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        problem = str(error) if isinstance(error, CometError) else ""
         if self._form == "json":
-            print("\n  ]\n}", flush=True)
+            end = f',\n  "problem": {_json(problem)}' if problem else ""
+            print(f"\n  ]{end}\n}}", flush=True)
+        elif self._form == "yaml":
+            end = "" if self._count else "items: []\n"
+            end += to_yaml({"problem": problem}) + "\n" if problem else ""
+            print(end, end="", flush=True)
 
 
 def begin_watch(seconds: float, now_ms: int, form: str) -> None:
@@ -236,11 +260,11 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, int | Address | Path):
-        return str(value)
+        return escaped(str(value))
     if isinstance(value, Enum):
         return str(plain(value))
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={cell(each)}" for key, each in value.items()) or "-"
+        return " ".join(f"{escaped(str(key))}={cell(each)}" for key, each in value.items()) or "-"
     if field_names(value):
         return line_of(value)
     separator = "; " if value and field_names(value[0]) and not _is_leaf(value[0]) else ","
@@ -254,6 +278,16 @@ def escaped(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def one_line(text: str) -> str:
+    """Return a sentence on one line, without what steers a terminal: servers choose its words."""
+    return escaped(" ".join(text.split()))
+
+
+def _lines(text: str) -> str:
+    """Return lines whose control characters are escaped."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def line_of(value: Any, hidden: Sequence[str] = ()) -> str:

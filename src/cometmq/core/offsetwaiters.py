@@ -7,13 +7,14 @@ acts on a token: the caller does, so a dead peer cannot affect the others.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 Token = TypeVar("Token")
 
 #: Entries of tokens that are gone which are kept anyway: to remove them costs a pass over all.
 _DEAD_MAX: Final = 1024
+_ALL: Final = 1 << 62
 
 
 class OffsetWaiters(Generic[Token]):
@@ -54,16 +55,16 @@ class OffsetWaiters(Generic[Token]):
             self._drop_dead()
         return token
 
-    def advance(self, position: int) -> list[Token]:
+    def advance(self, position: int, limit: int = _ALL) -> list[Token]:
         """Move to ``position``, never back; return the tokens that waited for it, in order of
-        offset."""
+        offset. They are at most ``limit``; the next call returns the others."""
         self.position = max(position, self.position)
-        return self._take(self._by_offset, self.position)
+        return self._take(self._by_offset, self.position, limit)
 
-    def expire(self, now_ms: int) -> list[Token]:
+    def expire(self, now_ms: int, limit: int = _ALL) -> list[Token]:
         """Remove and return the tokens whose deadline is at or before ``now_ms``, earliest
-        first."""
-        return self._take(self._by_deadline, now_ms)
+        first, at most ``limit``."""
+        return self._take(self._by_deadline, now_ms, limit)
 
     def drain(self) -> list[Token]:
         """Remove and return every token, for a stop or a failure."""
@@ -79,10 +80,10 @@ class OffsetWaiters(Generic[Token]):
             heappop(self._by_deadline)
         return self._by_deadline[0][0] if self._by_deadline else None
 
-    def _take(self, heap: list[tuple[int, int]], limit: int) -> list[Token]:
+    def _take(self, heap: list[tuple[int, int]], bound: int, limit: int) -> list[Token]:
         released: list[Token] = []
         parked = self.parked
-        while heap and heap[0][0] <= limit:
+        while heap and heap[0][0] <= bound and len(released) < limit:
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
@@ -99,6 +100,6 @@ class OffsetWaiters(Generic[Token]):
         """
         parked = self.parked
         self._by_deadline = [pair for pair in self._by_deadline if pair[1] in parked]
-        self._by_deadline.sort()
+        heapify(self._by_deadline)
         self._by_offset = [pair for pair in self._by_offset if pair[1] in parked]
-        self._by_offset.sort()
+        heapify(self._by_offset)

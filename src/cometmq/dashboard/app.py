@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Requests at one time; further ones are refused with 503.
-REQUESTS_MAX: Final = 128
 _STOP_S: Final = 3
 
 
@@ -127,7 +125,7 @@ async def running_dashboard(
         server = _Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none",
-                server_header=False, limit_concurrency=REQUESTS_MAX,
+                server_header=False,
                 proxy_headers=bool(place.proxies), forwarded_allow_ips=list(place.proxies),
                 timeout_graceful_shutdown=_STOP_S, http=BrowserConnection,
             )

@@ -46,7 +46,9 @@ class BrowserConnection(H11Protocol):
         """Take a part of a request; wait for the rest of its head if it lacks some."""
         super().data_received(data)
         if self._is_answering():
-            self._go_on()
+            # A byte of a further request is no sign that the peer reads what waits for it.
+            if not self.flow.write_paused:
+                self._go_on()
         elif self._ends is None and not self.transport.is_closing():
             self._end_in(REQUEST_S)
 

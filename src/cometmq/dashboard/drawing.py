@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 600
 _HEIGHT: Final = 100
-#: A gap between samples longer than this is not bridged.
+#: A gap between samples longer than this, and than so many usual ones, is not bridged.
 _GAP_MS: Final = 90_000
+_GAP_FACTOR: Final = 3
 _STEPS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 #: Round durations, in seconds.
 DURATIONS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_200, 3_600, 7_200, 14_400, 43_200, 86_400)
@@ -143,9 +145,13 @@ def _area(points: Sequence[tuple[float, float]], colour: int) -> Markup:
 
 def _runs(samples: Sequence[Sample]) -> list[list[Sample]]:
     """Split samples where some are missing."""
+    pauses_ms = sorted(later.at_ms - each.at_ms for each, later in pairwise(samples))
+    # A large or slow cluster is asked less often than others.
+    usual_ms = pauses_ms[len(pauses_ms) // 2] if pauses_ms else 0
+    gap_ms = max(_GAP_MS, _GAP_FACTOR * usual_ms)
     runs: list[list[Sample]] = []
     for each in samples:
-        if runs and each.at_ms - runs[-1][-1].at_ms <= _GAP_MS:
+        if runs and each.at_ms - runs[-1][-1].at_ms <= gap_ms:
             runs[-1].append(each)
         else:
             runs.append([each])
@@ -164,11 +170,10 @@ def _readings(
     if not lines:
         return ""
     rows = []
-    for number, sample in enumerate(lines[0].samples):
+    others = [{each.at_ms: each.value for each in line.samples} for line in lines[1:]]
+    for sample in lines[0].samples:
         x = (sample.at_ms - begin_ms) / max(1, end_ms - begin_ms)
-        others = [
-            line.samples[number].value if number < len(line.samples) else None for line in lines[1:]
-        ]
-        texts = "|".join(form(value) for value in (sample.value, *others))
+        values = [sample.value, *(each.get(sample.at_ms) for each in others)]
+        texts = "|".join(map(form, values))
         rows.append(f"{x:.3f}|{shown.at(sample.at_ms)[11:19]}|{texts}")
     return "\n".join(rows)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -28,15 +29,21 @@ if TYPE_CHECKING:
 
     from cometmq.dashboard.accounts import Viewer, Viewers
 
+#: Beginning of the name of the cookie of a login.
 COOKIE: Final = "cometmq_login"
 TOKEN_FIELD: Final = "change_token"
 LOGIN_PATH: Final = "/login"
 STATIC_PATH: Final = "/static/"
+#: Requests at one time; further ones are refused with 503. The limit of uvicorn counts connections
+#: that wait for a request, too.
+REQUESTS_MAX: Final = 128
 #: Bytes of a form.
 FORM_BYTES_MAX: Final = 256 * 1024
 _FORM_FIELDS_MAX: Final = 500
 #: Time in which a form must be here.
 FORM_S: Final = 30.0
+#: A Host header: a name or an address, and perhaps a port. No browser sends anything else.
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 #: Headers that a proxy adds.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via")
 HEADERS: Final[Mapping[str, str]] = {
@@ -76,13 +83,14 @@ class Guard:
         self._names = frozenset(name.lower().rstrip(".") for name in place.names)
         self._has_proxies = bool(place.proxies)
         self._allow_changes = allow_changes
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
-        is_static = request.url.path.startswith(STATIC_PATH)
+        is_static = path_of(request).startswith(STATIC_PATH)
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -94,8 +102,16 @@ class Guard:
                 ]
             await send(message)
 
-        refused = await self._refused(request, is_static)
-        await (refused or self._app)(scope, receive, with_headers)
+        if self._under_way >= REQUESTS_MAX:
+            text = "Too many requests are under way: try again."
+            await PlainTextResponse(text, 503)(scope, receive, with_headers)
+            return
+        self._under_way += 1
+        try:
+            refused = await self._refused(request, is_static)
+            await (refused or self._app)(scope, receive, with_headers)
+        finally:
+            self._under_way -= 1
 
     async def _refused(self, request: Request, is_static: bool) -> Response | None:
         """Return the response to a request that no page gets; None if one may have it."""
@@ -107,12 +123,12 @@ class Guard:
             return PlainTextResponse("Use GET or POST.", 405)
         if is_static:
             return None
-        viewer = self._viewers.of(request.cookies.get(COOKIE, ""))
+        viewer = self._viewers.of(request.cookies.get(cookie_name(request), ""))
         request.state.viewer = viewer
         request.state.form = {}
         if request.method == "POST":
             return await self._refused_change(request, viewer)
-        if viewer is not None or request.url.path == LOGIN_PATH:
+        if viewer is not None or path_of(request) == LOGIN_PATH:
             return None
         if "x-fragment" in request.headers:
             return PlainTextResponse("Log in.", 401)
@@ -130,14 +146,14 @@ class Guard:
         if form is None:
             return PlainTextResponse("The form is too large.", 413)
         request.state.form = form
-        if request.url.path == LOGIN_PATH:
+        if path_of(request) == LOGIN_PATH:
             return None
         if viewer is None:
             return RedirectResponse(LOGIN_PATH, 303)
         token = (form.get(TOKEN_FIELD) or [""])[0]
         if not hmac.compare_digest(token.encode(), viewer.change_token.encode()):
             return PlainTextResponse("The form is out of date: go back and reload the page.", 403)
-        if not self._allow_changes and request.url.path != "/logout":
+        if not self._allow_changes and path_of(request) != "/logout":
             text = "This page only shows. Start it with --allow-changes to change something."
             return PlainTextResponse(text, 403)
         is_forwarded = any(name in request.headers for name in _FORWARDED)
@@ -148,10 +164,10 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-        except ValueError:
+        found = _HOST.fullmatch(host)
+        if found is None:
             return False
+        name = found[1].strip("[]").lower().rstrip(".")
         if name == "localhost" or name in self._names:
             return True
         try:
@@ -159,6 +175,26 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie of a login.
+
+    Browsers send a cookie to all ports of a host, so that the pages of two clusters on one machine
+    would end each other's logins.
+    """
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+def path_of(request: Request) -> str:
+    """Return the path by which a request is routed.
+
+    Older versions of Starlette make ``request.url`` with the Host header, in which a peer can write
+    another path.
+    """
+    path: str = request.scope["path"]
+    return path
 
 
 def _same_origin(origin: str | None, host: str) -> bool:

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 
 from cometmq.core.errors import CometError
 from cometmq.dashboard import drawing, shown
-from cometmq.dashboard.guard import TOKEN_FIELD
+from cometmq.dashboard.guard import TOKEN_FIELD, path_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -108,7 +108,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         .get_template(template)
         .render(
             base="fragment.html" if is_poll else "page.html",
-            path=request.url.path,
+            path=path_of(request),
             query=request.query_params,
             viewer=viewer,
             account=cluster.account if cluster is not None else "",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cometmq.core.errors import ClientError
+from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -82,7 +82,7 @@ class SharedCalls:
         async with self._gate:
             try:
                 return await call()
-            except (ClientError, OSError) as error:
+            except (CometError, OSError) as error:
                 return error
 
 

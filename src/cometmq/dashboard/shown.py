@@ -102,11 +102,17 @@ def body_json(body: bytes) -> str | None:
     if len(body) > TEXT_BYTES_MAX or body[:1] not in (b"{", b"["):
         return None
     try:
-        text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        parts, size = [], 0
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(body)):
+            size += len(part)
+            if size > JSON_CHARACTERS_MAX:
+                return None
+            parts.append(part)
+        text = "".join(parts)
         text.encode()  # JSON can name halves of surrogate pairs, which no page can show
     except (ValueError, RecursionError):
         return None
-    return text if len(text) <= JSON_CHARACTERS_MAX else None
+    return text
 
 
 def body_hex(body: bytes) -> str:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from cometmq.admin.api import Admin
+from cometmq.admin.api import Admin, Unread
 from cometmq.admin.deadletters import DeadLetters
 from cometmq.admin.groups import Groups
 from cometmq.admin.messages import Messages
 from cometmq.admin.servers import Servers
 from cometmq.admin.traces import Traces
 from cometmq.client.routes import by_queue
-from cometmq.core.errors import BrokerRefused, ClientError, CometError
+from cometmq.core.errors import BrokerRefused, CometError, NotConnected
 from cometmq.dashboard.history import History
 from cometmq.dashboard.sharing import SharedCalls
 from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cometmq.protocol.bodies import ConsumeOffset
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BROKERS_MS: Final = 2_000
 GROUPS_MS: Final = 10_000
@@ -76,6 +78,19 @@ class GroupLag:
     behind_ms: int | None = None
     per_second: float = 0.0
     topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSettings(Generic[T]):
+    """Settings of topics or groups by name and broker name, and the masters that did not tell."""
+
+    known: Mapping[str, Mapping[str, T]]
+    #: Why each of them did not, by broker name.
+    unread: Mapping[str, str]
+
+    def of(self, name: str) -> Mapping[str, T]:
+        """Return the settings of one by broker name; none if no broker that told has it."""
+        return self.known.get(name, {})
 
 
 class WatchedCluster:
@@ -154,6 +169,35 @@ class WatchedCluster:
         found = await self.admin.brokers(masters_only=True)
         return [each for each in found if each.address not in silent]
 
+    async def settings(
+        self, ask: Callable[[Broker], Awaitable[Mapping[str, T]]]
+    ) -> ToldSettings[T]:
+        """Return the settings that ``ask`` returns for each master, by name."""
+        unread = {
+            state.broker.name: state.problem
+            for state in self.brokers.values()
+            if state.is_master and state.problem
+        }
+        failed: list[Unread] = []
+        tables = await self.admin.ask_together(await self.masters(), ask, failed)
+        unread.update({each.broker.name: str(each.error) for each in failed})
+        known: dict[str, dict[str, T]] = {}
+        for broker, table in tables.items():
+            for name, config in table.items():
+                known.setdefault(name, {})[broker.name] = config
+        return ToldSettings(known, unread)
+
+    def silent(self) -> list[Unread]:
+        """Return the masters that did not answer in the last round.
+
+        A call that gets this list does not ask them, so that a page does not wait for them.
+        """
+        return [
+            Unread(each.broker, NotConnected(each.broker.address, each.problem))
+            for each in self.brokers.values()
+            if each.is_master and each.problem not in ("", _REFUSED)
+        ]
+
     # ------------------------------------------------------------------ rounds
 
     async def _watch_brokers(self) -> None:
@@ -184,7 +228,7 @@ class WatchedCluster:
         """Read the runtime information of all brokers, and note their rates."""
         try:
             found = await self.admin.brokers()
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             self.problem = str(error)
             return
         states = await asyncio.gather(*map(self._state, found))
@@ -207,7 +251,7 @@ class WatchedCluster:
     async def _state(self, broker: Broker) -> BrokerState:
         try:
             facts = await self.admin.broker_runtime(broker.address)
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             return BrokerState(broker, problem=_REFUSED if is_refusal(error) else str(error))
         now_ms = self.clock.wall_ms()
         rates: list[float | None] = []
@@ -260,7 +304,7 @@ class WatchedCluster:
                 for ordered in (False, True)
                 for row in await self.servers.consumption(address, ordered=ordered)
             ]
-        except (ClientError, OSError) as error:
+        except (CometError, OSError) as error:
             log.debug("groups_not_read address=%s error=%s", address, error)
             return []
         return [
@@ -269,6 +313,16 @@ class WatchedCluster:
 
 
 _REFUSED: Final = "it serves accounts only"
+
+
+def reasons(unread: Iterable[Unread]) -> dict[str, str]:
+    """Return by name of the broker why it did not answer."""
+    return {
+        each.broker.name: each.error.problem
+        if isinstance(each.error, NotConnected)
+        else str(each.error)
+        for each in unread
+    }
 
 
 def is_refusal(error: Exception) -> bool:

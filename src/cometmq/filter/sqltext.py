@@ -29,7 +29,7 @@ MAX_DEPTH = 64
 #: Limit of levels of the tree: ``a = a = a`` nests without parentheses.
 MAX_TREE_DEPTH = 128
 MAX_CHARS = 65_536
-#: Limit of tokens: names, numbers, strings, keywords and signs. Each takes microseconds to parse.
+#: Limit of tokens: names, numbers, strings, keywords, signs, comments. Each takes microseconds.
 MAX_WORDS = 2_048
 #: Limit of node evaluations per message. They can be more than the nodes, as BETWEEN evaluates its
 #: left operand twice.
@@ -56,8 +56,8 @@ _TOKEN = re.compile(
 )
 _COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
 _DIGITS = re.compile(r"[0-9]++")
-#: Roughly a token: strings and comments are counted by the words in them.
-_ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]")
+#: Roughly a token: strings and comments are counted by their words, and comments as one more.
+_ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]|/\*")
 
 
 class BadFilter(CometError, ValueError):
@@ -227,18 +227,23 @@ def _operands(node: Node) -> tuple[Node, ...]:
 
 def _tokens(expression: str) -> list[_Token]:
     found: list[_Token] = []
+    comments = 0
     last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
     at = 0
     while at < len(expression):
         if at < last_line_end and (comment := _COMMENT.match(expression, at)):
-            at = comment.end()
-            continue
-        token = _token(expression, at)
-        if token.kind != "blank":
-            if len(found) == MAX_WORDS:
-                raise BadFilter(expression, at, f"it has more than {MAX_WORDS} words")
-            found.append(token)
-        at += len(token.text)
+            size = comment.end() - at
+            comments += 1
+        else:
+            token = _token(expression, at)
+            size = len(token.text)
+            if token.kind != "blank":
+                found.append(token)
+            elif token.text.startswith("/"):
+                comments += 1
+        if len(found) + comments > MAX_WORDS:
+            raise BadFilter(expression, at, f"it has more than {MAX_WORDS} words")
+        at += size
     found.append(_Token("end", "", at))
     return found
 

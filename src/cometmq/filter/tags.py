@@ -19,6 +19,9 @@ _PARTING = "|,"
 _SEPARATOR = "||"
 #: Per expression; a filter compares with all of them.
 MAX_TAGS = 4_096
+#: The same before repeated and empty ones are left out, so that a text of any length is refused at
+#: once.
+_MAX_PARTS = 2 * MAX_TAGS
 _CACHE_LIMIT = 65_536
 #: Codes of longer tags are not cached: a tag may be as long as the properties allow.
 _CACHED_CHARS = 64
@@ -75,17 +78,23 @@ def parse(expression: str | None) -> TagFilter:
     text = (expression or "").strip()
     if not text or text == ALL:
         return TagFilter(ALL, frozenset(), frozenset())
+    if (parts := text.count(_SEPARATOR) + 1) > _MAX_PARTS:
+        raise _too_many(text, parts)
     tags = frozenset(part for part in map(str.strip, text.split(_SEPARATOR)) if part)
     if not tags:
         raise BadTags(
             f"tag expression {text[:_CACHED_CHARS]!r} names no tag; use * for every message"
         )
     if len(tags) > MAX_TAGS:
-        raise BadTags(
-            f"tag expression {text[:_CACHED_CHARS]!r}... names {len(tags)} tags, the limit is "
-            f"{MAX_TAGS}: use * and filter in the consumer"
-        )
+        raise _too_many(text, len(tags))
     return TagFilter(text, tags, frozenset(map(tag_code, tags)))
+
+
+def _too_many(text: str, count: int) -> BadTags:
+    return BadTags(
+        f"tag expression {text[:_CACHED_CHARS]!r}... names {count} tags, the limit is {MAX_TAGS}: "
+        "use * and filter in the consumer"
+    )
 
 
 def problem_of(tag: str) -> str:

@@ -75,6 +75,8 @@ class RouteHandlers:
         self._kv = kv
         self._clock = clock
         self._config = config
+        #: Held while a list of topics is made: it needs memory for all their names.
+        self._listing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -132,6 +134,10 @@ class RouteHandlers:
         return await self._names(self._routes.flagged_topics(is_wanted))
 
     async def _names(self, found: Iterable[Collection[str]]) -> Reply:
+        async with self._listing:
+            return Reply(body=await self._list_of(found))
+
+    async def _list_of(self, found: Iterable[Collection[str]]) -> bytes:
         slices = Slices(self._clock)
         names: set[str] = set()
         for some in found:
@@ -146,7 +152,7 @@ class RouteHandlers:
         while some := list(islice(merged, RUN_NAMES)):
             pieces.append(encode_json(some)[1:-1])
             await slices.pause()
-        return Reply(body=b'{"topicList":[' + b",".join(pieces) + b"]}")
+        return b'{"topicList":[' + b",".join(pieces) + b"]}"
 
     def system_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
         """Serve 304: return the system topics, which are named after clusters and brokers."""
@@ -318,6 +324,10 @@ class BrokerHandlers:
     def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
         """Serve 322: answer whether a broker must register again. If not, this is its heartbeat."""
         address = request.header.broker_addr
+        if len(request.body) > REQUEST_DIALECT_MAX_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"a data version has no {len(request.body)} bytes"
+            )
         version = parse_json(request.body, DataVersion, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
         known = self._routes.data_version(address)
         changed = self._routes.heartbeat(address, version, self._clock.monotonic_ms())

@@ -70,6 +70,8 @@ class Limit(Enum):
     HELD_PULLS = "heldPulls"
     CONSUMER_GROUPS = "consumerGroups"
     CONSUMER_OFFSETS = "consumerOffsets"
+    QUEUE_LOCKS = "queueLocks"
+    NEW_FILTERS = "newFilters"
     STATISTICS = "statistics"
     SLAVES = "slaves"
 

@@ -123,6 +123,12 @@ class RequestAccess(Protocol):
         """
         ...
 
+    def check_reader(self, peer: Peer, request: Request[Any], topic: str) -> None:
+        """Check that the sender of a request may read a topic which only the record that it asks
+        for tells. Raises CometError if not.
+        """
+        ...
+
     def cache(self, peer: Peer) -> AccessCache | None:
         """Return the decisions about requests of ``peer``; None if all of them are allowed.
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from cometmq.core.errors import StoreError
 from cometmq.net.limits import Limit, ServerLimits
-from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
+from cometmq.replication.transfer import BadPeer, Bounds, OddBegin, SlaveLink
 
 if TYPE_CHECKING:
     import socket
@@ -289,7 +289,12 @@ class Master:
     def progressed(self) -> None:
         """Send new bytes to all slaves: the log grew, or more of it became durable."""
         for slave in list(self._slaves):
-            slave.push()
+            try:
+                slave.push()
+            except Exception:
+                # The turn of senders calls this: their answers must not depend on one slave.
+                log.exception("slave_lost address=%s", slave.address)
+                slave.abort()
 
     def bounds(self) -> Bounds:
         """Return the part of the log that a slave may request."""
@@ -424,6 +429,10 @@ class _Slave(asyncio.Protocol):
             # Bounds and begin matter only to the first report.
             bounds, begin = (_ANY, 0) if was_known else (master.bounds(), master.begin())
             has_more = link.receive_data(data, bounds, begin, self._now_ns() // 1_000_000)
+        except OddBegin as error:
+            log.info("slave_begins_again address=%s reason=%r", self.address, error.problem)
+            self.abort()
+            return
         except BadPeer as error:
             master.limits.count(Limit.INVALID_STREAM)
             log.warning("slave_refused address=%s reason=%r", self.address, error.problem)

@@ -288,7 +288,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            log.warning("master_gone address=%s reason=%r", self._address, str(exc or "closed"))
+            # So ends what a CometMQ master does not serve; the next connection reports 0.
+            is_odd = self._overlap.lacks_first_byte and not self.link.heard
+            level = logging.INFO if is_odd else logging.WARNING
+            log.log(level, "master_gone address=%s reason=%r", self._address, str(exc or "closed"))
         self._end()
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -40,6 +40,14 @@ class BadPeer(CometError):
         super().__init__(problem)
 
 
+class OddBegin(BadPeer):
+    """A first report of one byte, which this log cannot serve.
+
+    An empty slave that wants the whole log reports it, because a Java master needs that. It
+    connects again, and reports 0.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The part of a master's log that can be sent: ``start <= offset < end``."""
@@ -101,6 +109,8 @@ class SlaveLink:
                 raise BadPeer(f"it reports {offset} after {self.acked}, but was sent {self.sent}")
             self.acked = offset
             return
+        if offset == 1 and not bounds.start <= offset <= bounds.end:
+            raise OddBegin("it is empty, and asks for a log that begins at 0 and has messages")
         if not 0 <= offset <= bounds.end:
             raise BadPeer(f"its first report is {offset}; the log ends at {bounds.end}")
         if 0 < offset < bounds.start:

@@ -13,6 +13,8 @@ from cometmq.core.errors import SettingsError
 from cometmq.core.settings import OURS, check_ranges, setting
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Largest number of such a setting in RocketMQ: no Java broker reads longer files.
+_INT_MAX = 0x7FFF_FFFF
 
 
 class FlushDiskType(Enum):
@@ -57,12 +59,14 @@ class StoreConfig:
         "stores with 33554432 (32 MiB) unless this is set, and keeps the size of existing ones",
         unit="bytes",
         least=4096,
+        most=_INT_MAX,
     )
     mapped_file_size_consume_queue: int = setting(
         6_000_000,
         "size of a consume queue file, rounded up to whole entries of 20 bytes",
         unit="bytes",
         least=20,
+        most=_INT_MAX - 7,
     )
     enable_consume_queue_ext: bool = setting(
         False,
@@ -74,6 +78,7 @@ class StoreConfig:
         "size of a file in `consumequeue_ext`; existing files keep the length of the first one",
         unit="bytes",
         least=1024,
+        most=_INT_MAX,
     )
     message_index_enable: bool = setting(
         True,
@@ -83,11 +88,13 @@ class StoreConfig:
         5_000_000,
         "hash slots of an index file",
         least=1,
+        most=_INT_MAX,
     )
     max_index_num: int = setting(
         20_000_000,
         "entries of an index file",
         least=2,
+        most=_INT_MAX,
     )
     max_message_size: int = setting(
         4 << 20,

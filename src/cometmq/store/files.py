@@ -13,7 +13,7 @@ import functools
 import mmap
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
@@ -25,6 +25,8 @@ from cometmq.speedups import SyncThread
 #: The C struct flock: lock type, whence, start, length, pid.
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
+#: Bytes that one step rewrites: the event loop waits for it.
+_REWRITE_BYTES: Final = 1 << 16
 #: Maximum number of pages in one residency check, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
 _PY_BUFFER_WORDS: Final = 10
@@ -479,6 +481,16 @@ class SnapshotFiles(PosixFiles):
         """Create a hard link on the same file system. Raises OSError."""
         os.link(source, target)
 
+    def next_hole(self, handle: int, offset: int) -> int:
+        """Return the first position after ``offset``, which has data, from where on zeros take no
+        space, else the length."""
+        size = os.fstat(handle).st_size
+        try:
+            found = os.lseek(handle, offset, os.SEEK_HOLE)
+        except OSError:
+            return size
+        return found if found > offset else size
+
     def copy_bytes(self, source: int, target: int, offset: int, size_bytes: int) -> int:
         """Copy a range between handles, by sharing blocks if the file system can.
 
@@ -638,18 +650,26 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     return found
 
 
-def rewrite_in_place(files: Files, handle: int) -> None:
-    """Rewrite the contents of a file in place. Raises OSError.
+def rewrite_in_place(files: Files, handle: int) -> Iterator[None]:
+    """Rewrite the contents of a file in place, in steps. Raises OSError.
 
     After a failed sync, the kernel marks pages as clean although they never reached the device. A
-    second sync alone would skip them; writing them makes them dirty again.
+    second sync alone would skip them; writing them makes them dirty again. Nothing else may write
+    to the file during a step.
     """
     end = files.size(handle)
     at = files.next_data(handle, 0)
     while at < end:
-        found = files.pread(handle, min(_COPY_BYTES, end - at), at)
+        found = files.pread(handle, min(_REWRITE_BYTES, end - at), at)
         files.pwrite(handle, found, at)
-        at = files.next_data(handle, at + len(found))
+        at = files.next_data(handle, at + max(len(found), 1))
+        yield
+
+
+def exhaust(steps: Iterator[None]) -> None:
+    """Run all steps at once."""
+    for _ in steps:
+        pass
 
 
 def read_file(files: Files, path: str) -> bytes | None:

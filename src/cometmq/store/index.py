@@ -31,16 +31,17 @@ import os.path
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 from struct import Struct
 from sys import byteorder
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.speedups import index_hashes, put_keys
-from cometmq.store.files import rewrite_in_place, zeroed_memory
-from cometmq.store.layout import index_hash, topic_prefix
+from cometmq.store.files import exhaust, rewrite_in_place, zeroed_memory
+from cometmq.store.layout import index_hash, is_index_name, topic_prefix
 from cometmq.store.log.commitlog import NO_ROOM
 
 if TYPE_CHECKING:
@@ -111,9 +112,13 @@ class IndexFile:
         self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = self.used_slots = 0
         self.count = 1
         size = file_bytes(slot_count, max_entries)
-        if files.size(self._handle) != size:
-            files.resize(self._handle, size)
-        self._read_header()
+        try:
+            if files.size(self._handle) != size:
+                files.resize(self._handle, size)
+            self._read_header()
+        except OSError:
+            files.close(self._handle)
+            raise
 
     @property
     def room(self) -> int:
@@ -266,6 +271,16 @@ class IndexFile:
             yield
         self.write_header()
 
+    def rewrite_failed(self) -> Iterator[None]:
+        """Write the file again if its last sync failed, in steps of 0.1 ms.
+
+        Call it before :meth:`sync` where entries are added. In a thread, it would undo what is
+        written between a read and its write. Raises OSError.
+        """
+        if self._failed:
+            yield from rewrite_in_place(self._files, self._handle)
+            self._failed = False
+
     def sync(self) -> None:
         """Sync all writes to the device and wait for it; a thread may call this. Raises OSError.
 
@@ -273,7 +288,7 @@ class IndexFile:
         """
         again, self._failed = self._failed, True
         if again:
-            rewrite_in_place(self._files, self._handle)
+            exhaust(rewrite_in_place(self._files, self._handle))
         self._files.datasync(self._handle)
         self._failed = False
 
@@ -290,13 +305,31 @@ class IndexFile:
         """Return whether the file has entries in a time range."""
         return self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
-    def query(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+    def newest(self, key_hash: int) -> int | None:
+        """Return the number of the newest entry in the slot of a hash, 0 for none.
+
+        Returns None if the slots are not in memory.
+        """
+        slots = self._slots
+        return None if slots is None else int(slots[key_hash % self.slot_count])
+
+    def query(
+        self,
+        key_hash: int,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        newest: int | None = None,
+    ) -> list[int]:
         """Return physical offsets of records whose key has this hash, newest first.
 
-        Entries have a resolution of one second, so the bounds are compared as upstream does.
+        Entries have a resolution of one second, so the bounds are compared as upstream does. With
+        ``newest``, which :meth:`newest` returned, a thread may call this while entries are added.
         """
         found: list[int] = []
-        number = self._slot(key_hash % self.slot_count)
+        if newest is None:
+            newest = self.newest(key_hash)
+        number = self._slot(key_hash % self.slot_count) if newest is None else newest
         while 0 < number < self.count and len(found) < max_count:
             entry = self._files.pread(self._handle, ENTRY_BYTES, self._entry_position(number))
             entry_hash, physical_offset, seconds, previous = ENTRY.unpack(entry)
@@ -312,9 +345,6 @@ class IndexFile:
         return found
 
     def _slot(self, place: int) -> int:
-        if self._slots is not None:
-            slot: int = self._slots[place]
-            return slot
         raw = self._files.pread(self._handle, SLOT_BYTES, HEADER_BYTES + place * SLOT_BYTES)
         return int.from_bytes(raw, "big", signed=True)
 
@@ -333,6 +363,35 @@ class IndexFile:
         self._closed = True
         if not self._pins:
             self._files.close(self._handle)
+
+
+class IndexLookup(NamedTuple):
+    """A lookup in files, newest first. The newest entry of each is known or read from the file.
+
+    It reads an entry for each record whose key has the same slot, and there may be millions of
+    them. So a thread runs it; entries that are added meanwhile do not matter.
+    """
+
+    chains: list[tuple[IndexFile, int | None]]
+    key_hash: int
+    max_count: int
+    begin_ms: int
+    end_ms: int
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """The files that are read: pinned while a thread runs the lookup."""
+        return [file for file, _ in self.chains]
+
+    def run(self) -> list[int]:
+        """Return the physical offsets of records, newest first. Raises OSError."""
+        found: list[int] = []
+        for file, newest in self.chains:
+            left = self.max_count - len(found)
+            if left <= 0:
+                break
+            found += file.query(self.key_hash, left, self.begin_ms, self.end_ms, newest)
+        return found
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:
@@ -433,10 +492,8 @@ class Index:
         ``clean`` says that the slots in the newest file are valid. Invalid files must have been
         removed before (filechecks.py). Slots that a full disk has no room for stay in memory.
         """
-        for name in self._files.names(self._directory):
+        for name in filter(is_index_name, self._files.names(self._directory)):
             path = os.path.join(self._directory, name)
-            if len(name) != 17 or not name.isdigit():
-                continue
             file = self._opened(path)
             if file.count > 1 and file.begin_phys >= below:
                 file.close()
@@ -492,7 +549,13 @@ class Index:
             name = _file_name(_name_ms(last) + 1)
         self._files.make_directory(self._directory)
         path = os.path.join(self._directory, name)
-        file = self._opened(path)
+        try:
+            file = self._opened(path)
+        except OSError:
+            # The next attempt has another name.
+            with suppress(OSError):
+                self._files.unlink(path)
+            raise
         file.start_empty()
         self.files.append(file)
         logger.info("index_file_added path=%s", path)
@@ -503,15 +566,23 @@ class Index:
 
         Unwritten entries are included: a full disk may keep them in memory for long.
         """
+        found, rest = self.lookup(topic, key, max_count, begin_ms, end_ms)
+        return found + rest.run()
+
+    def lookup(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> tuple[list[int], IndexLookup]:
+        """Return what :meth:`query` finds without reading a file, and a lookup of the rest."""
         key_hash = index_hash(topic_prefix(topic), key)
         found = self._query_gathered(key_hash, max_count, begin_ms, end_ms)
+        chains: list[tuple[IndexFile, int | None]] = []
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                found += file.query(key_hash, max_count - len(found), begin_ms, end_ms)
+                chains.append((file, file.newest(key_hash)))
             # Older files have only earlier entries.
-            if file.begin_ms < begin_ms or len(found) >= max_count:
+            if file.begin_ms < begin_ms:
                 break
-        return found
+        return found, IndexLookup(chains, key_hash, max_count - len(found), begin_ms, end_ms)
 
     def _query_gathered(
         self, key_hash: int, max_count: int, begin_ms: int, end_ms: int

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from cometmq.message.record import topic_tail
 from cometmq.speedups import index_hashes, java_hash
 
 QUEUE_ENTRY = Struct(">qiq")
@@ -40,6 +41,11 @@ MAX_UNIT_ADDRESS = -(1 << 31) - 1
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
+#: A directory at the top of a file system, which only root may read.
+LOST_AND_FOUND = "lost+found"
+_QUEUE_ID_MAX = 0x7FFF_FFFF
+_QUEUE_ID_DIGITS = 10
+
 
 def file_name(offset: int) -> str:
     """Return the name of the file that begins at byte ``offset``: 20 digits."""
@@ -49,6 +55,27 @@ def file_name(offset: int) -> str:
 def file_offset(name: str) -> int | None:
     """Return the offset in a file's name; None if it is not the name of a store file."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
+
+
+def is_index_name(name: str) -> bool:
+    """Return whether a file of this name is an index file: 17 digits."""
+    return len(name) == 17 and name.isascii() and name.isdigit()
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a directory of this name can belong to a topic."""
+    try:
+        return len(topic_tail(name)) > 1 and name != LOST_AND_FOUND
+    except ValueError:
+        return False
+
+
+def queue_id_of(name: str) -> int | None:
+    """Return the queue id that is a directory's name; None if it is not the name of a queue."""
+    if len(name) > _QUEUE_ID_DIGITS or not (name.isascii() and name.isdigit()):
+        return None
+    number = int(name)
+    return number if str(number) == name and number <= _QUEUE_ID_MAX else None
 
 
 def topic_prefix(topic: str) -> int:

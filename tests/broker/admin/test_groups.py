@@ -28,7 +28,17 @@ async def test_a_group_is_created_listed_and_deleted(tmp_path: Path) -> None:
         assert parts.offsets.query("g", "t", 0) == -1
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"groupName":"a b"}', b'{"groupName":""}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"groupName":"a b"}',
+        b'{"groupName":""}',
+        b'{"groupName":"g","retryQueueNums":65537}',
+    ],
+)
 async def test_a_bad_group_is_refused(tmp_path: Path, body: bytes) -> None:
     async with open_parts(tmp_path) as parts:
         with pytest.raises(BadRequest):

@@ -9,9 +9,9 @@ import pytest
 from cometmq.broker.admin.offsets import LongAnswers
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.bodies import TopicConfig
+from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.headers import GetConsumeStats, Topic
+from cometmq.protocol.headers import AllTopics, GetConsumeStats, Topic
 from tests.broker.world import open_parts
 
 QUEUES = 1_500
@@ -36,6 +36,32 @@ async def test_many_long_answers_are_made_one_at_a_time(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             sizes = await asyncio.gather(*map(ask, range(24)))
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert sizes == alone * 12
+        assert peak_bytes < PEAK_MAX_BYTES
+
+
+async def test_whole_tables_are_made_one_at_a_time(tmp_path: Path) -> None:
+    asked = (
+        (Code.GET_ALL_TOPIC_CONFIG, AllTopics("true")),
+        (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None),
+        (Code.GET_ALL_CONSUMER_OFFSET, None),
+    )
+    async with open_parts(tmp_path) as parts:
+        for number in range(QUEUES):
+            parts.topics.put(TopicConfig(f"topic-{number}", 1, 1))
+            parts.groups.put(SubscriptionGroupConfig(f"group-{number}"))
+            parts.offsets.commit("g", f"topic-{number}", 0, 1)
+
+        async def ask(number: int) -> int:
+            return len((await parts.ask(*asked[number % len(asked)])).body)
+
+        alone = [await ask(number) for number in range(len(asked))]
+        tracemalloc.start()
+        try:
+            sizes = await asyncio.gather(*map(ask, range(len(asked) * 12)))
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -57,7 +57,7 @@ async def test_progress_is_written_in_the_interval(tmp_path: Path) -> None:
         clock.advance(4_999)
         assert not path.exists()
         clock.advance(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not path.exists():
                 await asyncio.sleep(0.001)
         assert parse_json(path.read_bytes()) == {"offsetTable": {"t@g": {"0": 5}}}

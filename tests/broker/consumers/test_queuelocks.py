@@ -3,6 +3,7 @@
 import errno
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from cometmq.broker.consumers.queuelocks import (
 )
 from cometmq.broker.tables import TableDirectory
 from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import BadRequest
+from cometmq.net.limits import Limit
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
@@ -59,6 +62,18 @@ def test_made_up_names_leave_nothing_behind() -> None:
         locks.lock(f"g{number}", "a", QUEUES[:1], number * 60)
     assert 1 <= len(locks) <= PURGE_EVERY + LEASE_MS // 60 + 1
     assert locks.lock(f"g{3 * PURGE_EVERY - 1}", "b", QUEUES[:1], 3 * PURGE_EVERY * 60) == []
+
+
+def test_queues_that_nobody_has_take_bounded_memory() -> None:
+    locks = QueueLocks(leases_max=3)
+    assert locks.lock("g", "a", QUEUES, 0) == QUEUES[:3]
+    assert locks.lock("h", "b", QUEUES[:1], 1) == []
+    assert locks.lock("g", "a", QUEUES, 2) == QUEUES[:3], "a renewal needs no room"
+    locks.unlock("g", "a", QUEUES[:1])
+    assert locks.lock("h", "b", QUEUES, 3) == QUEUES[:1]
+    assert len(locks) == 3
+    assert locks.lock("h", "b", QUEUES[1:], 3 + LEASE_MS) == QUEUES[1:], "those before have ended"
+    assert len(locks) == 3
 
 
 @given(
@@ -130,6 +145,57 @@ async def test_requests_lock_and_unlock() -> None:
         connect(), request(RequestCode.UNLOCK_BATCH_MQ, body=body)
     )
     assert await machine.ask(locks, "b") == QUEUES
+    await machine.kill()
+
+
+async def test_many_leases_are_written_in_pieces_and_all_of_them_hold() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    many = [QueueKey("t", "b", number) for number in range(600)]
+    peer = connect()
+    for group in ("g", "h"):
+        body = encode_json(QueueLockRequest(group, "a", many))
+        reply = locks.lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body))
+        assert (reply, peer.running_tasks) == (None, 1), "it counts while it waits for the disk"
+        assert (await answer(peer, reply)).code == 0
+        assert peer.running_tasks == 0
+    assert max(map(len, locks._encode())) < 256 * 100
+    await machine.kill()
+    locks = await machine.start()
+    for group in ("g", "h"):
+        body = encode_json(QueueLockRequest(group, "b", many))
+        found = await answer(peer, locks.lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body)))
+        assert parse_json(found.body, QueueLockResponse).lock_ok_mq_set == []
+    await machine.kill()
+
+
+async def test_who_finds_no_room_is_told_the_queues_that_it_has() -> None:
+    machine = Machine()
+    tasks = Tasks()
+    directory = TableDirectory("/c", machine.clock, tasks, machine.files)
+    locks = QueueLockHandler(directory, QueueLocks(leases_max=1))
+    peer = connect()
+    body = encode_json(QueueLockRequest("g", "a", QUEUES))
+    found = await answer(peer, locks.lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body)))
+    assert parse_json(found.body, QueueLockResponse).lock_ok_mq_set == QUEUES[:1]
+    assert peer.limits.hits[Limit.QUEUE_LOCKS] == 1
+    await tasks.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        QueueLockRequest("g" * 256, "a", QUEUES),
+        QueueLockRequest("g", "a" * 1_025, QUEUES),
+        QueueLockRequest("g", "a", [QueueKey("t" * 256, "b", 0)]),
+        QueueLockRequest("g", "a", [QueueKey("t", "b" * 256, 0)]),
+    ],
+)
+async def test_names_that_nobody_has_are_not_kept(body: QueueLockRequest) -> None:
+    machine = Machine()
+    locks = await machine.start()
+    with pytest.raises(BadRequest, match="1024 are allowed"):
+        locks.lock(connect(), request(RequestCode.LOCK_BATCH_MQ, body=encode_json(body)))
     await machine.kill()
 
 

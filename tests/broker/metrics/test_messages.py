@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from cometmq.cli.node import node_config, running_node
@@ -9,6 +10,7 @@ from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.testing.cluster import SMALL_FILES
+from tests.broker.serving import BrokerClient
 from tests.client.shared_broker import read_all
 from tests.monitoring.scraping import fetched, scrape
 
@@ -49,11 +51,17 @@ async def test_messages_that_waited_have_a_type_and_timers_their_counts(tmp_path
         await client.send("typed", b"at once")
         await client.send("typed", b"soon", delay_s=0.2)
         await client.send("typed", b"later", delay_s=600)
-        await read_all(client, "typed", 2)
+        raw = BrokerClient(*await asyncio.open_connection(*node.broker.split(":")))
+        for _ in range(2):  # the first one to a queue is served by itself
+            await raw.send(b"next", b="typed", e="0", i="__SHARDINGKEY\x01a")
+        raw.writer.close()
+        await read_all(client, "typed", 4)
         found = await scrape(node.monitoring)
         name, size = "rocketmq_messages_in_total", "rocketmq_throughput_in_total"
-        assert found.value(name, topic="typed", message_type="unspecified") == 1
+        assert found.value(name, topic="typed", message_type="normal") == 1
         assert found.value(name, topic="typed", message_type="delay") == 1
+        assert found.value(name, topic="typed", message_type="fifo") == 2
+        assert found.value(size, topic="typed", message_type="fifo") > 200
         assert found.value(name, topic=TIMER_TOPIC, message_type="delay") == 2
         assert found.value(size, topic="typed", message_type="delay") > 100
         assert found.value("rocketmq_timer_enqueue_total", topic="typed") == 2

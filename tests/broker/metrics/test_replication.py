@@ -17,7 +17,7 @@ SETTINGS = {**SMALL_FILES, "metricsExporterType": "PROM", "metricsPromExporterPo
 
 async def until(address: str, name: str, expected: float) -> Scrape:
     """Scrape until a metric has this value."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found = await scrape(address)
             if [*found.find(name)] == [expected]:

@@ -274,7 +274,7 @@ async def test_heartbeats_bring_so_many_new_words_at_a_time(
         for data in many:
             table.subscribed(data)
         kept = [table.get("t0", data.group_name) is not None for data in many]
-        assert kept == [True, True, True, False, False]
+        assert kept == [True, True, False, False, False]
         # Who pulls need not wait for its next heartbeat.
         table.register("g4", many[4].subscription_data_set[0])
         assert table.get("t0", "g4") is not None

@@ -16,7 +16,7 @@ from cometmq.message.record import iter_decode
 from cometmq.net import peer as peers
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import BINARY, Request, encode_head
+from cometmq.protocol.frame import BINARY, JSON, Request, encode_head
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.checksums import BlockChecksums
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
@@ -34,7 +34,7 @@ async def fill(client: BrokerClient, count: int, tags: tuple[str, ...] = ("red",
 
 
 async def until_held(broker: Any, count: int = 1) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while broker.pull.handler.longpoll.count != count:
             await asyncio.sleep(0.001)
 
@@ -201,7 +201,7 @@ async def test_who_does_not_read_its_answers_gets_no_further_messages(
         )
         end = peer._received_bytes + len(asked)
         puller.writer.write(asked)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while peer._received_bytes < end or peer.is_receiving or peer._backlog:
                 await asyncio.sleep(0.001)
             await sender.send(b"wake")
@@ -400,7 +400,7 @@ async def test_lengths_that_cannot_be_right_end_the_connection(
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         client.writer.write(first)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await client.reader.read() == b""
 
 
@@ -442,3 +442,30 @@ async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_pat
         assert [str(each) for each in answers[0]] == [str(each) for each in answers[1]]
         assert taken > 5
         assert running.broker.consumers.offsets.query("g", "t", 1) == 3
+
+
+async def test_the_position_of_a_group_follows_its_pulls(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 5)
+        position = running.broker.stats.position("g", "t", 1)
+        assert position.offset == -1
+        await client.pull(1, maxMsgNums="3")
+        assert position.offset == 4
+        await client.ask(PULL, b"", BINARY, **pull_fields(1, maxMsgNums="1"))
+        assert position.offset == 2, "served one by one"
+        await client.pull(9)
+        assert position.offset == 5, "set back to the end"
+        await client.pull(0, subscription="black")
+        assert position.offset == 5, "nothing matched"
+        sender = await running.connect()
+        for end, codec in ((5, JSON), (6, BINARY)):
+            await client.pull(0, maxMsgNums="1")
+            assert position.offset == 1
+            client.post(PULL, b"", codec, **pull_fields(end, **HELD))
+            await until_held(running.broker)
+            assert position.offset == end, "a pull that waits has all before"
+            await sender.send(b"wake")
+            head, _ = await client.frame()
+            assert head.ext["nextBeginOffset"] == str(end + 1)
+            assert position.offset == end + 1

@@ -145,6 +145,60 @@ async def test_many_pulls_are_served_in_turns_after_the_one_that_woke_them() -> 
     assert len(held.served) == longpoll.SERVED_PER_TURN + 1
 
 
+def turn_by_turn(held: Held) -> None:
+    """Run the turns that follow; each releases as many pulls as it may serve, or a few more."""
+    while held.turns:
+        before = held.longpoll.count
+        held.turns.pop(0)()
+        assert before - held.longpoll.count <= 2 * longpoll.SERVED_PER_TURN
+
+
+async def test_a_turn_releases_few_of_very_many_pulls_and_queues_take_turns() -> None:
+    held = Held()
+    peer = held.peer()
+    pulls = [held.hold(peer, number % 3) for number in range(3_000)]
+    other = held.hold(held.peer(), 0, topic="u")
+    held.longpoll.wake([(("t", 0), 3), (("u", 0), 1)])
+    assert held.longpoll.count == 3_001, "nothing is released in the turn of the send"
+    turn_by_turn(held)
+    served = [pull for pull, _ in held.served]
+    assert served.index(other) <= 2 * longpoll.SERVED_PER_TURN
+    served.remove(other)
+    assert served == sorted(pulls, key=lambda pull: pull.offset)
+    assert held.longpoll.count == 0
+
+
+async def test_a_turn_ends_few_of_very_many_overdue_pulls() -> None:
+    held = Held()
+    peer = held.peer()
+    pulls = [held.hold(peer, 7, wait_ms=900 + number % 50) for number in range(2_000)]
+    many = [held.hold(peer, 7, wait_ms=900, topic=f"t{number}") for number in range(1_000)]
+    held.clock.advance(2_000)
+    held.longpoll.expire(held.clock.monotonic_ms())
+    turn_by_turn(held)
+    assert {pull for pull, final in held.served if final} == {*pulls, *many}
+    assert len(held.served) == 3_000
+    of_one = [pull for pull, _ in held.served if pull.queue == ("t", 0)]
+    assert of_one == sorted(pulls, key=lambda pull: pull.deadline_ms)
+
+
+async def test_a_pull_that_closes_or_ends_while_it_waits_for_its_release_is_served_once() -> None:
+    held = Held()
+    leaving, staying = held.peer(), held.peer()
+    for _ in range(100):
+        held.hold(leaving, 0, wait_ms=500)
+        held.hold(staying, 0, wait_ms=500)
+    held.longpoll.wake([(("t", 0), 1)])
+    held.turns.pop(0)()
+    leaving.connection_lost(None)
+    held.clock.advance(1_000)
+    held.longpoll.expire(held.clock.monotonic_ms())
+    turn_by_turn(held)
+    served = [pull for pull, _ in held.served if pull.peer is staying]
+    assert len(served) == len(set(served)) == 100
+    assert held.longpoll.count == 0
+
+
 async def test_who_looks_on_is_served_in_a_later_turn_and_in_time() -> None:
     held = Held()
     pull = held.hold(held.peer(), 5)

@@ -117,8 +117,9 @@ async def test_settings_of_the_broker(tmp_path: Path, made: Made) -> None:
         await change(client, b"brokerPermission=6\n")
         assert (await client.pull())[0].code == 0
         sql: dict[str, Any] = {"expressionType": "SQL92", "subscription": "TAGS = 'red'"}
-        _, records = await client.pull(**sql)
-        assert [record.body for record in records] == [b"0"]
+        for _ in range(2):
+            _, records = await client.pull(**sql)
+            assert [record.body for record in records] == [b"0"]
         await change(client, b"enablePropertyFilter=false\n")
         assert (await client.pull(**sql))[0].code == 1
         assert (await client.pull())[0].code == 0
@@ -183,7 +184,7 @@ async def test_the_end_of_its_last_connection(tmp_path: Path, made: Made) -> Non
         await subscribe(other, "red")
         assert (await client.pull(**TAGGED))[0].code == 0
         other.writer.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (head := (await client.pull(**TAGGED))[0]).code == 0:
                 await asyncio.sleep(0.001)
         assert head.code == 24
@@ -209,8 +210,9 @@ async def test_filters_that_plans_keep_are_bounded(
     async with planned(tmp_path, made) as (_, client):
         sql: dict[str, Any] = {"expressionType": "SQL92"}
         for number in range(40):
-            head, _ = await client.pull(subscription=f"TAGS = 'red' OR n = {number}", **sql)
-            assert head.code == 0
+            for _ in range(2):  # the first is parsed, the second gets a plan
+                head, _ = await client.pull(subscription=f"TAGS = 'red' OR n = {number}", **sql)
+                assert head.code == 0
         before = made.plans
         await client.pull()
         assert made.plans == before + 1, "the first plan went with those of filters"

@@ -55,7 +55,7 @@ async def registered(running: Living) -> list[dict[str, str]]:
     found = []
     for server in config.name_servers:
         answer = await remoting.call(
-            server, RequestCode.GET_BROKER_CLUSTER_INFO, None, timeout_ms=1_000
+            server, RequestCode.GET_BROKER_CLUSTER_INFO, None, timeout_ms=30_000
         )
         table = json.loads(answer.body)["brokerAddrTable"]
         found.append({} if not table else table["broker-a"]["brokerAddrs"])

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.acknowledgement import OutgoingRecord
+from cometmq.broker.replication import roles
 from cometmq.broker.replication.roles import MasterTables
+from cometmq.broker.transactions.checkback import GROUP
 from cometmq.core.errors import NotConnected
+from cometmq.message.names import HALF_TOPIC
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import Header
@@ -51,6 +54,35 @@ async def test_everything_is_copied_and_what_went_goes(tmp_path: Path) -> None:
         await tables.copy(f"127.0.0.1:{theirs.port}")
         assert "t" not in ours.topics.table
         assert ours.consumers.offsets.query("g", "t", 1) == -1
+
+
+async def test_what_is_delivered_counts_once_the_log_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that is promoted before would deliver none of it: not from the log that it lacks, and
+    not again."""
+    monkeypatch.setattr(roles, "REACH_MS", 0)
+    async with pair(tmp_path) as (master, other, tables):
+        theirs, ours = master.broker, other.broker
+        await (await master.connect()).send()
+        theirs.consumers.offsets.commit("g", "t", 1, 1)
+        theirs.consumers.offsets.commit(GROUP, HALF_TOPIC, 0, 5)
+        theirs.scheduled.delay.replace(b'{"offsetTable":{3:11}}')
+        await tables.copy(f"127.0.0.1:{theirs.port}")
+        offsets = ours.consumers.offsets
+        assert offsets.query("g", "t", 1) == 1
+        assert offsets.query(GROUP, HALF_TOPIC, 0) == -1
+        assert ours.scheduled.delay.text() == b'{"offsetTable":{}}'
+        client = await other.connect()
+        while ours.store.written_offset < theirs.store.written_offset:
+            await client.send()
+        await tables.copy(f"127.0.0.1:{theirs.port}")
+        assert offsets.query(GROUP, HALF_TOPIC, 0) == 5
+        assert ours.scheduled.delay.text() == b'{"offsetTable":{3:11}}'
+        await (await master.connect()).send(bytes(1_000))
+        theirs.consumers.offsets.commit(GROUP, HALF_TOPIC, 0, 6)
+        await tables.copy(f"127.0.0.1:{theirs.port}")
+        assert offsets.query(GROUP, HALF_TOPIC, 0) == 5, "what was copied stays"
 
 
 async def test_copies_survive_a_restart(tmp_path: Path) -> None:
@@ -162,7 +194,7 @@ async def test_it_is_asked_again_when_it_is_there(tmp_path: Path) -> None:
         assert not copied  # there may be another broker by now
         follows = True
         tables.soon()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "t" not in other.broker.topics.table:
                 await asyncio.sleep(0.005)
         running.cancel()

@@ -1,6 +1,7 @@
 """Delay levels, delivery on time, and what a stop or a refusing store does to it."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from cometmq.broker.acknowledgement import OutgoingRecord
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.scheduled.delaylevels import TICK_MS, DelayLevels, Waits
-from cometmq.broker.scheduled.duedelivery import GATHER_COUNT
+from cometmq.broker.scheduled.duedelivery import GATHER_COUNT, REST_MS
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code
@@ -17,6 +18,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.store.layout import QUEUE_ENTRY
 from cometmq.store.read.coldreads import ColdReads, Found
 from tests.broker.world import STORE_HOST, Parts, open_parts
+from tests.replication.pairs import until
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 LEVELS = DelayLevels("1s 5s 10s 2h")
@@ -65,6 +67,44 @@ def test_a_parked_message_knows_its_place() -> None:
     assert LEVELS.is_schedule(topic)
     assert not LEVELS.is_schedule("t")
     assert properties == {"a": "b", "DELAY": "4", "REAL_TOPIC": "t", "REAL_QID": "7"}
+
+
+async def test_what_a_slave_copies_is_on_its_disk_before_it_stops(tmp_path: Path) -> None:
+    """One that is killed and becomes the master would deliver all of the past again."""
+    path = tmp_path / "config" / "delayOffset.json"
+    async with open_parts(tmp_path) as parts:
+        parts.delivery.replace(b'{"offsetTable":{3:11}}')
+        await until(lambda: path.exists() and b"3:11" in path.read_bytes())
+        parts.delivery.replace(b'{"offsetTable":{3:12}}')
+        await until(lambda: b"3:12" in path.read_bytes())
+        written = path.stat().st_mtime_ns
+        parts.delivery.replace(b'{"offsetTable":{3:12}}')
+        assert not parts.delivery._file.unsaved
+        assert path.stat().st_mtime_ns == written
+
+
+async def test_a_level_that_cannot_be_read_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, gather = VirtualClock(), ColdReads.gather
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"unread")
+        await park(parts, 2, b"good")
+        bad = QUEUE_ENTRY.unpack(parts.store.queue(SCHEDULE, 0).read(0, 1))[0]
+
+        async def failing(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+            if bad in [at for at, _ in ranges]:
+                raise OSError(errno.EIO, "the device does not give it")
+            return await gather(reads, ranges)
+
+        clock.advance(10_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(ColdReads, "gather", failing)
+            assert await parts.delivery.deliver_due() == 1
+            assert [record.body for record in parts.read("t", 3)] == [b"good"]
+        clock.advance(REST_MS)
+        assert await parts.delivery.deliver_due() == 1
+        assert [record.body for record in parts.read("t", 3)] == [b"good", b"unread"]
 
 
 async def test_a_message_is_delivered_when_it_is_due(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_pat
         assert {head.code for head in heads} == {14}
         assert "free space" in (heads[0].remark or "")
         files.write_errno = 0
-        async with asyncio.timeout(20):  # the store looks by itself whether there is room again
+        async with asyncio.timeout(60):  # the store looks by itself whether there is room again
             while (again := await client.send(b"after")).code == 14:
                 await asyncio.sleep(0.02)
         _, records = await client.pull()

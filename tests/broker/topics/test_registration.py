@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.frame import Reply
+from cometmq.protocol.registerbody import register_body_pieces
 from cometmq.protocol.registry import Side
 from tests.namesrv.serving import Served, name_server, topics, until
 from tests.net.serving import serving
@@ -210,6 +211,27 @@ async def test_a_name_server_that_lost_the_topics_gets_them_again(first: Served)
     first.server.routes.unregister(h.BrokerIdentity("broker-a", PLACE.broker_addr, "c", 0))
     assert version(first) is None
     for _ in range(r.HEARTBEAT_MS // 1000):
+        await broker.pass_time(1000)
+    await until(lambda: version(first) is not None)
+    await broker.close()
+
+
+async def test_a_fault_of_the_broker_itself_ends_no_registration(
+    first: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, pieces = [ValueError("a bug")], register_body_pieces
+
+    def failing(*args: Any, **options: Any) -> Iterator[bytes]:
+        if failures:
+            raise failures.pop()
+        return pieces(*args, **options)
+
+    monkeypatch.setattr(r, "register_body_pieces", failing)
+    broker = Broker(first.address)
+    async with asyncio.timeout(5):
+        await broker.registration.start(PLACE, broker)
+    assert broker.registration.registered_with == []
+    for _ in range(r.RETRY_MS // 1000 + 1):
         await broker.pass_time(1000)
     await until(lambda: version(first) is not None)
     await broker.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.lookup import find_record
+from cometmq.broker.transactions import checkback
 from cometmq.broker.transactions.checkback import (
     CHECKS_A_ROUND,
     GROUP,
@@ -15,6 +18,8 @@ from cometmq.broker.transactions.checkback import (
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message import properties as props
+from cometmq.message.record import Record
+from cometmq.store.messagestore import MessageStore
 from tests.broker.transactions.world import HALF, HOPELESS, OP, open_world
 
 
@@ -78,6 +83,24 @@ async def test_the_work_of_a_round_is_bounded(tmp_path: Path) -> None:
             await world.prepare()
         assert len(await world.round_after(6_000)) == CHECKS_A_ROUND
         assert len(await world.round_after(0)) == 5
+
+
+async def test_one_that_cannot_be_read_now_is_put_off_and_the_others_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, failures = find_record, [OSError(errno.EIO, "not now")]
+
+    async def failing(store: MessageStore, physical_offset: int) -> Record | None:
+        if failures:
+            raise failures.pop()
+        return await find(store, physical_offset)
+
+    async with open_world(tmp_path) as world:
+        await world.prepare()
+        await world.prepare(b"other")
+        monkeypatch.setattr(checkback, "find_record", failing)
+        assert await world.round_after(6_000) == [1]
+        assert await world.round_after(1_000) == [0]
 
 
 async def test_a_half_message_that_was_never_written_is_put_off(tmp_path: Path) -> None:

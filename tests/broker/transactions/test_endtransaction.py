@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from cometmq.net.peer import Peer
 from cometmq.net.router import Router
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Head, Request
+from cometmq.protocol.headers import EndTransaction
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from tests.broker.serving import (
     NO_SPACE,
@@ -25,6 +28,9 @@ from tests.broker.serving import (
     RunningBroker,
     running_broker,
 )
+from tests.broker.transactions.world import open_world
+from tests.broker.world import answer, connect, request
+from tests.replication.pairs import until
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -264,6 +270,30 @@ async def test_without_a_queue_for_its_op_message_nothing_is_committed(
         assert len(await read(client, "t", "1")) == 1
 
 
+async def test_an_end_whose_half_message_cannot_be_read_now_leaves_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(_store: MessageStore, _physical_offset: int) -> Record | None:
+        raise OSError(errno.EIO, "not now")
+
+    async with open_world(tmp_path) as world:
+        half_offset = await world.prepare()
+        half = world.transactions.index.get(half_offset)
+        assert half is not None
+        header = EndTransaction("g", half_offset, half.physical_offset, int(COMMIT), "half")
+        monkeypatch.setattr(world.parts.store, "message_at", lambda _offset: None)
+        peer = connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(transactions, "find_record", failing)
+            found = await answer(peer, world.transactions.end(peer, request(END, header)))
+        assert (found.code, half.ending, peer.running_tasks) == (1, False, 0)
+        assert world.transactions.end(peer, request(END, header)) is None
+        assert peer.running_tasks == 1
+        await until(lambda: world.transactions.index.get(half_offset) is None)
+        await until(lambda: not peer.running_tasks)
+        assert [record.body for record in world.parts.read("t", 1)] == [b"half"]
+
+
 async def test_a_broker_may_refuse_transactions(tmp_path: Path) -> None:
     async with running_broker(tmp_path, rejectTransactionMessage="true") as running:
         client = await running.connect()
@@ -312,7 +342,7 @@ async def test_a_silent_producer_is_asked_also_after_a_restart(tmp_path: Path, f
         await end(client, done, COMMIT)
     async with running_broker(tmp_path, None, **settings) as running:
         client = await checked_producer(running)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             check, body = await client.frame()
         assert check.code == RequestCode.CHECK_TRANSACTION_STATE
         assert check.ext == {

@@ -33,6 +33,18 @@ def test_without_pull_and_as_a_table(
     assert "pull" not in shown
 
 
+def test_a_topic_that_is_there_stays_as_it_is(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["topic", "create", "orders", "--queues", "3", *where]) == 0
+    small = ["--seconds", "0.1", "--connections", "1", "--in-flight", "1", "--no-pull"]
+    assert main(["bench", "--topic", "orders", "--queues", "1", *small, *where]) == 0
+    capsys.readouterr()
+    assert main(["topic", "config", "orders", "--json", *where]) == 0
+    assert json.loads(capsys.readouterr().out)["write_queues"] == 3
+
+
 def test_a_phase_without_requests_has_numbers_too() -> None:
     found = Phase("send", 0).result()
     assert (found.messages_per_s, found.p99_ms) == (0, 0.0)

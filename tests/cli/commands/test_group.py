@@ -15,6 +15,7 @@ from cometmq.admin.api import Admin
 from cometmq.admin.groups import Groups
 from cometmq.admin.messages import EARLIEST, LATEST, at_offset, at_time
 from cometmq.cli.main import main
+from cometmq.cli.nouns import load
 from cometmq.cli.parser import position_of
 from cometmq.core.errors import SettingsError
 from cometmq.protocol.bodies import SubscriptionGroupConfig
@@ -168,6 +169,18 @@ def test_a_position_may_be_an_offset() -> None:
     for text in ("tomorrow", "-1x", "", "--"):
         with pytest.raises(SettingsError, match="is not first, last"):
             position_of(text, 0)
+
+
+@pytest.mark.parametrize("text", ["-1h", "-30m", "-1.5d", "-17"])
+def test_a_time_before_now_is_no_option(text: str) -> None:
+    parser = load("group").commands["reset"].parser("cometmq group")
+    assert parser.parse_args(["billing", "orders", "--to", text]).to == text
+
+
+@pytest.mark.parametrize("text", ["9" * 19, "-" + "9" * 400 + "d", "9" * 5_000])
+def test_a_time_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not first, last"):
+        position_of(text, 0, offsets=True)
 
 
 def test_a_group_that_exists_is_not_created_again(

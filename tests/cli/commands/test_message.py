@@ -5,9 +5,12 @@ import json
 import os
 import signal
 import threading
+import time
 
 import pytest
 
+from cometmq import BlockingClient
+from cometmq.admin.api import Admin
 from cometmq.cli.main import main
 from cometmq.testing.cluster import Cluster
 
@@ -22,7 +25,7 @@ def test_what_is_sent_is_consumed(
     assert sent.startswith("sent id=")
     assert "status=OK" in sent
 
-    wanted = ["--group", "readers", "--count", "1", "--timeout", "20", "--json"]
+    wanted = ["--group", "readers", "--count", "1", "--timeout", "60", "--json"]
     assert main(["consume", "regions", *wanted, *where]) == 0
     message = json.loads(capsys.readouterr().out)
     assert message["body"] == "Canillo"
@@ -61,7 +64,7 @@ def test_a_topic_that_is_not_there_is_said(
     cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["-n", cometmq_cluster.namesrv]
-    assert main(["consume", "nosuch", "--group", "readers", "--timeout", "0.2", *where]) == 1
+    assert main(["consume", "nosuch", "--group", "readers", "--timeout", "3", *where]) == 1
     told = capsys.readouterr().err
     assert "topic 'nosuch'" in told
     assert "waiting for it" in told
@@ -72,10 +75,21 @@ def test_a_signal_ends_consuming_cleanly(
 ) -> None:
     where = ["-n", cometmq_cluster.namesrv]
     assert main(["topic", "create", "empty", *where]) == 0
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    interrupting = threading.Thread(
+        target=interrupt_a_member, args=(cometmq_cluster.namesrv, "readers"), daemon=True
+    )
+    interrupting.start()
     assert main(["consume", "empty", "--group", "readers", *where]) == 0
-    timer.join()
+    interrupting.join()
+
+
+def interrupt_a_member(namesrv: str, group: str) -> None:
+    """Interrupt this process once a group has a member, which handles signals by then."""
+    with BlockingClient(namesrv) as client:
+        admin = Admin(client.inner.session)
+        while client.wait(admin.consumer_connections(group)) is None:
+            time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize(

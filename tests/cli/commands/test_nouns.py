@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from cometmq import BlockingClient
 from cometmq.admin.api import Admin
 from cometmq.admin.health import Aspect, Check, HealthLimits, HealthReport, NotHealthy
 from cometmq.cli import seenbrokers
+from cometmq.cli.commands.dlq import DeadLetterRow
 from cometmq.cli.commands.message import MessageRow, check_format, formatted
 from cometmq.cli.main import main
+from cometmq.cli.render import cell
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.testing.cluster import Cluster
@@ -295,3 +298,11 @@ def test_a_broker_that_leaves_while_health_waits_is_missed_later(
     assert set(seenbrokers.load(where[1:], SystemClock().wall_ms())) == {"broker-a", "broker-z"}
     assert main([*words, "--no-memory"]) == 1
     assert forget not in capsys.readouterr().err
+
+
+def test_a_message_does_not_steer_the_terminal() -> None:
+    odd = "a\x1b]0;x\nb"
+    row = replace(ROW, keys=[odd], id=odd, broker=odd, body=odd, properties={odd: odd})
+    letter = DeadLetterRow("g", odd, None, 1, row)
+    for line in (row.line(), letter.line(), cell(row.properties)):
+        assert line.isprintable(), line

@@ -43,7 +43,7 @@ def test_a_relay_publishes_until_it_is_stopped(
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == "stopped published=1 refused=1\n"
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
     where = str(outbox.path)
     assert main(["outbox", "status", where]) == 0
@@ -57,6 +57,13 @@ def test_a_relay_publishes_until_it_is_stopped(
     assert main(["outbox", "status", where, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["waiting"] == 1
     assert main(["outbox", "discard", where, "2"]) == 1
+    capsys.readouterr()
+    with closing(sqlite3.connect(where)) as database, database:
+        database.execute("UPDATE outbox SET refused = 'why' WHERE id = 2")
+    assert main(["outbox", "discard", where, "2"]) == 2
+    assert "This cannot be undone: add --yes" in capsys.readouterr().err
+    assert main(["outbox", "discard", where, "2", "--yes"]) == 0
+    assert outbox.status().refused == 0
 
 
 def test_a_database_that_has_no_outbox_is_one_line(

@@ -1,10 +1,12 @@
 """Store directories from the command line."""
 
 import json
+import os
 import re
 import sys
+import time
 from pathlib import Path
-from subprocess import run
+from subprocess import PIPE, run
 
 import pytest
 
@@ -198,3 +200,22 @@ def test_the_bar_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]
         bar.began(10)
         bar.advance(10)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_time_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert time_ms("2023-11-14T22:13:20", 0) == 1_700_000_000_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_dump_that_nobody_reads_ends(store: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "cometmq.cli", "store", "dump", str(store)]
+    done = run(words, stdout=writer, stderr=PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -49,7 +49,7 @@ async def polling(
 async def bodies(consumer: PullConsumer, count: int, **how: Any) -> list[bytes]:
     """As many messages, in as many polls as it takes."""
     found: list[MessageView] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(found) < count:
             found += await consumer.poll(**how)
     return [message.body for message in found]

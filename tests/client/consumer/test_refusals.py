@@ -52,7 +52,7 @@ async def guarded(home: Path) -> AsyncIterator[Cluster]:
 
 @pytest.mark.parametrize(("topic", "group"), [("open", "theirs"), ("closed", "mine")])
 async def test_a_denied_subscription_raises(tmp_path: Path, topic: str, group: str) -> None:
-    async with guarded(tmp_path) as cluster, asyncio.timeout(30):
+    async with guarded(tmp_path) as cluster, asyncio.timeout(60):
         async with Client(cluster.namesrv, credentials=READER) as client:
             subscription = client.subscribe(topic, group=group, start="first")
             with pytest.raises(BrokerRefused, match="No default permission for"):
@@ -69,13 +69,13 @@ async def test_a_denied_subscription_raises(tmp_path: Path, topic: str, group: s
             client.pull_consumer(topic, group=group, start="first") as consumer,
         ):
             with pytest.raises(BrokerRefused, match="No default permission for"):
-                await consumer.poll(timeout_ms=500)
+                await consumer.poll(timeout_ms=5_000)
 
 
 async def test_a_broadcasting_subscription_raises(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path) as cluster,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         Client(
             cluster.namesrv, credentials=READER, offsets_dir=str(tmp_path / "offsets")
         ) as client,
@@ -90,7 +90,7 @@ async def test_a_group_that_may_not_consume(
 ) -> None:
     async with (
         running_cluster(tmp_path) as cluster,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         Client(cluster.namesrv) as client,
     ):
         await Admin(client.session).create_topic("t", queues=2)

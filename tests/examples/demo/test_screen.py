@@ -89,7 +89,7 @@ async def test_events_appear_while_it_runs(terminal: bool) -> None:
     shown = asyncio.ensure_future(follow(state, console, SystemClock()))
     state.say("the social platform stops")
     assert isinstance(console.file, io.StringIO)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "social platform stops" not in console.file.getvalue():
             await asyncio.sleep(0.01)
     shown.cancel()

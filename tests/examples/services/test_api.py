@@ -64,7 +64,7 @@ async def test_each_accepted_order_is_invoiced_once_over_two_stops(
         words = ["uvicorn", "examples.services.api:app", "--port", str(port)]
         words += ["--timeout-graceful-shutdown", "10"]
         with service(*words, NAME_SERVER=cometmq_session_cluster.namesrv, TOPIC=topic) as api:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
                 reading = asyncio.create_task(asyncio.to_thread(api.communicate))
                 await until_ready(http)
                 assert (await http.get("/healthz")).json() == {"alive": True}
@@ -107,7 +107,7 @@ async def test_a_broker_that_is_away_is_told_and_does_not_end_the_service() -> N
     port = lasting_port()
     words = ("uvicorn", "examples.services.api:app", "--port", str(port))
     with service(*words, NAME_SERVER=f"127.0.0.1:{lasting_port()}", TOPIC="nowhere") as api:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
             reading = asyncio.create_task(asyncio.to_thread(api.communicate))
             answered: list[int] = []
             async with asyncio.timeout(BOUND):

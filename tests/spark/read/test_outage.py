@@ -51,13 +51,13 @@ class Two:
         settings = {**SMALL_FILES, "namesrvAddr": self.namesrv, "brokerName": "broker-b"}
         settings |= {"brokerIP1": "127.0.0.1", "storePathRootDir": str(self.home / "b-store")}
         self.second = Server(self.home / "b", "broker", self.port, **settings)
-        wait_until(lambda: "broker-b" in self.registered(), "broker-b in the cluster", 30)
+        wait_until(lambda: "broker-b" in self.registered(), "broker-b in the cluster")
 
     def stop_second(self) -> None:
         if self.second is not None:
             self.second.stop()
             self.second = None
-        wait_until(lambda: "broker-b" not in self.registered(), "broker-b out of the cluster", 30)
+        wait_until(lambda: "broker-b" not in self.registered(), "broker-b out of the cluster")
 
     def registered(self) -> frozenset[str]:
         return cluster.masters(access(self.namesrv))

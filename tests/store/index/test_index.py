@@ -1,6 +1,7 @@
 """The index as a whole: hashes, batches, files in a row."""
 
 import errno
+import os
 from pathlib import Path
 from random import Random
 
@@ -198,3 +199,27 @@ def test_what_a_failed_sync_lost_is_written_again() -> None:
         index.sync_files(index.take_unsynced())
         files.disk.lose_power(Random(seed))
         assert missing(files, 6_000, 60) == []
+
+
+def test_a_file_that_gets_no_length_leaves_nothing(tmp_path: Path) -> None:
+    """Some file systems have no holes. Each batch of keys tries again, and none takes a handle."""
+
+    class Full(FailingFiles):
+        def resize(self, handle: int, size_bytes: int) -> None:
+            self._check("resize")
+            super().resize(handle, size_bytes)
+
+    files = Full()
+    index = Index(files, config(tmp_path))
+    files.failing["resize"] = errno.ENOSPC
+    index.gather([row(("k",), 100, NOW_MS)])
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(5):
+        with pytest.raises(OSError, match="No space"):
+            index.flush_pending(NOW_MS + number)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert list((tmp_path / "index").iterdir()) == []
+    files.failing.clear()
+    index.flush_pending(NOW_MS)
+    assert index.query("t", "k", 9, 0, 1 << 60) == [100]
+    index.close()

@@ -297,3 +297,25 @@ class CountedZeros(PosixFiles):
             self.zeros += 1
             self.last = offset + len(data) - 1
         super().pwrite(handle, data, offset)
+
+
+@pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE])
+def test_without_a_descriptor_for_the_next_file_writes_wait(tmp_path: Path, problem: int) -> None:
+    """Other programs may take the last one. The device is well, and needs no restart."""
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    files.failing["allocate"] = problem
+    with pytest.raises(StoreFull, match="open files"):
+        fill(store, 200)
+    stored = len(assert_consistent(store))
+    assert 0 < stored < 200
+    with pytest.raises(StoreFull):
+        put(store)
+    files.failing.clear()
+    store.state.update()
+    fill(store, 20)
+    assert len(assert_consistent(store)) == stored + 20
+    store.close()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == stored + 20
+    again.close()

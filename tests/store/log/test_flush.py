@@ -34,7 +34,7 @@ def send(store: MessageStore, token: object) -> None:
 
 
 async def until(condition: list[object], count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(condition) < count:
             await asyncio.sleep(0.001)
 
@@ -257,7 +257,7 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     os.eventfd_write(core.event, 1)
     poll = select.poll()
     poll.register(core.event, select.POLLIN)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while poll.poll(0):
             await asyncio.sleep(0)
     store.close()

@@ -167,3 +167,27 @@ def test_a_map_ends_where_its_holders_are_dropped(tmp_path: Path) -> None:
     assert file.path in maps.read_text()
     held.clear()
     assert file.path not in maps.read_text()
+
+
+def test_a_thread_reads_on_while_its_file_is_replaced(tmp_path: Path) -> None:
+    """It has the number of the old handle, which the next file that is opened could get."""
+    files = PosixFiles()
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    made = LogFile.create(files, str(directory), 0, 4_096)
+    made.write(0, b"before")
+    made.close()
+    (tmp_path / "snapshot").hardlink_to(made.path)
+    file = LogFile(files, made.path, 0, 4_096, files.open(made.path))
+    file.pin()
+    handle = file.handle
+    file.write(0, b"after!")
+    assert file.handle != handle
+    assert files.pread(handle, 6, 0) == b"before"
+    assert files.pread(file.handle, 6, 0) == b"after!"
+    file.close()
+    assert files.pread(handle, 6, 0) == b"before"
+    file.unpin()
+    for each in (handle, file.handle):
+        with pytest.raises(OSError, match="Bad file"):
+            files.size(each)

@@ -7,7 +7,9 @@ import pytest
 
 from cometmq.message.record import (
     BLANK,
+    HEAD,
     MAGIC_BLANK,
+    MAGIC_V1,
     MAGIC_V2,
     PREFIX,
     Record,
@@ -18,7 +20,7 @@ from cometmq.store.files import PosixFiles
 from cometmq.store.log.scan import Resumption, Scan, first_record, log_store_ms, resumption
 from cometmq.store.log.segments import LogFile, Segments
 from cometmq.store.messagestore import MessageStore
-from tests.store.stores import BORN, STORE_HOST, fill, log_of, opened
+from tests.store.stores import BORN, STORE_HOST, fill, log_of, opened, put
 
 FILE_BYTES = 16_384
 
@@ -249,3 +251,22 @@ def test_store_times_are_read_from_the_log(store: MessageStore) -> None:
     records = log_of(store)
     assert log_store_ms(store.log.segments, records[9].physical_offset) == records[9].store_ms
     assert log_store_ms(store.log.segments, 1 << 40) == -1
+
+
+def test_heads_in_a_body_that_claim_much_are_not_read(tmp_path: Path) -> None:
+    """Else a client could make a start after a crash last for hours."""
+    size = 600_000
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    fake = HEAD.pack(
+        size, MAGIC_V1, 1, 0, 0, 0, 7, 0, 0, bytes(8), 5, bytes(8), 0, 0, size - HEAD.size - 9
+    )
+    put(store, body=fake * 400)
+    store.commit()
+    store.log.segments.files[0].write(0, bytes(8))
+    files = BadSectors()
+    segments = Segments(files, store.log.segments.directory, 1 << 20)
+    segments.load()
+    assert resumption(segments, 0) is None
+    assert files.given < 3 << 20
+    segments.close()
+    store.close()

@@ -135,7 +135,7 @@ async def test_the_child_ends_with_its_caller(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     # Opening the pipe waits for somebody to write: a child that never comes to an end.
     reading = asyncio.create_task(sums_by_child(str(fifo), 0, FILE_BYTES, 0, LEVELS))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not children_with(str(fifo)):
             await asyncio.sleep(0.01)
     reading.cancel()
@@ -153,7 +153,7 @@ async def test_a_child_that_is_started_for_nobody_ends(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     await asyncio.get_running_loop().shutdown_default_executor()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while children_with(str(fifo)):
             await asyncio.sleep(0.01)
 

@@ -252,3 +252,58 @@ async def test_the_log_is_kept_while_entries_made_from_it_may_be_lost(tmp_path: 
     await store.maintenance.expiry.make_room()
     assert store.log.segments.start > 0
     store.close()
+
+
+class StampedDisk(Disk):
+    """Counts the files whose time is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def modified_ms(self, path: str) -> int:
+        self.asked += 1
+        return super().modified_ms(path)
+
+
+async def test_a_round_looks_only_at_files_that_it_may_drop(tmp_path: Path) -> None:
+    """A store of 1 TiB may have 32 768 log files, and the loop waits while they are looked at."""
+    disk = StampedDisk()
+    store = opened(
+        tmp_path, VirtualClock(), disk, delete_when="", disk_max_used_space_ratio=5,
+        mapped_file_size_commit_log=4_096,
+    )  # fmt: skip
+    fill(store, 500)
+    store.flusher.sync_now()
+    clock = store.clock
+    assert isinstance(clock, VirtualClock)
+    clock.advance(store.config.flush_consume_queue_thorough_interval)
+    await store.maintenance.flush_entries()
+    count = len(store.log.segments.files)
+    assert count > 25
+    age(store, store.log.segments.files)
+    await store.maintenance.expiry.check()
+    assert len(store.log.segments.files) == count - 10
+    assert disk.asked == 10
+    store.close()
+
+
+async def test_files_from_the_future_go_with_those_after_them(tmp_path: Path) -> None:
+    """The clock was ahead when they were written, and was set back."""
+    store = opened(
+        tmp_path, VirtualClock(), Disk(), delete_when="", disk_max_used_space_ratio=5,
+        mapped_file_size_commit_log=4_096,
+    )  # fmt: skip
+    fill(store, 500)
+    store.flusher.sync_now()
+    clock = store.clock
+    assert isinstance(clock, VirtualClock)
+    clock.advance(store.config.flush_consume_queue_thorough_interval)
+    await store.maintenance.flush_entries()
+    files = [*store.log.segments.files]
+    age(store, files[12:])
+    for file in files[:12]:
+        os.utime(file.path, (2**32, 2**32))
+    await store.maintenance.expiry.check()
+    assert len(store.log.segments.files) == len(files) - 10
+    store.close()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -26,7 +27,7 @@ from tests.store.stores import assert_consistent, copied, fill, opened, put, run
 
 async def until(store: MessageStore, condition: Callable[[], bool], step_ms: int = 500) -> None:
     assert isinstance(store.clock, VirtualClock)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             store.clock.advance(step_ms)
             await asyncio.sleep(0.001)
@@ -308,3 +309,86 @@ def test_a_power_cut_while_the_checkpoint_changes(tmp_path: Path, stops: bool) -
         assert read_positions(PosixFiles(), str(root)) is not None
     if not stops:
         store.close()
+
+
+async def test_no_failure_of_one_round_ends_the_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without rounds nothing is synced, and an ASYNC_FLUSH broker would tell nobody."""
+    store = opened(tmp_path)
+
+    def fail() -> bool:
+        raise ValueError("unexpected")
+
+    tasks = Tasks()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store.log), "wants_next_file", lambda _log: fail())
+        await store.start(tasks)
+        await until(store, lambda: "work=flush_log" in caplog.text)
+    fill(store, 100)
+    await until(store, lambda: store.durable_offset == store.written_offset)
+    assert "unexpected" in caplog.text
+    await tasks.close()
+    store.close()
+
+
+class WatchedThreads(FailingFiles):
+    """Notes which threads write to files of queues and of the index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: set[int] = set()
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if "consumequeue" in path or "index" in path:
+            self.users.add(threading.get_ident())
+        super().pwrite(handle, data, offset)
+
+
+async def test_files_are_written_again_by_the_loop_alone(tmp_path: Path) -> None:
+    """A thread would undo what the loop writes between its read and its write."""
+    files, clock = WatchedThreads(), VirtualClock()
+    store = opened(tmp_path, clock, files)
+    fill(store, 50)
+    store.flusher.sync_now()
+    interval_ms = store.config.flush_consume_queue_thorough_interval
+    for operation in ("datasync", "index"):
+        clock.advance(interval_ms)
+        if operation == "datasync":
+            files.failing["datasync"] = errno.EIO
+            with pytest.raises(OSError, match="Input/output"):
+                await store.maintenance.flush_entries()
+        else:
+            for file in store.index.files:
+                file._failed = file.unsynced = True
+        files.failing.clear()
+        files.users.clear()
+        await store.maintenance.flush_entries()
+        assert files.users == {threading.get_ident()}
+        assert store.maintenance.synced == store.written_offset
+    assert_consistent(store)
+    store.close()
+
+
+async def test_what_is_appended_while_files_are_written_again_stays(tmp_path: Path) -> None:
+    files, clock = FailingFiles(), VirtualClock()
+    store = opened(tmp_path, clock, files)
+    fill(store, 50)
+    store.flusher.sync_now()
+    clock.advance(store.config.flush_consume_queue_thorough_interval)
+    files.failing["datasync"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        await store.maintenance.flush_entries()
+    files.failing.clear()
+    paths, directories = store.pool.take_unsynced()
+    assert paths
+    for _ in store.pool.rewrite_failed(paths):
+        fill(store, 30, first=50)
+        store.dispatcher.write(store.clock.wall_ms())
+    store.pool.give_back(paths, directories)
+    assert_consistent(store)
+    store.close()
+    again = opened(tmp_path)
+    assert_consistent(again)
+    again.close()

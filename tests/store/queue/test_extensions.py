@@ -2,6 +2,7 @@
 read."""
 
 import asyncio
+import errno
 import os
 import shutil
 from itertools import chain, pairwise
@@ -13,7 +14,7 @@ import pytest
 from cometmq.filter.tags import tag_code
 from cometmq.message.record import iter_decode
 from cometmq.store.config import StoreConfig
-from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.layout import (
     EXTENSION_UNIT,
     EXTENSIONS,
@@ -367,3 +368,25 @@ def test_the_setting_has_the_defaults_of_rocketmq() -> None:
     settings = StoreConfig()
     assert not settings.enable_consume_queue_ext
     assert settings.mapped_file_size_consume_queue_ext == 48 << 20
+
+
+class UnitsStay(PosixFiles):
+    """The units are on another file system than the queues."""
+
+    def rename(self, source: str, target: str) -> None:
+        if EXTENSIONS in source:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+        super().rename(source, target)
+
+
+def test_units_that_cannot_be_moved_do_not_keep_a_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path, files=UnitsStay(), **ON)
+    fill(store, 60)
+    run_round(store)
+    store.pool.discard("t", [1])
+    assert "queue_units_not_removed topic=t" in caplog.text
+    assert sorted(path.name for path in (tmp_path / "consumequeue" / "t").iterdir()) == ["0", "2"]
+    store.log.fail("for the test")
+    store.close()

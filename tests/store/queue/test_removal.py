@@ -24,7 +24,7 @@ def names(root: Path) -> list[str]:
 
 
 async def until_gone(root: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(name.startswith("gone-") for name in names(root)):
             await asyncio.sleep(0.001)
 
@@ -82,10 +82,24 @@ async def test_a_device_that_fails_is_tried_again_with_the_next(
     with ThreadPoolExecutor(1) as executor:
         tasks.spawn(removals.run(executor), name="removals")
         removals.settle(removals.set_aside(made_topic(tmp_path)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "deleted_queues_not_removed" not in caplog.text:
                 await asyncio.sleep(0.001)
         files.fails = False
         removals.settle(removals.set_aside(str(tmp_path / "none")))
+        await until_gone(tmp_path)
+        await tasks.close()
+
+
+async def test_what_is_no_file_of_a_queue_goes_too(tmp_path: Path) -> None:
+    """Else a file beside the queues would keep all deleted topics on the disk."""
+    removals, tasks = Removals(PosixFiles(), str(tmp_path)), Tasks()
+    topic = Path(made_topic(tmp_path))
+    (topic / "0.notes").write_text("mine")
+    (topic / "1" / "0").mkdir()
+    with ThreadPoolExecutor(1) as executor:
+        tasks.spawn(removals.run(executor), name="removals")
+        removals.settle(removals.set_aside(str(topic)))
+        removals.settle(removals.set_aside(made_topic(tmp_path)))
         await until_gone(tmp_path)
         await tasks.close()

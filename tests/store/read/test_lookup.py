@@ -1,6 +1,7 @@
 """Look-ups by time, key and place, hot and cold."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from cometmq.core.clock import VirtualClock
 from cometmq.message.ids import pack_host
 from cometmq.message.record import iter_decode
+from cometmq.store.files import PosixFiles
+from cometmq.store.index import ENTRY_BYTES
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read import lookup as queries
 from tests.store.faults import ForgetfulFiles
@@ -111,7 +114,7 @@ async def test_a_cancelled_load_gives_its_files_back(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await load
     file = store.log.segments.files[0]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while file._pins:
             await asyncio.sleep(0.001)
     store.close()
@@ -133,4 +136,44 @@ async def test_keys_in_a_range_of_time(tmp_path: Path) -> None:
     assert await find(store, "twice", 102_000, 104_000) == [b"2", b"3", b"4"]
     assert len(await find(store, "twice", 0, 1 << 60)) == 64
     assert await find(store, "none", 0, 1 << 60) == []
+    store.close()
+
+
+class IndexReaders(PosixFiles):
+    """Notes which threads read entries of index files."""
+
+    def __init__(self) -> None:
+        self.users: set[int] = set()
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        if size_bytes == ENTRY_BYTES:
+            self.users.add(threading.get_ident())
+        return super().pread(handle, size_bytes, offset)
+
+
+async def test_a_thread_follows_the_entries_of_a_key(tmp_path: Path) -> None:
+    """A key of all messages has an entry for each of them: the loop does not read them."""
+    files = IndexReaders()
+    store = opened(tmp_path, files=files)
+    fill(store, 250)
+    store.dispatcher.write_index(store.clock.wall_ms())
+    files.users.clear()
+    assert len(await find(store, "all", 0, 1 << 60)) == 64
+    assert files.users
+    assert threading.get_ident() not in files.users
+    store.close()
+
+
+def test_entries_that_are_added_meanwhile_hide_no_earlier_ones(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 120)
+    expected = store.index.query("t", "all", 1_000, 0, 1 << 60)
+    assert len(expected) == 120
+    found, rest = store.index.lookup("t", "all", 1_000, 0, 1 << 60)
+    fill(store, 200, first=120)
+    store.dispatcher.write_index(store.clock.wall_ms())
+    for file in store.index.full_files():
+        file.write_slots()
+        file.release_slots()
+    assert found + rest.run() == expected
     store.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from cometmq.core.errors import StoreCorrupt
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.filter.tags import tag_code
 from cometmq.message.record import iter_decode
+from cometmq.store.files import PosixFiles
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read.reader import Query, ReadStatus, read_matching_at_once
@@ -180,3 +182,59 @@ def test_who_filters_gets_no_wrong_record_and_misses_none(store: MessageStore, n
         offsets = [record.queue_offset for record in records]
         assert offsets == ALL[: found.next_offset] == ALL[:number]
         overwrite(path, at, right)
+
+
+class CountedFiles(PosixFiles):
+    """Counts the bytes that are read from the log."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        self.given += len(buffer)
+        return super().read_into(handle, buffer, offset)
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_a_lost_page_does_not_cost_a_read_of_the_log_for_each_entry(
+    tmp_path: Path, count: int
+) -> None:
+    """A page has 204 entries: those in its middle have no right neighbour near them."""
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": 1 << 20,
+        "mapped_file_size_consume_queue": 20 * 1_000,
+    }
+    store = opened(tmp_path, **sizes)
+    for name, amount in (("b", 2_000), ("a", 700), ("b", 2_000)):
+        for _ in range(amount):
+            put(store, name, 1, BODY)
+        store.commit()
+    store.close()
+    files = CountedFiles()
+    store = opened(tmp_path, files=files, **sizes)
+    path = queue_file(store, "a")
+    right = path.read_bytes()
+    overwrite(path, 4_096, bytes(4_096))
+    files.given = 0
+    assert served(store, "a", count=count) == list(range(700))
+    assert path.read_bytes() == right, "mended"
+    assert files.given < 4 << 20
+    store.close()
+
+
+def test_a_mended_entry_is_for_the_topic_of_today(tmp_path: Path) -> None:
+    """The log still has the records of a deleted topic of the same name."""
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    put(store, "a", 1, b"old")
+    store.commit()
+    asyncio.run(store.deletions.settle(store.deletions.delete("a")))
+    put(store, "a", 1, b"new")
+    store.commit()
+    store.close()
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    overwrite(queue_file(store, "a"), 0, bytes(QUEUE_ENTRY_BYTES))
+    result = store.read("a", 1, 0, 32)
+    assert result.cold
+    asyncio.run(store.load(result))
+    assert [record.body for chunk in result.chunks for record in iter_decode(chunk)] == [b"new"]
+    store.close()

@@ -1,11 +1,14 @@
 """Queues that a start cannot trust, and what is done with them."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from cometmq.core.errors import StoreCorrupt
+from cometmq.store.files import PosixFiles
 from cometmq.store.recovery import filechecks
 from tests.store.recovery.test_rebuild import (
     PER_FILE,
@@ -100,4 +103,43 @@ def test_with_many_queues_each_is_looked_at_when_it_is_used(
     with pytest.raises(StoreCorrupt, match=r"cometmq store repair .* --yes") as caught:
         store.queue("t", 1)
     assert caught.value.path == str(queue_file(root, 1).parent)
+    store.close()
+
+
+def test_directories_that_are_no_queues_change_nothing(tmp_path: Path) -> None:
+    """Bytes that are no text, numbers that no queue has, and names that are another's number."""
+    root = closed(tmp_path)
+    top = root / "consumequeue"
+    for name in ("99999999999999999999", "2147483648", "007", "²", "x"):
+        (top / "t" / name).mkdir()
+    (top / ("x" * 200) / "0").mkdir(parents=True)
+    os.makedirs(os.path.join(os.fsencode(top), b"\xff\xfe", b"0"))
+    store = opened(root)
+    assert store.topics() == {"t": [0, 1, 2]}
+    assert remade(store) == []
+    assert store.report is not None
+    assert (store.report.reason, store.report.records) == ("clean stop", 0)
+    assert len(assert_consistent(store)) == 200
+    store.close()
+
+
+class OwnFileSystem(PosixFiles):
+    """Only root may look into ``lost+found``."""
+
+    def names(self, path: str) -> list[str]:
+        if os.path.basename(path) == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().names(path)
+
+
+@pytest.mark.parametrize("with_units", [False, True])
+def test_queues_on_a_file_system_of_their_own(
+    tmp_path: Path, with_units: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = closed(tmp_path)
+    for name in ("consumequeue", "consumequeue_ext"):
+        (root / name / "lost+found").mkdir(parents=True)
+    store = opened(root, files=OwnFileSystem(), enable_consume_queue_ext=with_units)
+    assert store.topics() == {"t": [0, 1, 2]}
+    assert "queue_directory_ignored" not in caplog.text
     store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -247,3 +248,26 @@ def test_seals_of_what_is_cut_go(tmp_path: Path) -> None:
     inside: Callable[[Record], bool] = lambda r: 16_384 < r.physical_offset < 30_000  # noqa: E731
     cut(root, next(filter(inside, records)).physical_offset)
     assert [path.name for path in (root / "cometmq-seals").iterdir()] == [f"{0:020d}"]
+
+
+class LogOnOtherDevice(PosixFiles):
+    """The log has a device of its own, whose files cannot be renamed to another one."""
+
+    def rename(self, source: str, target: str) -> None:
+        if ("commitlog" in source) != ("commitlog" in target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+        super().rename(source, target)
+
+
+def test_a_log_on_a_device_of_its_own_can_be_cut(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    records = filled(root)
+    before = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    made = cut(root, records[5].physical_offset, LogOnOtherDevice())
+    whole = [Path(path) for path in made.kept if path.endswith("-whole")]
+    assert len(whole) >= 2
+    for path in whole:
+        assert path.read_bytes() == before[path.name.split("-")[1]]
+    store = opened(root, files=LogOnOtherDevice())
+    assert places(store) == [record.physical_offset for record in records[:5]]
+    store.close()

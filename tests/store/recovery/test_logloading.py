@@ -184,3 +184,13 @@ def test_a_file_is_too_long(crashed: Crashed) -> None:
     assert len(assert_consistent(store)) == 200
     assert crashed.aside() == {f"{2 * FILE_BYTES:020d}": b"more"}
     store.close()
+
+
+def test_a_file_of_another_log_does_not_fill_the_disk(crashed: Crashed) -> None:
+    """Blank files take the place of missing ones, but not of half an exabyte."""
+    before = set(crashed.log_files())
+    far = f"{FILE_BYTES << 45:020d}"
+    (crashed.root / "commitlog" / far).write_bytes(bytes([1]) * FILE_BYTES)
+    with pytest.raises(StoreFull, match="belong to this log"):
+        crashed.open(SKIP)
+    assert set(crashed.log_files()) == before | {far}

@@ -119,3 +119,64 @@ def test_without_room_nothing_is_taken_out(
 def test_where_a_file_was_written_to(segments: Segments, start: int, end: int) -> None:
     assert written_end(segments.files[0], start) == end
     segments.close()
+
+
+class LogOnOtherDevice(PosixFiles):
+    """The log has a device of its own, whose files cannot be renamed to another one."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def rename(self, source: str, target: str) -> None:
+        if ("commitlog" in source) != ("commitlog" in target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+        super().rename(source, target)
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().pwrite(handle, data, offset)
+
+
+def test_a_log_on_a_device_of_its_own_is_set_aside_too(tmp_path: Path, segments: Segments) -> None:
+    place = aside(tmp_path, LogOnOtherDevice())
+    place.keep_log_from(segments, 3_000, "torn")
+    assert kept(tmp_path) == {
+        f"{NAME}-{3_000:020d}": b"\1" * 2_000,
+        f"{NAME}-{SIZE:020d}-whole": b"\2" * 5_000 + bytes(SIZE - 5_000),
+        f"{NAME}-{2 * SIZE:020d}-whole": b"\3" * 5_000 + bytes(SIZE - 5_000),
+    }
+    assert [path.name for path in (tmp_path / "commitlog").iterdir()] == [f"{0:020d}"]
+    segments.close()
+
+
+def test_without_room_on_the_other_device_the_file_stays_and_no_part_of_it_takes_room(
+    tmp_path: Path, segments: Segments
+) -> None:
+    files = LogOnOtherDevice()
+    files.full = True
+    place = aside(tmp_path, files)
+    path = segments.files[1].path
+    with pytest.raises(StoreFull):
+        place.move(path, "x", "torn")
+    with pytest.raises(StoreFull):
+        place.copy(segments.files[1], SIZE, SIZE + 5_000, "torn")
+    assert Path(path).read_bytes() == b"\2" * 5_000 + bytes(SIZE - 5_000)
+    assert kept(tmp_path) == {}
+    assert place.kept == []
+    segments.close()
+
+
+def test_holes_stay_holes_on_the_other_device(tmp_path: Path) -> None:
+    path = tmp_path / "commitlog"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(32 << 20)
+        file.write(b"data")
+    target = Path(aside(tmp_path, LogOnOtherDevice()).move(str(path), "x", "torn"))
+    assert not path.exists()
+    assert target.stat().st_size == 64 << 20
+    assert target.stat().st_blocks * 512 < 8 << 20
+    with target.open("rb") as file:
+        file.seek(32 << 20)
+        assert file.read(5) == b"data\0"

@@ -1,5 +1,6 @@
 """What lies in a store directory."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,11 @@ def test_strange_names_are_passed_by(tmp_path: Path) -> None:
     (root / "consumequeue" / "file").touch()
     (root / "consumequeue" / "t" / "x").mkdir()
     (root / "consumequeue" / "t" / "9").mkdir()
+    odd = os.path.join(os.fsencode(root), b"consumequeue", b"\xff\xfe", b"0")
+    for folder in (odd, os.fsencode(root / "consumequeue" / "t" / ("9" * 20))):
+        os.makedirs(folder)
+        with open(os.path.join(folder, b"0" * 20), "wb") as file:
+            file.write(bytes(20 * 500))
     (root / "index" / "notes").touch()
     (root / "commitlog" / "notes").touch()
     found = looked(root)
@@ -103,3 +109,10 @@ def test_an_empty_directory_has_defaults(tmp_path: Path) -> None:
     found = looked(tmp_path)
     assert (found.log_file_bytes, found.queue_file_bytes) == (1 << 30, 6_000_000)
     assert (found.log_start, found.log_stop) == (0, 0)
+
+
+def test_a_log_file_is_found_by_its_number(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=False)
+    (root / "commitlog" / f"{FILE_BYTES:020d}").unlink()
+    found = looked(root)
+    assert {number: found.log_file(number) for number in found.by_number} == found.by_number

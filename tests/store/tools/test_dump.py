@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,24 @@ def test_a_packed_body_that_is_broken_may_have_the_key(tmp_path: Path) -> None:
     made.close()
     assert len(dumped(tmp_path, key="wanted")) == 1
     assert props.UNIQ_KEY in as_json(dumped(tmp_path)[0], BodyForm.NONE)["properties"]
+
+
+@pytest.mark.parametrize("loss", ["zeros", "end", "all", "file"])
+def test_a_lost_file_does_not_end_the_dump(store: tuple[Path, list[Record]], loss: str) -> None:
+    root, records = store
+    path = root / "commitlog" / f"{FILE_BYTES:020d}"
+    start = FILE_BYTES
+    if loss == "zeros":
+        path.write_bytes(bytes(FILE_BYTES))
+    elif loss == "end":
+        start = next(each.physical_offset for each in records if each.physical_offset > 1.5 * start)
+        os.truncate(path, start - FILE_BYTES)
+    elif loss == "all":
+        os.truncate(path, 0)
+    else:
+        path.unlink()
+    gaps: list[Gap] = []
+    left = [each for each in records if not start <= each.physical_offset < 2 * FILE_BYTES]
+    assert left[-1].physical_offset > 2 * FILE_BYTES
+    assert dumped(root, gaps) == left
+    assert [(each.start, each.stop) for each in gaps] == [(start, 2 * FILE_BYTES)]

@@ -6,6 +6,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.tools.directory import find_queues, read_directory
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import read_index_header, survey_index
@@ -31,7 +32,8 @@ class Prepared:
         ]
         headers = [header for header in found if header is not None]
         bounds = (headers[0].begin_phys, headers[-1].end_phys) if headers else (0, -1)
-        self.contents = StoreContents(self.directory, queues, headers, bounds, ())
+        seals = BlockChecksums(FILES, str(root))
+        self.contents = StoreContents(self.directory, queues, headers, bounds, (), seals)
         self.entries: dict[int, Digest] = {}
         self.keys: dict[int, Digest] = {}
         surveys = [

@@ -1,5 +1,6 @@
 """What verifying finds is made again from the log, or taken out of it; then all fits together."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,3 +182,12 @@ def test_progress_is_told(root: Path) -> None:
     )  # fmt: skip
     assert len(told) > 1
     assert all(0 <= position <= end for position, end in told)
+
+
+@pytest.mark.parametrize("policy", [DamagePolicy.SKIP, DamagePolicy.TRUNCATE])
+def test_a_log_file_that_lost_its_end_is_repaired(root: Path, policy: DamagePolicy) -> None:
+    os.truncate(root / "commitlog" / f"{FILE_BYTES:020d}", FILE_BYTES // 2)
+    work = plan(root)
+    assert work.lost
+    repaired(root, work, policy)
+    assert verified(root).is_sound

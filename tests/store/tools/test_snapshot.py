@@ -1,6 +1,7 @@
 """Snapshots: what they hold opens and is sound; what happens to the store does not reach them."""
 
 import asyncio
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import NoStore, StoreError, StoreLocked
 from cometmq.message.record import Record
-from cometmq.store.files import PosixFiles
+from cometmq.store.files import PosixFiles, SnapshotFiles
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.directory import (
     StoreDirectory,
@@ -272,6 +273,20 @@ def test_what_is_no_snapshot_is_not_restored(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "back").exists()
 
 
+def test_a_restore_reports_the_bytes_that_it_copied(tmp_path: Path) -> None:
+    for name, size_bytes, at in (("commitlog/0", 8 << 20, 0), ("index/1", 40 << 20, 20 << 20)):
+        path = tmp_path / "snap" / name
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as file:
+            file.seek(at)
+            file.write(b"x" * 10_000)
+            file.truncate(size_bytes)
+    told: list[int] = []
+    copied = restore(str(tmp_path / "snap"), str(tmp_path / "back"), progress=told.append)
+    assert 20_000 <= copied <= 20_000 + 4 * 4_096, "a block at most at both ends"
+    assert sum(told) == 48 << 20, "progress counts holes, too"
+
+
 def test_restoring(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=True)
     before = records_of(root)
@@ -289,3 +304,42 @@ def test_restoring(tmp_path: Path) -> None:
     with pytest.raises(TargetNotEmpty):
         restore(str(tmp_path / "snap"), str(tmp_path / "back"))
     assert verified(tmp_path / "snap").findings == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_file_whose_beginning_is_lost_is_in_the_snapshot(tmp_path: Path, number: int) -> None:
+    """A lost sector at the beginning of a file does not leave the rest of it out."""
+    root = written(tmp_path / "s", sealed=False)
+    path = root / "commitlog" / f"{number * FILE_BYTES:020d}"
+    content = bytes(512) + path.read_bytes()[512:]
+    assert any(content)
+    path.write_bytes(content)
+    taken(root, tmp_path / "snap")
+    names = sorted(each.name for each in (tmp_path / "snap" / "commitlog").iterdir())
+    assert names == [f"{base:020d}" for base in range(0, 3 * FILE_BYTES, FILE_BYTES)]
+    assert (tmp_path / "snap" / "commitlog" / path.name).read_bytes() == content
+
+
+class OwnFileSystem(SnapshotFiles):
+    """Each directory with ``lost+found`` is a file system's top. Only root may look into that."""
+
+    def names(self, path: str) -> list[str]:
+        if os.path.basename(path) == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return super().names(path)
+
+
+def test_a_store_on_a_file_system_of_its_own(tmp_path: Path) -> None:
+    """A volume of Kubernetes is one, and so may be the one that a snapshot is restored to."""
+    root = written(tmp_path / "s", sealed=False)
+    for folder in (root, root / "consumequeue"):
+        (folder / "lost+found").mkdir()
+    files = OwnFileSystem()
+    snapshot(config(root, **SETTINGS), str(tmp_path / "snap"), files)
+    assert not [*(tmp_path / "snap").rglob("lost+found")]
+    (tmp_path / "back" / "lost+found").mkdir(parents=True)
+    restore(str(tmp_path / "snap"), str(tmp_path / "back"), files)
+    assert verified(tmp_path / "back").findings == []
+    (tmp_path / "back" / "other").touch()
+    with pytest.raises(TargetNotEmpty):
+        restore(str(tmp_path / "snap"), str(tmp_path / "back"), files)

@@ -1,11 +1,17 @@
 """Whole stores verified: sound ones, and those of a Java broker."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cometmq.message.record import iter_decode
+from cometmq.store.config import StoreConfig
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.tools.verify import verify
 from tests.golden import library
+from tests.store.sealed import FILE_BYTES
+from tests.store.stores import fill, opened
 from tests.store.tools.verifying import (
     damage,
     field_bytes,
@@ -55,3 +61,42 @@ def test_flips_in_a_java_broker_s_store(tmp_path: Path) -> None:
         flip_byte(path, record.physical_offset + at)
     assert verified(root).is_sound
     assert missed <= UNTOLD
+
+
+class CountedFiles(ReadOnlyFiles):
+    """Counts the listings of directories."""
+
+    def __init__(self) -> None:
+        self.listings = 0
+
+    def names(self, path: str) -> list[str]:
+        self.listings += 1
+        return super().names(path)
+
+
+def test_a_check_of_many_log_files_lists_no_directory_for_each(tmp_path: Path) -> None:
+    """A store of 1 TiB may have 32 768 log files, and as many seals."""
+    store = opened(tmp_path, mapped_file_size_commit_log=4_096)
+    fill(store, 600)
+    store.close()
+    files = CountedFiles()
+    found = verify(StoreConfig(store_path_root_dir=str(tmp_path)), files, processes=1)
+    assert found.is_sound
+    assert len(found.directory.log_files) > 30
+    assert files.listings < 40
+
+
+@pytest.mark.parametrize("left", [0, 1_000, FILE_BYTES // 2])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_log_file_that_lost_its_end(tmp_path: Path, left: int, number: int) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    os.truncate(root / "commitlog" / f"{number * FILE_BYTES:020d}", left)
+    found = verified(root)
+    assert "log-file-size" in {each.kind for each in damage(found)}
+
+
+def test_a_log_file_of_zeros_before_others_is_a_gap(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=False)
+    (root / "commitlog" / f"{FILE_BYTES:020d}").write_bytes(bytes(FILE_BYTES))
+    found = damage(verified(root))
+    assert [each.offset for each in found if each.kind == "gap"] == [FILE_BYTES]

@@ -8,6 +8,7 @@ import pytest
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.log.checksums import BlockChecksums
 from cometmq.store.tools.directory import FileInfo, QueueInfo, StoreDirectory
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.logcheck import LogOutcome, StoreContents
@@ -33,7 +34,8 @@ def judged(
 ) -> list[tuple[str, str]]:
     queues = [QueueInfo("t", number, "q", (0,)) for number in range(len(spans))]
     findings = Findings()
-    contents = StoreContents(directory, queues, [], (0, -1), ())
+    seals = BlockChecksums(ReadOnlyFiles(), directory.root)
+    contents = StoreContents(directory, queues, [], (0, -1), (), seals)
     config = StoreConfig(store_path_root_dir=directory.root)
     check_together(config, ReadOnlyFiles(), contents, list(spans), list(outcomes), findings)
     return [(each.severity.value, each.kind) for each in findings.all()]
@@ -135,7 +137,9 @@ def test_what_was_not_looked_at_is_taken_for_the_most(directory: StoreDirectory)
         MissingEntries("t", 0, MissingReason.UNKNOWN, 5_000, 0, 99, 60),
     ]
     findings = Findings()
-    contents = StoreContents(directory, [QueueInfo("t", 0, "q", (0,))], [], (0, -1), ())
+    seals = BlockChecksums(ReadOnlyFiles(), directory.root)
+    queues = [QueueInfo("t", 0, "q", (0,))]
+    contents = StoreContents(directory, queues, [], (0, -1), (), seals)
     outcomes = [replace(WHOLE, missing=groups), replace(LAST, missing=groups[:1])]
     config = StoreConfig(store_path_root_dir=directory.root)
     check_together(config, ReadOnlyFiles(), contents, [QueueSpan(0, 50)], outcomes, findings)

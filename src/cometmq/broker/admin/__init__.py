@@ -40,6 +40,8 @@ class AdminService:
         described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
+        # Apart from the others: slaves ask for the tables, and wait for 5 s only.
+        tables = LongAnswers(context.clock)
         self.settings = SettingsAdmin(context)
         self.broker = BrokerAdmin(context, delay, [part for part in described if part is not None])
         self._parts = (
@@ -47,14 +49,14 @@ class AdminService:
             StoreAdmin(context),
             self.broker,
             self.settings,
-            TopicAdmin(context),
+            TopicAdmin(context, tables),
             QueueAdmin(context, filters),
-            GroupAdmin(context, delay),
+            GroupAdmin(context, delay, tables),
             ProgressAdmin(context, answers),
             ResetHandler(context, answers),
             AclAdmin(context, access),
             RelayHandler(context),
-            ClientAdmin(context),
+            ClientAdmin(context, answers),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.broker.lookup import find_bytes
-from cometmq.core.clock import Slices
 from cometmq.core.errors import BadRequest, ClientError, CometError, RequestTimedOut
 from cometmq.message.ids import decode_offset_id
 from cometmq.protocol.bodies import (
@@ -27,13 +26,13 @@ from cometmq.protocol.bodies import (
     ConsumerStatus,
     ProducerConnections,
     ProducerInfo,
-    ProducerTable,
     queue_table,
 )
 from cometmq.protocol.codes import VERSION_3_1_8, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import (
     REQUEST_DIALECT_MAX_BYTES,
     encode_json,
+    map_entry,
     object_map,
     parse_json,
 )
@@ -41,6 +40,7 @@ from cometmq.protocol.frame import Reply
 from cometmq.protocol.headers import GetConsumerStatus
 
 if TYPE_CHECKING:
+    from cometmq.broker.admin.offsets import LongAnswers
     from cometmq.broker.consumers.members import Member
     from cometmq.broker.context import BrokerContext
     from cometmq.net.peer import Peer
@@ -70,7 +70,8 @@ MAX_READS: Final = 2
 class ClientAdmin:
     """Serves GET_PRODUCER_CONNECTION_LIST and GET_ALL_PRODUCER_INFO."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, answers: LongAnswers) -> None:
+        self._answers = answers
         self._members = context.tables.members
         self._clock = context.clock
 
@@ -95,23 +96,23 @@ class ClientAdmin:
 
     async def all_producers(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the connections of every producer group."""
-        slices = Slices(self._clock)
         # Heartbeat times are monotonic; tools expect wall-clock times.
         began_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-        data: dict[str, list[ProducerInfo]] = {}
-        for group, members in list(self._members.table.producers.items()):
-            data[group] = [
-                ProducerInfo(
-                    member.client_id,
-                    peer.address,
-                    member.language,
-                    member.version,
-                    began_ms + member.seen_ms,
-                )
-                for peer, member in members.items()
-            ]
-            await slices.pause()
-        return Reply(body=encode_json(ProducerTable(data)))
+        producers = self._members.table.producers
+        async with self._answers.one() as answer:
+            for group in sorted(producers):
+                infos = [
+                    ProducerInfo(
+                        member.client_id,
+                        peer.address,
+                        member.language,
+                        member.version,
+                        began_ms + member.seen_ms,
+                    )
+                    for peer, member in producers.get(group, {}).items()
+                ]
+                await answer.add(map_entry(group, infos))
+            return Reply(body=b'{"data":{' + answer.take() + b"}}")
 
 
 class RelayHandler:
@@ -201,12 +202,10 @@ class RelayHandler:
         peer = self._consumer(header.consumer_group, header.client_id)
         return await self._ask(peer, request, header, b"")
 
-    async def consume_directly(
-        self, _peer: Peer, request: Request[ConsumeMessageDirectly]
-    ) -> Reply:
+    async def consume_directly(self, peer: Peer, request: Request[ConsumeMessageDirectly]) -> Reply:
         """Have one consumer consume the message of an offset id now; return the result."""
         header = request.header
-        peer = self._consumer(header.consumer_group, header.client_id)
+        consumer = self._consumer(header.consumer_group, header.client_id)
         try:
             offset = decode_offset_id(header.msg_id or "").physical_offset
         except ValueError as error:
@@ -214,7 +213,7 @@ class RelayHandler:
                 ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r} is not an offset id: {error}"
             ) from None
         async with self._reads:
-            record = await find_bytes(self._store, offset)
+            record = await find_bytes(self._store, offset, peer, request)
             if record is None:
                 raise BadRequest(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
@@ -229,7 +228,7 @@ class RelayHandler:
             self._waiting_bytes += size_bytes
         try:
             asked = msgspec.structs.replace(header, broker_name=self._config.broker_name)
-            return await self._ask(peer, request, asked, record)
+            return await self._ask(consumer, request, asked, record)
         finally:
             self._waiting_bytes -= size_bytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from cometmq.broker.topics.table import MAX_QUEUES
 from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest
 from cometmq.message.names import is_legal_name
@@ -18,6 +19,7 @@ from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import Reply
 
 if TYPE_CHECKING:
+    from cometmq.broker.admin.offsets import LongAnswers
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.scheduled.delaylevels import DelayDelivery
     from cometmq.net.peer import Peer
@@ -29,12 +31,18 @@ log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """Serves the codes that create, delete and list groups, and that return whole offset tables."""
+    """Serves the codes that create, delete and list groups, and that return whole offset tables.
 
-    def __init__(self, context: BrokerContext, delivery: DelayDelivery) -> None:
+    ``tables`` makes whole tables, one at a time.
+    """
+
+    def __init__(
+        self, context: BrokerContext, delivery: DelayDelivery, tables: LongAnswers
+    ) -> None:
         self._groups = context.tables.groups
         self._offsets = context.tables.offsets
         self._delivery = delivery
+        self._tables = tables
         self._stats = context.stats
         self._clock = context.clock
 
@@ -59,6 +67,11 @@ class GroupAdmin:
                 f"group name {config.group_name[:140]!r} is illegal: use up to 127 of "
                 "%|a-zA-Z0-9_-",
             )
+        if config.retry_queue_nums > MAX_QUEUES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"retryQueueNums {config.retry_queue_nums} is over the limit of {MAX_QUEUES}",
+            )
         log.info("group update requested group=%s peer=%s", config.group_name, peer.address)
         self._groups.put(config)
         await self._groups.saved()
@@ -78,12 +91,14 @@ class GroupAdmin:
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return every group with its configuration."""
         groups = self._groups
-        pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
-        return Reply(body=await join_in_slices(pieces, self._clock))
+        async with self._tables.one():
+            pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
+            return Reply(body=await join_in_slices(pieces, self._clock))
 
     async def all_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the offsets of every group, as JSON."""
-        return Reply(body=await self._offsets.text())
+        async with self._tables.one():
+            return Reply(body=await self._offsets.text())
 
     async def delay_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Return the progress of each delay level, as JSON."""

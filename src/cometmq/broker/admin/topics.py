@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.topics.table import check_name
+from cometmq.broker.topics.table import MAX_QUEUES, check_name
 from cometmq.core.clock import join_in_slices
 from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.message.names import is_system_topic
@@ -25,6 +25,7 @@ from cometmq.protocol.frame import Reply
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
+    from cometmq.broker.admin.offsets import LongAnswers
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filterdata import FilterTable
     from cometmq.net.peer import Peer
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Limit of queues in one topic; a higher number is taken for a typing error.
-MAX_QUEUES: Final = 65_536
 #: Limit of entries in one answer about a queue.
 MAX_ENTRIES: Final = 1_024
 _PERMISSIONS: Final = range(16)
@@ -45,9 +44,13 @@ _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
 
 class TopicAdmin:
-    """Serves the codes that create, delete, list and describe topics."""
+    """Serves the codes that create, delete, list and describe topics.
 
-    def __init__(self, context: BrokerContext) -> None:
+    ``tables`` makes whole tables, one at a time.
+    """
+
+    def __init__(self, context: BrokerContext, tables: LongAnswers) -> None:
+        self._whole_tables = tables
         self._appender = context.appender
         self._store = context.store
         self._topics = context.tables.topics
@@ -166,14 +169,15 @@ class TopicAdmin:
     async def list_all(self, _peer: Peer, request: Request[AllTopics]) -> Reply:
         """Return every topic with its configuration, not reduced by ``brokerPermission``, because a
         slave needs the same table as its master."""
-        topics = self._topics
-        pieces = table_pieces(
-            topics.data_version,
-            "topicConfigTable",
-            topics.values(),
-            deleted=topics.former_ends() if truth(request.header.cometmq_deleted) else None,
-        )
-        return Reply(body=await join_in_slices(pieces, self._clock))
+        topics, with_deleted = self._topics, truth(request.header.cometmq_deleted)
+        async with self._whole_tables.one():
+            pieces = table_pieces(
+                topics.data_version,
+                "topicConfigTable",
+                topics.values(),
+                deleted=topics.former_ends() if with_deleted else None,
+            )
+            return Reply(body=await join_in_slices(pieces, self._clock))
 
     def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """Return the configuration of one topic."""

@@ -162,13 +162,17 @@ class ConsumerOffsets:
         self.commit(group, topic, queue_id, offset)
         return True
 
-    def replace(self, text: bytes) -> None:
+    def replace(self, text: bytes, *, but: str = "") -> None:
         """Take over the offsets of a master, from its answer to request 43
-        (GET_ALL_CONSUMER_OFFSET).
+        (GET_ALL_CONSUMER_OFFSET); those of the group ``but`` stay as they are.
 
         Raise BadRequest or ValueError if the answer is malformed.
         """
         table = _offset_table(parse_json(text, dict[str, Any]))
+        if but:
+            end = SEPARATOR + but
+            table = {key: offsets for key, offsets in table.items() if not key.endswith(end)}
+            table |= {key: offsets for key, offsets in self._table.items() if key.endswith(end)}
         self._stale |= {key: None for key in self._table if key not in table}
         self._stale |= {key: None for key in table if self._table.get(key) != table[key]}
         self._table = table

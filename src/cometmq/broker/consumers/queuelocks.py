@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.broker.tables import TableFile
-from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
+from cometmq.net.limits import Limit
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse, parse_client_body
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply
 from cometmq.store.files import PosixFiles
@@ -44,16 +46,29 @@ LEASE_MS: Final = 60_000
 RESUMED_LEASE_MS: Final = 40_000
 #: Number of grants after which expired leases are removed.
 PURGE_EVERY: Final = 10_000
+#: Limit of leases: clients may name queues that do not exist. At the limit expired ones are
+#: removed, at most this often.
+MAX_LEASES: Final = 100_000
+_PURGE_INTERVAL_MS: Final = 1_000
+#: Limits of the names that a lease keeps, in characters.
+_MAX_NAME_CHARS: Final = 255
+_MAX_CLIENT_ID_CHARS: Final = 1_024
+#: Leases that are encoded without a pause.
+_LEASES_A_PIECE: Final = 256
 
 
 class QueueLocks:
     """Leases by group and queue. All times are monotonic milliseconds from the caller.
 
-    ``changes`` counts how often the holder of a queue changed.
+    ``changes`` counts how often the holder of a queue changed. At most ``leases_max`` leases are
+    kept; further queues are not locked.
     """
 
-    def __init__(self, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, lease_ms: int = LEASE_MS, leases_max: int = MAX_LEASES) -> None:
         self._lease_ms = lease_ms
+        self._leases_max = leases_max
+        self._size = 0
+        self._purged_ms = -_PURGE_INTERVAL_MS
         self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
         self._count = 0
         self.changes = 0
@@ -62,25 +77,42 @@ class QueueLocks:
         self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
     ) -> list[QueueKey]:
         """Take or renew leases; return those of ``queues`` that the client holds."""
+        if self.is_full and now_ms - self._purged_ms >= _PURGE_INTERVAL_MS:
+            self._purge(now_ms)
         leases = self._groups.get(group, {})
         held: list[QueueKey] = []
+        taken: dict[QueueKey, str] = {}
         for queue in queues:
             known = leases.get(queue)
-            if known is None or known[0] == client_id or known[1] <= now_ms:
-                if known is not None and known[0] != client_id:
-                    log.info(
-                        "queue lock taken over group=%s queue=%s from=%s by=%s",
-                        group, queue, known[0], client_id,
-                    )  # fmt: skip
-                self.changes += known is None or known[0] != client_id
-                leases[queue] = (client_id, now_ms + self._lease_ms)
-                held.append(queue)
+            if known is None:
+                if self.is_full:
+                    continue
+                self._size += 1
+                self.changes += 1
+            elif known[0] != client_id:
+                if known[1] > now_ms:
+                    continue
+                taken[queue] = known[0]
+                self.changes += 1
+            leases[queue] = (client_id, now_ms + self._lease_ms)
+            held.append(queue)
+        if taken:
+            queue, former = next(iter(taken.items()))
+            log.info(
+                "queue locks taken over group=%s count=%d first=%s from=%s by=%s",
+                group, len(taken), queue, former, client_id,
+            )  # fmt: skip
         if held:
             self._groups[group] = leases
             self._count += 1
             if self._count >= PURGE_EVERY:
                 self._purge(now_ms)
         return held
+
+    @property
+    def is_full(self) -> bool:
+        """True while no further queue can be locked."""
+        return self._size >= self._leases_max
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
         """Release the client's leases; those of other clients stay."""
@@ -89,15 +121,18 @@ class QueueLocks:
             known = leases.get(queue)
             if known is not None and known[0] == client_id:
                 self.changes += 1
+                self._size -= 1
                 del leases[queue]
         if not leases:
             self._groups.pop(group, None)
 
     def _purge(self, now_ms: int) -> None:
         """Remove expired leases, so that clients with invented names leave no memory in use."""
-        self._count = 0
+        self._count = self._size = 0
+        self._purged_ms = now_ms
         for group, leases in list(self._groups.items()):
             alive = {queue: lease for queue, lease in leases.items() if lease[1] > now_ms}
+            self._size += len(alive)
             if alive:
                 self._groups[group] = alive
             else:
@@ -106,17 +141,20 @@ class QueueLocks:
     def resume(self, group: str, client_id: str, queue: QueueKey, until_ms: int) -> None:
         """Restore a lease from before the start. It holds until ``until_ms`` unless it is
         renewed."""
-        self._groups.setdefault(group, {})[queue] = (client_id, until_ms)
+        leases = self._groups.setdefault(group, {})
+        self._size += queue not in leases
+        leases[queue] = (client_id, until_ms)
 
-    def held(self, now_ms: int) -> Iterator[tuple[str, str, QueueKey]]:
-        """Yield group, client and queue of every lease that holds at ``now_ms``."""
-        for group, leases in self._groups.items():
-            for queue, (client_id, until_ms) in leases.items():
-                if until_ms > now_ms:
-                    yield group, client_id, queue
+    def groups(self) -> list[str]:
+        """Return the groups that have leases."""
+        return list(self._groups)
+
+    def leases_of(self, group: str) -> list[tuple[QueueKey, tuple[str, int]]]:
+        """Return each queue of a group that is locked, its client, and the end of the lease."""
+        return list(self._groups.get(group, {}).items())
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return self._size
 
     def holder(self, group: str, queue: QueueKey, now_ms: int) -> str | None:
         """Return the client that holds a queue at ``now_ms``, or None."""
@@ -141,6 +179,10 @@ class _Saved(msgspec.Struct, rename="camel", frozen=True):
     groups: Mapping[str, list[_Lease]]
     stopped_ms: int = 0
     boot: str = ""
+
+
+#: Beginning of the file without leases, up to the end of its groups.
+_EMPTY: Final = b'{"groups":{}'
 
 
 class QueueLockHandler:
@@ -193,23 +235,42 @@ class QueueLockHandler:
             await self._file.write()
 
     def _encode(self) -> Iterator[bytes]:
-        groups: dict[str, list[_Lease]] = {}
-        for group, client_id, queue in self._locks.held(self._clock.monotonic_ms()):
-            lease = _Lease(client_id, queue.topic, queue.broker_name, queue.queue_id)
-            groups.setdefault(group, []).append(lease)
-        yield msgspec.json.encode(_Saved(groups, self._stopped_ms, self._boot))
+        now_ms, opening = self._clock.monotonic_ms(), b'{"groups":{'
+        # What changes between two pieces is written again.
+        for group in self._locks.groups():
+            yield opening + msgspec.json.encode(group) + b":["
+            leases = self._locks.leases_of(group)
+            comma = b""
+            for at in range(0, len(leases), _LEASES_A_PIECE):
+                held = [
+                    _Lease(client_id, queue.topic, queue.broker_name, queue.queue_id)
+                    for queue, (client_id, until_ms) in leases[at : at + _LEASES_A_PIECE]
+                    if until_ms > now_ms
+                ]
+                if held:
+                    yield comma + msgspec.json.encode(held)[1:-1]
+                    comma = b","
+            yield b"]"
+            opening = b","
+        ends = msgspec.json.encode(_Saved({}, self._stopped_ms, self._boot))
+        yield (b"}" if opening == b"," else opening + b"}") + ends[len(_EMPTY) :]
 
     # ------------------------------------------------------------------------------------ requests
 
     def lock(self, peer: Peer, request: Request[Any]) -> Reply | None:
         """Answer with the queues that the client holds, once the leases are saved."""
         body = _parse(request)
+        _check(body)
         held = self._locks.lock(
             body.consumer_group, body.client_id, body.mq_set, self._clock.monotonic_ms()
         )
+        if len(held) < len(body.mq_set) and self._locks.is_full:
+            reason = f"{len(self._locks)} queues are locked, no further one is"
+            peer.limits.hit(Limit.QUEUE_LOCKS, peer.address, reason)
         reply = Reply(body=encode_json(QueueLockResponse(held)))
         if not self._note_changes():
             return reply
+        begin_task(peer, urgent=True)
         self._tasks.spawn(self._answer_saved(peer, request, reply), name="LOCK_BATCH_MQ")
         return None
 
@@ -218,6 +279,8 @@ class QueueLockHandler:
             await self.saved()
         except StoreError as error:
             reply = Reply(error.code, remark=error.remark)
+        finally:
+            end_task(peer)
         if not peer.closed:
             peer.reply(request, reply)
 
@@ -238,6 +301,20 @@ class QueueLockHandler:
 
 def _parse(request: Request[Any]) -> QueueLockRequest:
     return parse_client_body(request.body, QueueLockRequest)
+
+
+def _check(body: QueueLockRequest) -> None:
+    """Raise BadRequest for names that are too long to be kept."""
+    names = [body.consumer_group]
+    for queue in body.mq_set:
+        names += (queue.topic, queue.broker_name)
+    longest = max(map(len, names))
+    if longest > _MAX_NAME_CHARS or len(body.client_id) > _MAX_CLIENT_ID_CHARS:
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            f"a lock of queues has a name of {longest} characters and a client id of "
+            f"{len(body.client_id)}: {_MAX_NAME_CHARS} and {_MAX_CLIENT_ID_CHARS} are allowed",
+        )
 
 
 def _saved(found: dict[str, Any]) -> _Saved:

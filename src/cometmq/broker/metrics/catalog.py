@@ -29,13 +29,15 @@ _LAG: Final = "topic consumer_group is_retry is_system"
 _DISK: Final = "storage_type storage_medium"
 _TYPES: Final = (
     "`message_type` is `delay` for messages that wait, or waited, for their time; `transaction` "
-    "for those of the topic of half messages; `unspecified` for all others, as nothing looks at "
-    "the properties of single messages"
+    "for those of the topic of half messages; `fifo` for single sends with the property "
+    "`__SHARDINGKEY`, which proxies of RocketMQ 5 set; `normal` for all others, also for those of "
+    "committed transactions, which a broker of RocketMQ does not count in their topics"
 )
 _ALL_GROUPS: Final = (
     "Groups without online consumers have it too. A queue in which the group has no offset counts "
     "from its first message, as in `consumerProgress`"
 )
+_FILTERED: Final = "Messages that a filter passes over count, too"
 _5: Final = KnownFrom.BROKER_5
 
 MESSAGES_IN: Final = _declare(
@@ -73,6 +75,25 @@ LAG_LATENCY: Final = _declare(
 )  # fmt: skip
 LAG_LATENCY_DOCUMENTED: Final = _declare(
     _5, Kind.GAUGE, "rocketmq_consumer_lag_latency",
+    "the same", _LAG, "This is the name in RocketMQ's documentation; its port appends the unit",
+)  # fmt: skip
+INFLIGHT_MESSAGES: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_inflight_messages",
+    "messages of the topic that consumers of the group pulled and have not consumed yet", _LAG,
+    f"{_FILTERED}. 0 without online consumers, and for queues in which the group has no offset",
+)  # fmt: skip
+READY_MESSAGES: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_ready_messages",
+    "messages of the topic that the group has not pulled yet", _LAG,
+    f"{_FILTERED}. Without online consumers, those that it has not consumed",
+)  # fmt: skip
+QUEUEING_LATENCY: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_queueing_latency_milliseconds",
+    "age of the oldest message of the topic that the group has not pulled yet; 0 if there is none",
+    _LAG, "Without online consumers, of those that it has not consumed",
+)  # fmt: skip
+QUEUEING_LATENCY_DOCUMENTED: Final = _declare(
+    _5, Kind.GAUGE, "rocketmq_consumer_queueing_latency",
     "the same", _LAG, "This is the name in RocketMQ's documentation; its port appends the unit",
 )  # fmt: skip
 PRODUCER_CONNECTIONS: Final = _declare(

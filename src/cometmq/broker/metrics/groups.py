@@ -1,8 +1,8 @@
-"""Metrics of consumer groups: lag in messages and in time, offsets, connections.
+"""Metrics of consumer groups: lag in messages and in time, what is in flight, offsets, connections.
 
-The age of a group's oldest message that it has not consumed is read from the log: once for each
-offset, and for at most 500 queues a scrape. Beyond that, the times of earlier offsets are shown,
-which are too old rather than too young, and the next scrape reads on from there.
+The ages of the oldest messages that a group has not consumed, and not pulled, are read from the
+log: once for each offset, and for at most 500 offsets a scrape. Beyond that, the times of earlier
+offsets are shown, which are too old rather than too young, and the next scrape reads on from there.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ READS_MAX: Final = 500
 _MODELS: Final = {"BROADCASTING": "0", "CLUSTERING": "1"}
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
 
-_Queue = tuple[str, str, int]
+#: Topic, group, queue id, and whether it is the place up to which the group pulled, or consumed.
+_Place = tuple[str, str, int, bool]
 
 
 class _Times:
-    """Store times of the messages that groups consume next, as far as they are known."""
+    """Store times of the messages that groups consume or pull next, as far as they are known."""
 
     def __init__(self) -> None:
-        self._known: dict[_Queue, tuple[int, int]] = {}
-        self._seen: dict[_Queue, tuple[int, int]] = {}
+        self._known: dict[_Place, tuple[int, int]] = {}
+        self._seen: dict[_Place, tuple[int, int]] = {}
         self.reads_left = READS_MAX
 
     def begin(self) -> None:
@@ -45,19 +46,49 @@ class _Times:
         self._known, self._seen = self._seen or self._known, {}
         self.reads_left = READS_MAX
 
-    def known(self, queue: _Queue, offset: int) -> int | None:
+    def known(self, place: _Place, offset: int) -> int | None:
         """Return the time of an offset, or of an earlier one if no reads are left; None if the log
         has to be read."""
-        found = self._known.get(queue)
+        found = self._known.get(place)
         if found is not None and (found[0] == offset or self.reads_left <= 0):
-            self._seen[queue] = found
+            self._seen[place] = found
             return found[1]
         return None
 
-    def put(self, queue: _Queue, offset: int, store_ms: int) -> None:
+    def put(self, place: _Place, offset: int, store_ms: int) -> None:
         """Note the time of an offset."""
         self.reads_left -= 1
-        self._seen[queue] = offset, store_ms
+        self._seen[place] = offset, store_ms
+
+
+class _Oldest:
+    """Age of the oldest of some messages, by their store times."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._age_ms = 0
+        self._is_known = True
+
+    def add(self, store_ms: int | None) -> None:
+        """Add a message; None if its time is not known yet."""
+        if store_ms is None:
+            self._is_known = False
+        elif store_ms > 0:
+            self._age_ms = max(self._age_ms, self._now_ms - store_ms)
+
+    @property
+    def age_ms(self) -> int | None:
+        """The age: 0 without a message, None if no age is known yet."""
+        return self._age_ms if self._age_ms or self._is_known else None
+
+
+class _Lag:
+    """Messages of a topic that a group has not consumed: those in flight, and those not pulled."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.messages = self.inflight = self.ready = 0
+        self.unconsumed = _Oldest(now_ms)
+        self.unpulled = _Oldest(now_ms)
 
 
 class GroupMetrics:
@@ -66,6 +97,7 @@ class GroupMetrics:
     def __init__(self, context: BrokerContext) -> None:
         self._config = context.config
         self._store = context.store
+        self._stats = context.stats
         self._tables = context.tables
         self._clock = context.clock
         self._times = _Times()
@@ -85,16 +117,22 @@ class GroupMetrics:
     # ------------------------------------------------------------------------------------ progress
 
     async def _progress(self, slices: Slices) -> tuple[Series, ...]:
-        found = lag, latency, documented, by_time, total, diff, retries, dead = self._new(
+        found = self._new(
             catalog.LAG_MESSAGES,
             catalog.LAG_LATENCY,
             catalog.LAG_LATENCY_DOCUMENTED,
+            catalog.INFLIGHT_MESSAGES,
+            catalog.READY_MESSAGES,
+            catalog.QUEUEING_LATENCY,
+            catalog.QUEUEING_LATENCY_DOCUMENTED,
             catalog.GET_LATENCY,
             catalog.CONSUMER_OFFSET,
             catalog.GROUP_DIFF,
             catalog.RETRY_DIFF,
             catalog.DLQ_DIFF,
         )
+        messages, latency, documented, inflight, ready, queueing, queueing_documented = found[:7]
+        by_time, total, diff, retries, dead = found[7:]
         place = self._config.broker_cluster_name, self._config.broker_name
         self._times.begin()
         positions = [*self._tables.offsets.positions()]
@@ -102,53 +140,65 @@ class GroupMetrics:
         for number, (topic, group, offsets) in enumerate(positions[begin:] + positions[:begin]):
             if is_system_topic(topic) or topic not in self._tables.topics:
                 continue
-            behind, oldest_ms = await self._behind(topic, group, offsets)
+            online = self._tables.members.group(group)
+            count = 0 if online is None else len(online.members)
+            lag = await self._lag(topic, group, offsets, is_online=count > 0)
             if self._times.reads_left <= 0 and not self._first:
                 self._first = (begin + number) % len(positions)
             labels = topic, group, is_retry(topic), is_system(topic, group)
-            lag.add(behind, *labels)
-            if oldest_ms is not None:
-                latency.add(oldest_ms, *labels)
-                documented.add(oldest_ms, *labels)
-                by_time.add(oldest_ms, *place, topic, group)
+            messages.add(lag.messages, *labels)
+            inflight.add(lag.inflight, *labels)
+            ready.add(lag.ready, *labels)
+            if (age_ms := lag.unconsumed.age_ms) is not None:
+                latency.add(age_ms, *labels)
+                documented.add(age_ms, *labels)
+                by_time.add(age_ms, *place, topic, group)
+            if (age_ms := lag.unpulled.age_ms) is not None:
+                queueing.add(age_ms, *labels)
+                queueing_documented.add(age_ms, *labels)
             total.add(sum(offsets.values()), *place, topic, group)
-            online = self._tables.members.group(group)
             series = retries if topic.startswith(RETRY_PREFIX) else diff
             if topic.startswith(DLQ_PREFIX):
                 series = dead
-            count = 0 if online is None else len(online.members)
             model = "CLUSTERING" if online is None else online.message_model
-            series.add(behind, group, topic, str(count), _MODELS.get(model, model))
+            series.add(lag.messages, group, topic, str(count), _MODELS.get(model, model))
             await slices.pause()
         return found
 
-    async def _behind(
-        self, topic: str, group: str, offsets: dict[int, int]
-    ) -> tuple[int, int | None]:
-        """Return a group's lag in a topic, in messages, and the age of the oldest of them in ms: 0
-        without lag, None if it is not known yet."""
-        behind, oldest_ms, is_known = 0, 0, True
-        now_ms = self._clock.wall_ms()
+    async def _lag(
+        self, topic: str, group: str, offsets: dict[int, int], *, is_online: bool
+    ) -> _Lag:
+        """Return a group's lag in a topic; what nobody is online for is not in flight."""
+        found = _Lag(self._clock.wall_ms())
+        pulled = self._stats.positions.get((group, topic), {}) if is_online else {}
         for queue_id in sorted(self._store.queues.known.get(topic, ())):
             low, high = bounds(self._store, topic, queue_id)
-            offset = max(offsets.get(queue_id, 0), low)
+            committed = offsets.get(queue_id)
+            offset = max(committed or 0, low)
             if offset >= high:
                 continue
-            behind += high - offset
-            store_ms = await self._time((topic, group, queue_id), offset)
-            if store_ms is None:
-                is_known = False
-            elif store_ms > 0:
-                oldest_ms = max(oldest_ms, now_ms - store_ms)
-        return behind, oldest_ms if oldest_ms or is_known else None
+            position = offset
+            if queue_id in pulled:
+                position = min(max(pulled[queue_id].offset, offset), high)
+            found.messages += high - offset
+            found.ready += high - position
+            if committed is not None:
+                found.inflight += position - offset
+            store_ms = await self._time((topic, group, queue_id, False), offset)
+            found.unconsumed.add(store_ms)
+            if offset < position < high:
+                store_ms = await self._time((topic, group, queue_id, True), position)
+            if position < high:
+                found.unpulled.add(store_ms)
+        return found
 
-    async def _time(self, queue: _Queue, offset: int) -> int | None:
-        known = self._times.known(queue, offset)
+    async def _time(self, place: _Place, offset: int) -> int | None:
+        known = self._times.known(place, offset)
         if known is not None or self._times.reads_left <= 0:
             return known
-        topic, _, queue_id = queue
+        topic, _, queue_id, _ = place
         store_ms = await self._store.store_time_at(topic, queue_id, offset)
-        self._times.put(queue, offset, store_ms)
+        self._times.put(place, offset, store_ms)
         return store_ms
 
     # ------------------------------------------------------------------------------------- clients

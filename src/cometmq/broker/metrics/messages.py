@@ -38,7 +38,7 @@ class MessageMetrics:
         self._stats = context.stats
         self._topics = context.tables.topics
         self._broker_ip = broker_ip
-        #: What was shown of the messages that did not wait, of topics that got others too.
+        #: What was shown of normal messages, of topics that got others too.
         self._others: dict[str, tuple[int, int]] = {}
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
@@ -91,19 +91,26 @@ class MessageMetrics:
     def _by_type(self, topic: str, counter: Counter) -> Iterator[tuple[str, int, int]]:
         """Return type, number and bytes of the messages that a topic got."""
         count, size_bytes = counter.count, counter.size_bytes
-        delayed = self._stats.delayed.by_topic.get(topic)
-        if delayed is None or topic in _TYPES:
+        found = [
+            (kind, *counts.by_topic[topic])
+            for kind, counts in (("delay", self._stats.delayed), ("fifo", self._stats.fifo))
+            if topic in counts.by_topic
+        ]
+        if not found or topic in _TYPES:
             self._others.pop(topic, None)
-            yield _TYPES.get(topic, "unspecified"), count, size_bytes
+            yield _TYPES.get(topic, "normal"), count, size_bytes
             return
+        yield from found
         # A message may be stored and not yet dispatched, which is when its topic counts it: no
         # counter may fall meanwhile.
         shown = self._others.get(topic, (0, 0))
-        others = max(count - delayed[0], shown[0]), max(size_bytes - delayed[1], shown[1])
+        others = (
+            max(count - sum(each[1] for each in found), shown[0]),
+            max(size_bytes - sum(each[2] for each in found), shown[1]),
+        )
         self._others[topic] = others
-        yield "delay", count - others[0], size_bytes - others[1]
         if others[0]:
-            yield "unspecified", *others
+            yield "normal", *others
 
     async def _reads(self, slices: Slices) -> tuple[Series, ...]:
         found = count, size, rate, byte_rate = self._new(

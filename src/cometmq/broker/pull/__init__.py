@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.broker.pull.filtering import Filters
 from cometmq.broker.pull.handler import PullHandler
+from cometmq.broker.pull.newtexts import NewTexts
 from cometmq.net.router import handlers_of
 
 if TYPE_CHECKING:
@@ -31,11 +32,14 @@ class PullService:
         watchdog: Watchdog,
     ) -> None:
         self._context = context
-        self.stored_filters = FilterTable(context.directory, context.config, context.store.bit_maps)
+        texts = NewTexts(context.clock.monotonic_ms())
+        self.stored_filters = FilterTable(
+            context.directory, context.config, context.store.bit_maps, texts
+        )
         members = context.tables.members
         members.on_subscribed.append(self.stored_filters.subscribed)
         members.on_group_gone.append(self.stored_filters.group_gone)
-        self.filters = Filters(context, self.stored_filters)
+        self.filters = Filters(context, self.stored_filters, texts)
         self.handler = PullHandler(
             context, filters=self.filters, hooks=hooks, role=role, watchdog=watchdog
         )

@@ -11,8 +11,8 @@ The bloom positions are those of the bit maps that enableCalcFilterBitMap asks f
 discards the whole table unless they equal those that it computes itself (upstream:
 BloomFilter.java; the hash is murmur3 x64 128 with seed 0).
 
-The table is limited in filters and characters. Heartbeats are parsed on the event loop, so the
-number of words parsed at once is limited too.
+The table is limited in filters and characters; newtexts.py limits how much of new expressions is
+parsed. What is not parsed with a heartbeat is when the group pulls, or with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.broker.pull.newtexts import NewTexts
 from cometmq.broker.tables import TableFile, pretty
-from cometmq.filter.sqltext import BadFilter, count_words, parse
+from cometmq.filter.sqltext import BadFilter, parse
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -118,10 +119,6 @@ _AWAY_AT_START_MS: Final = 30_000
 MAX_FILTERS: Final = 10_000
 MAX_FILTERS_OF_TOPIC: Final = 2_000
 MAX_KEPT_CHARS: Final = 16 << 20
-#: Words of new expressions of heartbeats that are parsed within 100 ms; each takes about 10 us.
-#: Further expressions are parsed when the group pulls, or with its next heartbeat.
-MAX_NEW_WORDS: Final = 4_096
-_WINDOW_MS: Final = 100
 #: Limits of the set of expressions known to be valid: their number, and characters of each.
 _MAX_READABLE: Final = 1_000
 _MAX_READABLE_CHARS: Final = 1_024
@@ -151,13 +148,19 @@ class FilterData(msgspec.Struct, rename="camel", frozen=True):
 
 
 class FilterTable:
-    """Stored filters by topic and group. With enableCalcFilterBitMap, ``bit_maps`` has them too."""
+    """Stored filters by topic and group. With enableCalcFilterBitMap, ``bit_maps`` has them too.
+    ``texts`` are the broker's allowances of new expressions."""
 
     def __init__(
-        self, directory: TableDirectory, config: BrokerConfig, bit_maps: BitMaps | None = None
+        self,
+        directory: TableDirectory,
+        config: BrokerConfig,
+        bit_maps: BitMaps | None = None,
+        texts: NewTexts | None = None,
     ) -> None:
         self._config = config
         self._clock = directory.clock
+        self._new_texts = texts or NewTexts(directory.clock.monotonic_ms())
         self._bloom = BloomShape.of(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
@@ -172,7 +175,7 @@ class FilterTable:
         #: Called after each change.
         self.on_change: list[Callable[[], None]] = []
         self._readable: dict[str, None] = {}
-        self._window = self._new_words = self._quiet_until_ms = 0
+        self._quiet_until_ms = 0
         self._file = TableFile(directory, "consumerFilter.json", self._encode)
 
     def load(self) -> None:
@@ -203,7 +206,7 @@ class FilterTable:
         """
         group, wanted = data.group_name, data.subscription_data_set
         for subscription in wanted:
-            self._register(group, subscription, self._has_time)
+            self._register(group, subscription, is_parsed=False)
         topics = {subscription.topic for subscription in wanted}
         for topic in self._topics_of.get(group, ()):
             if topic not in topics:
@@ -212,9 +215,9 @@ class FilterTable:
     def register(self, group: str, subscription: SubscriptionData) -> None:
         """Register the filter of a group that pulls before its heartbeat was processed.
 
-        Does nothing if the expression cannot be parsed.
+        The caller has parsed the expression.
         """
-        self._register(group, subscription, lambda expression: True)
+        self._register(group, subscription, is_parsed=True)
 
     def group_gone(self, group: str) -> None:
         """Mark the filters of a group dead, because its last member left."""
@@ -238,9 +241,7 @@ class FilterTable:
 
     # ------------------------------------------------------------------------------------ internals
 
-    def _register(
-        self, group: str, wanted: SubscriptionData, has_time: Callable[[str], bool]
-    ) -> None:
+    def _register(self, group: str, wanted: SubscriptionData, *, is_parsed: bool) -> None:
         kind = wanted.expression_type or TAG
         if kind == TAG or not wanted.sub_string:
             return
@@ -259,7 +260,7 @@ class FilterTable:
             return
         if known is not None and wanted.sub_version == known.client_version and not known.dead:
             return  # the members of the group disagree: the first filter of a version counts
-        if not self._is_readable(group, wanted, has_time):
+        if not is_parsed and not self._is_readable(group, wanted):
             if known is not None:
                 self._drop(wanted.topic, group)
             return
@@ -278,14 +279,12 @@ class FilterTable:
             )
         )
 
-    def _is_readable(
-        self, group: str, wanted: SubscriptionData, has_time: Callable[[str], bool]
-    ) -> bool:
+    def _is_readable(self, group: str, wanted: SubscriptionData) -> bool:
         """Return whether an expression can be parsed; False also if there is no time to try."""
         expression = wanted.sub_string
         if expression in self._readable:
             return True
-        if not has_time(expression):
+        if not self._new_texts.take(expression, self._clock.monotonic_ms()):
             return False
         try:
             parse(expression)
@@ -304,16 +303,6 @@ class FilterTable:
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + _QUIET_MS
             log.warning(text, *values)
-
-    def _has_time(self, expression: str) -> bool:
-        """Return whether an expression may be parsed on the loop now, and count its words."""
-        window = self._clock.monotonic_ms() // _WINDOW_MS
-        if window != self._window:
-            self._window, self._new_words = window, 0
-        if self._new_words >= MAX_NEW_WORDS:
-            return False
-        self._new_words += count_words(expression)
-        return True
 
     def _has_room(self, group: str, wanted: SubscriptionData, known: FilterData | None) -> bool:
         """Return whether a filter may be kept; drop all dead ones if there is no room."""

@@ -1,8 +1,9 @@
 """Filters of pulls: tag codes or a SQL92 expression, from the pull itself or from a heartbeat.
 
-Expressions are parsed once and cached. Tags are filtered by their codes in the queue entries, and
-once more by their texts in the client. SQL92 is filtered only here, on the stored records
-(upstream: PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
+Expressions are parsed once and cached, also those that are wrong; newtexts.py bounds how much is
+parsed. Tags are filtered by their codes in the queue entries, and once more by their texts in the
+client. SQL92 is filtered only here, on the stored records (upstream: PullMessageProcessor.java,
+ClientManageProcessor.checkClientConfig).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.core.errors import BadRequest
 from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, Budget, SqlFilter, matching
+from cometmq.filter.sqltext import MAX_CHARS
+from cometmq.net.limits import Limit
 from cometmq.protocol.bodies import ClientConfigCheck
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
@@ -24,6 +27,7 @@ from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatu
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
     from cometmq.broker.pull.filterdata import FilterTable
+    from cometmq.broker.pull.newtexts import NewTexts
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import SubscriptionData
@@ -40,6 +44,8 @@ MAX_REMEMBERED: Final = 10_000
 MAX_REMEMBERED_BYTES: Final = 32 << 20
 #: Memory of all SQL92 filters in use beyond which no further pull with one is held.
 MAX_LIVE_BYTES: Final = 128 << 20
+#: Largest body of CHECK_CLIENT_CONFIG, which is read on the event loop.
+MAX_CHECK_BYTES: Final = 512 * 1024
 _WANTED_BYTES: Final = 200
 _TAG_BYTES: Final = 100
 
@@ -70,11 +76,14 @@ _EVERYTHING: Final = PullFilter()
 class Filters:
     """Finds the filter of each pull, and serves CHECK_CLIENT_CONFIG."""
 
-    def __init__(self, context: BrokerContext, stored: FilterTable) -> None:
+    def __init__(self, context: BrokerContext, stored: FilterTable, texts: NewTexts) -> None:
         self._config = context.config
+        self._clock = context.clock
         self._members = context.tables.members
         self._stored = stored
-        self._known: dict[tuple[bool, str], PullFilter] = {}
+        self._new_texts = texts
+        #: Filters by their texts, and what is wrong with texts that are none.
+        self._known: dict[tuple[bool, str], PullFilter | BadRequest] = {}
         self._known_bytes = self._live_bytes = 0
 
     @property
@@ -94,24 +103,30 @@ class Filters:
         """Return the handlers by request code."""
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
 
-    def check_client(self, _peer: Peer, request: Request[Any]) -> Reply:
+    def check_client(self, peer: Peer, request: Request[Any]) -> Reply:
         """Check the subscription of a client that is about to start. Raises BadRequest if this
         broker cannot filter by it."""
+        if len(request.body) > MAX_CHECK_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"a subscription of {len(request.body)} bytes is over the limit of "
+                f"{MAX_CHECK_BYTES}",
+            )
         body = parse_json(
             request.body, ClientConfigCheck, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
         )
         subscription = body.subscription_data
-        self._read(subscription.expression_type, subscription.sub_string)
+        self._read(subscription.expression_type, subscription.sub_string, peer)
         return Reply()
 
-    def wanted(self, header: PullMessage) -> PullFilter:
-        """Return the filter of a pull.
+    def wanted(self, header: PullMessage, peer: Peer | None) -> PullFilter:
+        """Return the filter of a pull of ``peer``; without it no expression is parsed.
 
-        Raises BadRequest with code 23 if the expression cannot be parsed, 24 or 25 if the
-        subscription is unknown or outdated, 27 or 28 if the stored filter is.
+        Raises BadRequest with code 23 if the expression cannot be parsed, 2 if it cannot be parsed
+        now, 24 or 25 if the subscription is unknown or outdated, 27 or 28 if the stored filter is.
         """
         if header.sys_flag & SUBSCRIPTION:
-            return self._read(header.expression_type, header.subscription)
+            return self._read(header.expression_type, header.subscription, peer)
         subscription = self._members.subscription(header.consumer_group, header.topic)
         if subscription is None:
             raise BadRequest(
@@ -125,13 +140,16 @@ class Filters:
                 "the consumer's subscription not latest: its heartbeat is older than this pull",
             )
         if subscription.expression_type == SQL92:
-            return self._read(SQL92, self._stored_expression(header, subscription))
+            expression = self._stored_expression(header, subscription, peer)
+            return self._read(SQL92, expression, peer)
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
         return PullFilter(frozenset(subscription.code_set) or None)
 
-    def _stored_expression(self, header: PullMessage, subscription: SubscriptionData) -> str:
+    def _stored_expression(
+        self, header: PullMessage, subscription: SubscriptionData, peer: Peer | None
+    ) -> str:
         data = self._stored.get(header.topic, header.consumer_group)
-        if data is None:
+        if data is None and self._is_readable(subscription.sub_string, peer):
             self._stored.register(header.consumer_group, subscription)
             data = self._stored.get(header.topic, header.consumer_group)
         if data is None:
@@ -148,7 +166,16 @@ class Filters:
             )
         return data.expression
 
-    def _read(self, kind: str | None, expression: str | None) -> PullFilter:
+    def _is_readable(self, expression: str, peer: Peer | None) -> bool:
+        try:
+            self._read(SQL92, expression, peer)
+        except BadRequest as error:
+            if error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                raise
+            return False
+        return True
+
+    def _read(self, kind: str | None, expression: str | None, peer: Peer | None) -> PullFilter:
         is_sql = kind == SQL92
         if not is_sql and kind not in (None, "", TAG):
             raise BadRequest(
@@ -165,24 +192,51 @@ class Filters:
             return _EVERYTHING
         key = (is_sql, expression or "")
         found = self._known.get(key)
-        return self._remember(key, _parse(*key)) if found is None else found
+        if isinstance(found, BadRequest):
+            raise BadRequest(found.code, found.remark)
+        if found is not None:
+            return found
+        if is_sql:
+            self._begin_to_parse(key[1], peer)
+        try:
+            parsed = _parse(*key)
+        except BadRequest as error:
+            # One that is too long is refused at once, the next time too.
+            if is_sql and len(key[1]) <= MAX_CHARS:
+                self._remember(key, BadRequest(error.code, error.remark))
+            raise
+        self._remember(key, parsed)
+        return parsed
 
-    def _remember(self, key: tuple[bool, str], wanted: PullFilter) -> PullFilter:
-        if wanted.sql is not None:
+    def _begin_to_parse(self, expression: str, peer: Peer | None) -> None:
+        """Raise BadRequest (SYSTEM_BUSY) if a new expression may not be parsed now."""
+        now_ms = self._clock.monotonic_ms()
+        if peer is not None and self._new_texts.take(expression, now_ms, peer):
+            return
+        problem = "a new filter expression is not parsed now, there are too many of them"
+        if peer is not None:
+            peer.limits.hit(Limit.NEW_FILTERS, peer.address, problem)
+        raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}: try again later")
+
+    def _remember(self, key: tuple[bool, str], wanted: PullFilter | BadRequest) -> None:
+        if isinstance(wanted, PullFilter) and wanted.sql is not None:
             size_bytes = wanted.sql.size_bytes
             self._live_bytes += size_bytes
             weakref.finalize(wanted.sql, self._forget, size_bytes).atexit = False
         known = self._known
         known[key] = wanted
-        self._known_bytes += wanted.size_bytes + len(key[1])
+        self._known_bytes += _size_of(wanted) + len(key[1])
         while len(known) > MAX_REMEMBERED or self._known_bytes > MAX_REMEMBERED_BYTES:
             oldest = next(iter(known))
-            self._known_bytes -= known.pop(oldest).size_bytes + len(oldest[1])
-        return wanted
+            self._known_bytes -= _size_of(known.pop(oldest)) + len(oldest[1])
 
     def _forget(self, size_bytes: int) -> None:
         """Subtract the size of a filter that was garbage collected."""
         self._live_bytes -= size_bytes
+
+
+def _size_of(found: PullFilter | BadRequest) -> int:
+    return _WANTED_BYTES + len(found.remark) if isinstance(found, BadRequest) else found.size_bytes
 
 
 def _parse(is_sql: bool, expression: str) -> PullFilter:

@@ -138,6 +138,7 @@ class PullPlans:
         self._store = store
         self._topics = tables.topics
         self._groups = tables.groups
+        self._stats = context.stats
         self._filters = filters
         self._planned_bytes = 0
         self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
@@ -158,14 +159,18 @@ class PullPlans:
         store.queues.on_gone.append(lambda _: forget())
 
     def plan_of(self, fields: PullFields) -> PullPlan | None:
-        """Return the plan of a plain pull; None if it is refused or its queue does not exist."""
+        """Return the plan of a plain pull; None if it is refused, or its queue does not exist.
+
+        None also for a new filter expression: it is parsed when the pull is served alone, and
+        counts for its connection then.
+        """
         header = PullMessage(*fields)
         queue = self._store.queues.get((header.topic, header.queue_id))
         if queue is None:
             return None
         try:
             self.check(header)
-            wanted = self._filters.wanted(header)
+            wanted = self._filters.wanted(header, None)
         except CometError:
             return None  # the pull is served alone then, and that raises the error again
         group = self._groups.get(header.consumer_group)
@@ -189,6 +194,7 @@ class PullPlans:
             budget,
             proof_of(queue),
             (group.broker_id, group.which_broker_when_consume_slowly),
+            self._stats.position(header.consumer_group, header.topic, header.queue_id),
         )
 
     def settings_changed(self) -> None:
@@ -405,7 +411,7 @@ class PullHandler:
 
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
-        wanted = self._filters.wanted(header)
+        wanted = self._filters.wanted(header, peer)
         if not self._serves():
             peer.reply(
                 request,
@@ -428,6 +434,7 @@ class PullHandler:
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
         pull.rules = _rules_of(peer)
+        pull.position = self._stats.position(header.consumer_group, header.topic, header.queue_id)
         if peer.is_behind:
             self._send_away(pull)
             return
@@ -544,6 +551,7 @@ class PullHandler:
             if is_ahead or not self._config.long_polling_enable:
                 hold_ms = self._config.short_polling_time_mills
             pull.deadline_ms = self._clock.monotonic_ms() + hold_ms
+        pull.position.offset = pull.offset
         return self.longpoll.hold(pull)
 
     def _start_loading(self, pull: HeldPull, result: ReadResult) -> None:
@@ -595,6 +603,7 @@ class PullHandler:
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
             # A slave may lack records of its master: only the master may move a consumer's offset.
             code, onward = ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset
+        pull.position.offset = onward
         suggested = self._suggested(request.header, result)
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
             self._answer_slowly(pull, result, code, onward, suggested)

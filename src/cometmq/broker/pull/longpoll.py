@@ -1,17 +1,17 @@
 """Long polling: pulls that found nothing wait in one OffsetWaiters per queue.
 
-After each dispatch of new messages, once a turn, the pulls of the queues that grew are released. A
-pull is also released when its deadline passes; when its connection closes, it is dropped. The
-handler reads again with the pull's filter and may hold the pull once more: a message that does not
-match moves the pull's offset without a response. Released pulls are served in later turns of the
-loop, a few at a time, so that a thousand consumers of one queue neither delay the response to the
-producer nor block the loop.
+After a dispatch of new messages the pulls of the queues that grew are released. A pull is also
+released when its deadline passes; when its connection closes, it is dropped. The handler reads
+again with the pull's filter and may hold the pull once more: a message that does not match moves
+the pull's offset without a response. Pulls are released and served in later turns of the loop, a
+few at a time, so that a hundred thousand consumers of one queue neither delay the response to the
+producer nor block the loop. Queues take turns; the pulls of a queue are served in order.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from cometmq.net.router import end_task
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import PullMessage
+from cometmq.speedups import PullPosition
 
 if TYPE_CHECKING:
     from cometmq.broker.pull.filtering import PullFilter
@@ -40,6 +41,8 @@ MAX_HELD: Final = 100_000
 MAX_HELD_BY_PEER: Final = 10_000
 #: Maximum number of released pulls served in one turn of the loop.
 SERVED_PER_TURN: Final = 32
+#: Maximum number of queues of which pulls are released in one turn.
+VISITED_PER_TURN: Final = 256
 #: Time after which a turn serves no further pull.
 SERVING_NS: Final = 5_000_000
 #: Limit of the hold time that a client asks for; a client's own request timeout is 30 s.
@@ -54,6 +57,7 @@ class HeldPull:
 
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
     ``rules`` are those of access control under which the peer was allowed to pull; None without it.
+    ``position`` is that of its group in the queue.
     ``begun_ns`` says since when it can be answered; 0 while it waits for messages. ``is_task`` is
     True while the pull counts as a slow request of its connection, because it waits
     for a later turn to evaluate an expensive filter; :meth:`end_task` ends that.
@@ -70,6 +74,7 @@ class HeldPull:
         "opaque",
         "peer",
         "plan",
+        "position",
         "queue",
         "rules",
         "wanted",
@@ -94,6 +99,7 @@ class HeldPull:
         self.deadline_ms = deadline_ms
         self.begun_ns = 0
         self.plan = plan
+        self.position = PullPosition() if plan is None else plan.position
         self.opaque = opaque
         self.key = -1
         self.is_task = False
@@ -144,6 +150,10 @@ class LongPoll:
         #: True when this turn has spent its time on filters: further ones wait for the next turn.
         self.rests = False
         self._held: dict[QueueKey, OffsetWaiters[HeldPull]] = {}
+        #: Queues with pulls to release: those that grew, with their ends, and those with overdue
+        #: pulls, with the time up to which these are.
+        self._grown: OrderedDict[QueueKey, int] = OrderedDict()
+        self._overdue: deque[tuple[Iterator[QueueKey], int]] = deque()
         self._of_peer: dict[Peer, set[HeldPull]] = {}
         # Queues by the tick (100 ms) in which one of their pulls is due. A busy queue holds and
         # releases thousands of pulls a second: one entry per pull would pile up until its deadline.
@@ -195,11 +205,13 @@ class LongPoll:
             self._listeners.remove(self._dispatched)
 
     def wake(self, grown: Iterable[tuple[QueueKey, int]]) -> None:
-        """Release the pulls that wait for offsets below the new maximum offsets of queues."""
+        """Release the pulls that wait for offsets below the new maximum offsets of queues, from the
+        next turn on."""
         for queue, max_offset in grown:
-            waiters = self._held.get(queue)
-            if waiters is not None:
-                self._release(queue, waiters.advance(max_offset), final=False)
+            if queue in self._held:
+                self._grown[queue] = max_offset
+        if self._grown:
+            self._serve_soon()
 
     def look_on(self, pull: HeldPull) -> None:
         """Serve a pull in a later turn; it must be answered then if its deadline has passed."""
@@ -219,14 +231,13 @@ class LongPoll:
             self.expire(self._clock.monotonic_ms())
 
     def expire(self, now_ms: int) -> None:
-        """Release the pulls whose deadline is at or before ``now_ms``."""
+        """Release the pulls whose deadline is at or before ``now_ms``, from the next turn on."""
         while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
             queues = self._due.pop(heappop(self._ticks))
             self._scheduled -= len(queues)
-            for queue in queues:
-                waiters = self._held.get(queue)
-                if waiters is not None:
-                    self._release(queue, waiters.expire(now_ms), final=True)
+            self._overdue.append((iter(queues), now_ms))
+        if self._overdue:
+            self._serve_soon()
 
     def _schedule(self, pull: HeldPull) -> None:
         # Round up, so that a tick comes after the deadlines in it.
@@ -251,14 +262,39 @@ class LongPoll:
             for pull in pulls:
                 self._schedule(pull)
 
-    def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
+    def _release_some(self) -> None:
+        """Release as many pulls as one turn may serve; a queue that has more waits behind the
+        others."""
+        ready, grown, overdue = self._ready, self._grown, self._overdue
+        for _ in range(VISITED_PER_TURN):
+            if len(ready) >= SERVED_PER_TURN or not (grown or overdue):
+                return
+            if grown:
+                queue, end = grown.popitem(last=False)
+                if self._release(queue, end, final=False):
+                    grown[queue] = end
+            if overdue:
+                queues, until_ms = overdue[0]
+                due = next(queues, None)
+                if due is None:
+                    overdue.popleft()
+                elif self._release(due, until_ms, final=True):
+                    overdue.append((iter((due,)), until_ms))
+
+    def _release(self, queue: QueueKey, bound: int, *, final: bool) -> bool:
+        """Release pulls of a queue up to its end, or up to a time; return whether there may be
+        more."""
+        waiters = self._held.get(queue)
+        if waiters is None:
+            return False
+        take = waiters.expire if final else waiters.advance
+        pulls = take(bound, SERVED_PER_TURN)
         self._drop_if_empty(queue)
         self._no_more(len(pulls))
         for pull in pulls:
             self._of_peer[pull.peer].discard(pull)
             self._ready.append((pull, final))
-        if pulls:
-            self._serve_soon()
+        return len(pulls) == SERVED_PER_TURN
 
     def _serve_soon(self) -> None:
         if not self._is_due:
@@ -267,6 +303,7 @@ class LongPoll:
 
     def _serve_some(self) -> None:
         self._is_due = self.rests = False
+        self._release_some()
         ready, now_ns = self._ready, self._clock.monotonic_ns
         stop_ns = now_ns() + SERVING_NS
         some = [ready.popleft() for _ in range(min(SERVED_PER_TURN, len(ready)))]
@@ -289,7 +326,7 @@ class LongPoll:
         finally:
             # Pulls that were not served in time go back to the front, in the same order.
             ready.extendleft(reversed(some))
-            if ready:
+            if ready or self._grown or self._overdue:
                 self._serve_soon()
 
     def _drop_if_empty(self, queue: QueueKey) -> None:

@@ -10,7 +10,9 @@ heartbeats, offsets and locks, so that consumers continue while the master is go
 A slave copies its master's tables every 10 s: topics, groups, consumer offsets and positions of
 delay levels (upstream: SlaveSynchronize.java). Topics come first, because a queue without its topic
 cannot be read. A stale copy costs little: a consumer that continues at the slave may see its last
-seconds again.
+seconds again. Positions of delay levels and of transactions are taken over only once this log is as
+long as the master's was: what they say is delivered would be lost with a promotion, if the log
+lacked it.
 
 Deleted topics are removed from the slave's disk too, so that a new topic with the same name starts
 empty. A CometMQ master reports the log offset at which the messages of a deleted topic end. A Java
@@ -43,6 +45,7 @@ from msgspec import UNSET
 from cometmq.broker.config import BrokerRole, HaRejoin
 from cometmq.broker.scheduled.timers.snapshot import STATE_FILE
 from cometmq.broker.topics.table import UNLISTED
+from cometmq.broker.transactions.checkback import GROUP as TRANSACTION_GROUP
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.net.outgoing import ClientTls
 from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
@@ -78,6 +81,9 @@ ROLE_FILE: Final = "cometmq-role.json"
 #: Interval between two copies of the tables, and the time that the master has for each answer.
 TABLES_INTERVAL_MS: Final = 10_000
 TABLES_TIMEOUT_MS: Final = 5_000
+#: How long a copy waits for the log, and how often it looks.
+REACH_MS: Final = 1_000
+_REACH_STEP_MS: Final = 10
 #: Asks for a restart that cuts a slave's log, because the log differs from its master's.
 Rejoin = Callable[["LogsDiffer"], None]
 
@@ -294,8 +300,14 @@ class MasterTables:
         if topics.data_version != self._topics.data_version or not self._has_compared:
             await self._take_topics(topics, asked_at)
         await self._drop_former()
-        self._offsets.replace(await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET))
-        self._delay.replace(await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET))
+        offsets = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        delays = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        await self._ask_for_end(address)
+        if await self._has_reached(self.master_end):
+            self._offsets.replace(offsets)
+            self._delay.replace(delays)
+        else:
+            self._offsets.replace(offsets, but=TRANSACTION_GROUP)
         groups = parse_json(
             await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
             SubscriptionGroupTable,
@@ -303,10 +315,21 @@ class MasterTables:
         if groups.data_version != self._groups.data_version:
             self._groups.replace(groups.subscription_group_table, groups.data_version)
         self.synced_ms = self._clock.monotonic_ms()
+
+    async def _ask_for_end(self, address: str) -> None:
         runtime = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         end = parse_json(runtime, KvTable).table.get("commitLogMaxOffset", "")
         if end.isdecimal() and len(end) < 20:
             self.master_end, self.master_end_ms = int(end), self._clock.monotonic_ms()
+
+    async def _has_reached(self, end: int) -> bool:
+        """Wait until this log is as long as the master's was, at most REACH_MS."""
+        deadline_ms = self._clock.monotonic_ms() + REACH_MS
+        while self._store.written_offset < end:
+            if self._clock.monotonic_ms() >= deadline_ms:
+                return False
+            await self._clock.sleep_ms(_REACH_STEP_MS)
+        return True
 
     async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:
         store, topics = self._store, self._topics
@@ -409,6 +432,7 @@ class MasterPart:
         return {
             "brokerRole": self._config.broker_role.name,
             "slaves": str(len(slaves)),
+            "slavesNeeded": str(self._config.copies - 1),
             "slaveStates": ",".join(
                 f"{slave.address}={slave.acked}(-{slave.behind_bytes})" for slave in slaves
             ),

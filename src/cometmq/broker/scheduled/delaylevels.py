@@ -186,8 +186,12 @@ class DelayDelivery:
 
         Raise BadRequest or ValueError if the answer is malformed.
         """
+        before = self._used()
         self._positions = _positions(parse_json(text, dict[str, Any]))
-        self._changed = True
+        if self._used() != before:
+            # Nothing is delivered here that would have them written now and then.
+            self._changed = True
+            self._file.touch()
 
     def text(self) -> bytes:
         """Return the positions in one line, as answer 45 carries them."""
@@ -248,7 +252,17 @@ class DelayDelivery:
         return delivered
 
     async def _deliver_some(self, level: int) -> int:
-        """Deliver one batch of a level's due messages; return how many entries it advanced."""
+        """Deliver one batch of a level's due messages; return how many entries it advanced.
+
+        A level whose messages cannot be read rests; the other levels go on.
+        """
+        try:
+            return await self._deliver_batch(level)
+        except (StoreError, OSError) as error:
+            self._rest(level, error)
+            return 0
+
+    async def _deliver_batch(self, level: int) -> int:
         due = self._due(level)
         if not due:
             return 0

@@ -223,8 +223,7 @@ class SendHandler:
             or _TIMER_PREFIX in text
             or topic.startswith(RETRY_PREFIX)
         ):
-            if config is not None:
-                self._passed(config, queue_id)
+            self._passed(config, queue_id)
             place_for = self._diversion.place_for
             topic, queue_id, properties, text = place_for(header, queue_id, properties, text)
             queue, config, sys_flag = None, None, sys_flag & ~TRANSACTION_MASK
@@ -239,8 +238,9 @@ class SendHandler:
         if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
             return None
         keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
+        queue = queue or self._queue(topic, queue_id, config)
         physical, queue_offset = self._store.append(
-            queue or self._queue(topic, queue_id, config),
+            queue,
             request.body,
             raw,
             flag=header.flag,
@@ -258,6 +258,9 @@ class SendHandler:
             self._transactions.prepared(queue_offset, physical, properties, copy)
         elif topic == TIMER_TOPIC:
             self._keep_handle(physical, properties)
+        elif props.SHARDING_KEY in properties:
+            queue.fifo_count += 1
+            queue.fifo_bytes += self._store.log.position - physical
         if request.charge is None:
             request.body = b""  # it is stored: free its memory while the send waits for the sync
         else:
@@ -443,11 +446,13 @@ class SendHandler:
         self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))
         return created
 
-    def _passed(self, config: TopicConfig, queue_id: int) -> None:
+    def _passed(self, config: TopicConfig | None, queue_id: int) -> None:
         """Remember the queue of a send that passed all checks and is stored in another topic first.
 
-        The queue is not created: the message may never get there.
+        The queue is not created: the message may never get there. Without ``config`` it is known.
         """
+        if config is None:
+            return
         queue = self._store.find_queue(config.topic_name, queue_id)
         if queue is not None:
             self._learn(config, queue)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.broker.acknowledgement import OutgoingRecord
-from cometmq.broker.lookup import find_record
+from cometmq.broker.lookup import check_reader, find_record
 from cometmq.broker.scheduled.timers.rules import drop_wishes
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
@@ -73,7 +73,7 @@ class SendBackHandler:
         self._hooks.before_send(peer, request)
         code: int = ResponseCode.SYSTEM_ERROR
         try:
-            reply = await self._send_back(request)
+            reply = await self._send_back(peer, request)
             code = reply.code
         except CometError as error:
             code = error.code
@@ -83,12 +83,13 @@ class SendBackHandler:
             self._hooks.after_send(peer, request, code, stored)
         return reply
 
-    async def _send_back(self, request: Request[ConsumerSendMsgBack]) -> Reply:
+    async def _send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
         header = request.header
         group = self._group(header.group)
         if group.retry_queue_nums <= 0:
             return Reply()
         record = await self._record(header)
+        check_reader(peer, request, record)  # its group is about to read it
         allowed = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             allowed = header.max_reconsume_times

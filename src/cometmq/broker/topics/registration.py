@@ -299,9 +299,13 @@ class Registration:
             server.due_ms = now_ms + (MOVED_HEARTBEAT_MS if is_hasty else HEARTBEAT_MS)
             try:
                 await self._update(server, place)
-            except CometError as error:
-                if not server.failing:
-                    log.warning("name server failed address=%s reason=%s", server.address, error)
+            except Exception as error:  # a loop that ends is a broker that nobody finds any more
+                is_known = isinstance(error, CometError)
+                if not server.failing or not is_known:
+                    log.warning(
+                        "name server failed address=%s reason=%s",
+                        server.address, error, exc_info=not is_known,
+                    )  # fmt: skip
                 server.failing = True
                 server.version = None
                 server.due_ms = self._clock.monotonic_ms() + RETRY_MS

@@ -51,6 +51,8 @@ _FORMAT: Final = TableFormat(
 #: reappear in a new topic with the same name.
 _REMEMBERED_DELETIONS: Final = 10_000
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
+#: Limit of queues in one topic; a higher number is taken for a typing error.
+MAX_QUEUES: Final = 65_536
 #: topicSysFlag of a unit's topics, and of the retry topics of a unit's groups.
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2

@@ -312,7 +312,8 @@ class CheckBack:
             else:
                 try:
                     await self._check(half_offset, half)
-                except CometError as error:
+                except (CometError, OSError) as error:
+                    # Each of them is put off below: one that is not is never checked again.
                     log.error(
                         "transaction check failed half_offset=%d error=%s", half_offset, error
                     )

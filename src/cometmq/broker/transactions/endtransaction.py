@@ -37,6 +37,7 @@ from cometmq.message.record import (
     decode_one,
     with_transaction_type,
 )
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Reply
@@ -168,6 +169,7 @@ class Transactions:
             return None
         view = self._store.message_at(half.physical_offset)
         if view is None:
+            begin_task(peer, urgent=True)
             half.ending = True
             self._tasks.spawn(self._end_cold(peer, request, half), name="end transaction")
             return None
@@ -198,6 +200,13 @@ class Transactions:
         except CometError as error:
             half.ending = False
             peer.reply(request, Reply(error.code, remark=error.remark))
+        except Exception as error:
+            # The disk, say. The transaction stays open: its producer is asked again.
+            half.ending = False
+            log.exception("transaction not ended half_physical=%d", half.physical_offset)
+            peer.reply(request, Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        finally:
+            end_task(peer)
 
     def _end(
         self, peer: Peer, request: Request[EndTransaction], half: Half, record: Record | None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
+from cometmq.cli.asking import secret_from
 from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.commands.broker import AppliedRow, BrokerOption, ClusterName, applied, missing
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
-from cometmq.core.errors import CometError, SettingsError, fresh_copy
+from cometmq.core.errors import CometError, fresh_copy
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Unread
@@ -107,20 +106,10 @@ async def set_account(
     from cometmq.admin.servers import Account
 
     account = Account(
-        access_key, _secret(secret_file), white_address, admin, default_topic or None,
+        access_key, secret_from(secret_file) or None, white_address, admin, default_topic or None,
         default_group or None, tuple(topic or ()), tuple(group or ()),
     )  # fmt: skip
     return applied(await cluster.servers.put_account(account, broker, cluster_name))
-
-
-def _secret(path: str) -> str | None:
-    """Return the secret in a file; a secret on the command line would be in the process list."""
-    if not path:
-        return None
-    text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
-    if not text.strip():
-        raise SettingsError("--secret-file", f"{path} is empty")
-    return text.strip()
 
 
 @acl.command("delete", "acl delete billing --yes", does="deleted")

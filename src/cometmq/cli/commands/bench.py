@@ -20,6 +20,7 @@ from cometmq.core.clock import SystemClock
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cometmq.admin.api import Admin
     from cometmq.client.client import Client
     from cometmq.message.model import MessageQueue
 
@@ -75,7 +76,7 @@ class PhaseRow:
 async def bench(
     cluster: Connected,
     topic: Annotated[
-        str, Option(help="Topic to send to; it is created with --queues queues.")
+        str, Option(help="Topic to send to; a new one gets --queues queues.")
     ] = "comet-bench",
     queues: Annotated[int, Option(min=1, help="Number of queues.")] = 8,
     size: Annotated[int, Option(min=1, help="Size of a body in bytes.")] = 128,
@@ -109,7 +110,7 @@ async def _bench(cluster: Connected, settings: Settings, *, pull: bool) -> list[
             await stack.enter_async_context(connect.client(cluster.connection))
             for _ in range(settings.connections)
         ]
-        await cluster.admin.create_topic(settings.topic, queues=settings.queues)
+        await _create(cluster.admin, settings)
         written = await clients[0].queues(settings.topic, "write")
         starts = {queue: await clients[0].puller.max_offset(queue) for queue in written}
         sending = Phase("send", clock.monotonic_ns())
@@ -120,6 +121,17 @@ async def _bench(cluster: Connected, settings: Settings, *, pull: bool) -> list[
             phases.append(pulling)
             await _watched(pulling, clock, _pull_all(clients, starts, pulling, clock))
     return phases
+
+
+async def _create(admin: Admin, settings: Settings) -> None:
+    """Create the topic on the masters that lack it; one that is there stays as it is."""
+    masters = await admin.brokers(masters_only=True)
+    configs = await admin.ask_together(
+        masters, lambda each: admin.topic_config(each.address, settings.topic)
+    )
+    lacking = [each.name for each, config in configs.items() if config is None]
+    if lacking or not masters:
+        await admin.create_topic(settings.topic, queues=settings.queues, brokers=lacking)
 
 
 async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:

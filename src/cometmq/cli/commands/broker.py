@@ -10,7 +10,7 @@ from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, nearest
 from cometmq.cli.render import Address, Result
-from cometmq.core.errors import BrokerRefused, CometError
+from cometmq.core.errors import BrokerRefused, CometError, fresh_copy
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker, Unread
@@ -99,7 +99,10 @@ async def list_(cluster: Connected, cluster_name: ClusterName = "") -> Result[Br
 
     The exit code is 1 if one of them does not answer.
     """
-    rows = [await _row(cluster.admin, each) for each in await cluster.admin.brokers(cluster_name)]
+    admin = cluster.admin
+    found = await admin.brokers(cluster_name)
+    asked = await admin.ask_together(found, lambda each: _row(admin, each))
+    rows = list(asked.values())
     if not rows:
         where = f"cluster {cluster_name!r}" if cluster_name else "any cluster"
         raise CometError(f"the name server knows no broker of {where}")
@@ -118,7 +121,8 @@ async def _row(admin: Admin, each: Broker) -> BrokerRow:
     return BrokerRow(
         each.cluster, each.name, each.broker_id, address,
         runtime.get("brokerVersionDesc"), _first_rate(runtime.get("putTps", "")),
-        _first_rate(runtime.get("getTransferedTps", "")), None,
+        # RocketMQ 5 spells it right.
+        _first_rate(runtime.get("getTransferedTps", runtime.get("getTransferredTps", ""))), None,
     )  # fmt: skip
 
 
@@ -130,15 +134,17 @@ def _first_rate(text: str) -> float | None:
         return None
 
 
-async def addresses_of(cluster: Connected, name: str, *, masters_only: bool = False) -> list[str]:
-    """Return the addresses of the processes of a broker; HOST:PORT stands for itself.
+async def _processes(cluster: Connected, name: str) -> list[Broker]:
+    """Return the processes of a broker; HOST:PORT stands for itself.
 
     Raises CometError if no name server knows the broker.
     """
+    from cometmq.admin.api import Broker
+
     if Address.parse(name) is not None:
-        return [name]
-    brokers = await cluster.admin.brokers(masters_only=masters_only)
-    found = [each.address for each in brokers if each.name == name]
+        return [Broker("", name, 0, name)]
+    brokers = await cluster.admin.brokers()
+    found = [each for each in brokers if each.name == name]
     if not found:
         known = sorted({each.name for each in brokers})
         raise CometError(
@@ -148,14 +154,21 @@ async def addresses_of(cluster: Connected, name: str, *, masters_only: bool = Fa
 
 
 @broker.command("show", "broker show broker-a")
-async def show(cluster: Connected, name: BrokerName) -> list[KeyValue]:
+async def show(cluster: Connected, name: BrokerName) -> Result[KeyValue]:
     """Show what the processes of a broker report: version, rates, offsets, disk."""
-    rows = []
-    for address in await addresses_of(cluster, name):
-        found = await cluster.admin.broker_runtime(address)
-        server = Address.parse(address)
-        rows += [KeyValue(server, key, value) for key, value in sorted(found.items())]
-    return rows
+    admin = cluster.admin
+    unread: list[Unread] = []
+    found = await admin.ask_together(
+        await _processes(cluster, name), lambda each: admin.broker_runtime(each.address), unread
+    )
+    if unread and not found:
+        raise fresh_copy(unread[0].error)
+    rows = [
+        KeyValue(Address.parse(each.address), key, value)
+        for each, table in found.items()
+        for key, value in sorted(table.items())
+    ]
+    return Result(rows, problem=missing(unread))
 
 
 @broker.command(
@@ -165,30 +178,37 @@ async def config_get(
     cluster: Connected,
     name: BrokerName,
     keys: Annotated[list[str] | None, Argument("KEY", "Only these settings.")] = None,
-) -> list[KeyValue]:
-    """Show settings of the processes of a broker."""
+) -> Result[KeyValue]:
+    """Show settings of the processes of a broker, without secrets."""
     return settings_rows(await cluster.servers.broker_settings(name), keys)
 
 
-def settings_rows(found: list[ServerSettings], keys: list[str] | None) -> list[KeyValue]:
-    """Return the rows of servers' settings, of all or of ``keys``.
+def settings_rows(found: list[ServerSettings], keys: list[str] | None) -> Result[KeyValue]:
+    """Return the rows of servers' settings, of all or of ``keys``; secrets are removed.
 
-    Raises CometError if a server did not show its settings, or does not have a key.
+    Raises CometError if no server showed its settings, or if one that did does not have a key.
     """
-    rows = []
+    from cometmq.admin.views import without_secrets
+
+    rows: list[KeyValue] = []
+    failed: list[str] = []
     for each in found:
         if each.error is not None:
-            raise CometError(str(each.error))
+            failed.append(f"{each.server} at {each.address}: {_reason(each.error)}")
+            continue
         server = Address.parse(each.address)
         for key in keys or ():
             if key not in each.values:
                 raise CometError(f"{server} has no setting {key!r}{nearest(key, each.values)}")
         rows += [
             KeyValue(server, key, value)
-            for key, value in sorted(each.values.items())
+            for key, value in without_secrets(each.values).items()
             if not keys or key in keys
         ]
-    return rows
+    errors = [each.error for each in found if each.error is not None]
+    if errors and len(errors) == len(found):
+        raise fresh_copy(errors[0])
+    return Result(rows, problem=f"without what these have: {'; '.join(failed)}" if failed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +365,13 @@ class ProducerRow:
 
 
 @broker.command("producers", "broker producers", "broker producers --broker broker-a")
-async def producers(cluster: Connected, broker_name: BrokerOption = "") -> list[ProducerRow]:
+async def producers(cluster: Connected, broker_name: BrokerOption = "") -> Result[ProducerRow]:
     """List the connected producers by group."""
     from cometmq.protocol.codes import version_name
 
-    found = await cluster.groups.all_producers(broker_name)
-    return [
+    unread: list[Unread] = []
+    found = await cluster.groups.all_producers(broker_name, unread=unread)
+    rows = [
         ProducerRow(
             group, each.client_id, Address.parse(each.remote_ip), each.language,
             version_name(each.version),
@@ -358,6 +379,7 @@ async def producers(cluster: Connected, broker_name: BrokerOption = "") -> list[
         for group, infos in found.items()
         for each in infos
     ]  # fmt: skip
+    return Result(rows, problem=missing(unread))
 
 
 @broker.command("promote", "broker promote 10.0.0.2:10911 --check", "broker promote 10.0.0.2:10911")

@@ -185,8 +185,8 @@ Keys = Annotated[list[str] | None, Argument("KEY", "Only these settings.")]
 
 
 @namesrv.command("config get", "namesrv config get", "namesrv config get orderMessageEnable")
-async def config_get(opened: Connected, keys: Keys = None) -> list[KeyValue]:
-    """Show settings of all name servers."""
+async def config_get(opened: Connected, keys: Keys = None) -> Result[KeyValue]:
+    """Show settings of all name servers, without secrets."""
     return settings_rows(await opened.servers.name_server_settings(), keys)
 
 

@@ -39,8 +39,8 @@ Keys = Annotated[list[str] | None, Argument("KEY", "Only these settings.")]
 @config.command("get", "config get flushDiskType", "config get --broker broker-a")
 async def get(
     opened: Connected, keys: Keys = None, broker: BrokerOption = "", cluster: ClusterName = ""
-) -> list[KeyValue]:
-    """Show settings of brokers."""
+) -> Result[KeyValue]:
+    """Show settings of brokers, without secrets."""
     return settings_rows(await opened.servers.broker_settings(broker, cluster), keys)
 
 

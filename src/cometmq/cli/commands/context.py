@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from cometmq.cli import contexts
+from cometmq.cli.asking import secret_from
 from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.contexts import Connection, Contexts
 from cometmq.cli.parser import Argument, Option
@@ -75,22 +75,6 @@ def _row(name: str, found: Connection, current: str) -> ContextRow:
     )  # fmt: skip
 
 
-def _read_secret(path: str) -> str:
-    """Return the secret in a file, or on standard input for '-'. A secret on the command line would
-    be in the process list.
-    """
-    if not path:
-        return ""
-    if path == "-" and sys.stdin.isatty():
-        from getpass import getpass
-
-        return getpass("secret key: ").strip()
-    text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
-    if not text.strip():
-        raise SettingsError("--secret-file", f"{path} is empty")
-    return text.strip()
-
-
 @context.command(
     "create",
     "context create prod -n 10.0.0.1:9876;10.0.0.2:9876 --access-key ops --secret-file -",
@@ -126,7 +110,7 @@ def create(
         hint = "there is none" if update else "it exists already; --update changes it"
         raise SettingsError("context", f"{name!r}: {hint}")
     changes = Connection(
-        namesrv, access_key, _read_secret(secret_file), "", _absolute(credentials), tls,
+        namesrv, access_key, secret_from(secret_file), "", _absolute(credentials), tls,
         _absolute(tls_ca), _absolute(tls_cert), _absolute(tls_key), "", tls_verify, tls_check_host,
     )  # fmt: skip
     made = known.named.get(name, Connection()).changed(changes)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cometmq.cli.command import DryRun, Noun, Yes, confirm
+from cometmq.cli.commands.broker import missing
 from cometmq.cli.commands.message import MessageRow, message_row
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
@@ -15,6 +16,7 @@ from cometmq.cli.render import Address, Result, body_text, cell, time_text, when
 from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
+    from cometmq.admin.api import Unread
     from cometmq.admin.deadletters import DeadLetter
     from cometmq.admin.messages import HalfMessage
     from cometmq.admin.traces import MessageLife
@@ -56,9 +58,9 @@ class DeadLetterRow:
         died = time_text(self.died_at) if self.died_at else "-"
         body = row.body if row.encoding == "base64" else body_text(row.body.encode(), 80)
         return (
-            f"{died} broker={row.broker} queue={row.queue} offset={row.offset} "
-            f"origin={cell(self.origin)} retries={self.retries} keys={','.join(row.keys) or '-'} "
-            f"id={row.id} {body}"
+            f"{died} broker={cell(row.broker)} queue={row.queue} offset={row.offset} "
+            f"origin={cell(self.origin)} retries={self.retries} keys={cell(row.keys)} "
+            f"id={cell(row.id)} {cell(body)}"
         )
 
 
@@ -77,12 +79,14 @@ class ResentRow:
 
 
 @dlq.command("list", "dlq list")
-async def list_(cluster: Connected) -> list[DeadGroupRow]:
+async def list_(cluster: Connected) -> Result[DeadGroupRow]:
     """List the groups that have dead letters."""
-    return [
+    unread: list[Unread] = []
+    rows = [
         DeadGroupRow(each.group, each.letters, when(each.newest_ms), each.is_readable)
-        for each in await cluster.dead_letters.groups()
+        for each in await cluster.dead_letters.groups(unread=unread)
     ]
+    return Result(rows, problem=missing(unread))
 
 
 def _row(each: DeadLetter) -> DeadLetterRow:
@@ -320,7 +324,7 @@ def _drawn(row: LifeRow) -> list[str]:
     else:
         lines.append(
             f"  topic={message.topic} broker={message.broker} queue={message.queue} "
-            f"offset={message.offset} keys={','.join(message.keys) or '-'} "
+            f"offset={message.offset} keys={cell(message.keys)} "
             f"size_bytes={message.size_bytes}"
         )
     first = next((each.at for each in row.events if each.at), None)

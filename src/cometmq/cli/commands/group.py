@@ -11,8 +11,8 @@ from cometmq.cli.commands.broker import missing
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
 from cometmq.cli.render import Address, Result, when
-from cometmq.core.errors import CometError, SettingsError
-from cometmq.message.names import SYSTEM_GROUP_PREFIX
+from cometmq.core.errors import CometError, RouteNotFound, SettingsError
+from cometmq.message.names import DLQ_PREFIX, SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Unread
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 offset = Noun("offset", "Committed offsets of consumer groups.")
 group = Noun("group", "Consumer groups: their lag, members, offsets and settings.")
+
+#: Requests to members at one time.
+_CONCURRENT: Final = 8
 
 #: Groups that every broker has (upstream: SubscriptionGroupManager.java).
 SYSTEM_GROUPS = frozenset(
@@ -257,15 +260,22 @@ async def _owners(
     admin: Admin, name: str, topics: set[str], unread: list[Unread]
 ) -> dict[MessageQueue, str]:
     """Return the member that reads each queue, as far as the members report it."""
+    import asyncio
+
     if not await admin.all_connections(name, unread=unread):
         return {}
+    gate = asyncio.Semaphore(_CONCURRENT)
+
+    async def positions(topic: str) -> dict[str, dict[MessageQueue, int]]:
+        async with gate:
+            try:
+                return await admin.consumers.positions(name, topic)
+            except CometError:
+                return {}  # the members do not answer; their offsets are known from the brokers
+
     found: dict[MessageQueue, str] = {}
-    for topic in sorted(topics):
-        try:
-            positions = await admin.consumers.positions(name, topic)
-        except CometError:
-            continue  # the members do not answer; their offsets are known from the brokers
-        for client_id, queues in positions.items():
+    for by_client in await asyncio.gather(*map(positions, sorted(topics))):
+        for client_id, queues in by_client.items():
             found |= dict.fromkeys(queues, client_id)
     return found
 
@@ -490,26 +500,16 @@ async def update(
     ] = None,
 ) -> list[GroupSettings]:
     """Change settings of a group on all masters; what is not named stays as it is."""
-    import msgspec
-
-    from cometmq.protocol.codes import RequestCode
-    from cometmq.protocol.fastjson import encode_json
-
     given = {
-        "retry_max_times": retries, "retry_queue_nums": retry_queues,
-        "consume_enable": consume, "consume_broadcast_enable": broadcast,
+        "retryMaxTimes": retries, "retryQueueNums": retry_queues,
+        "consumeEnable": consume, "consumeBroadcastEnable": broadcast,
     }  # fmt: skip
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
         raise SettingsError("update", "name at least one setting, such as --retries 3")
-    found = await cluster.groups.config(name)
-    if not found:
+    if not await cluster.groups.change(name, changes):
+        await cluster.admin.require_group(name)
         raise CometError(f"no broker has settings of group {name!r}: cometmq group create {name}")
-    for each in await cluster.admin.brokers(masters_only=True):
-        if each.name in found:
-            changed = msgspec.structs.replace(found[each.name], **changes)
-            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-            await cluster.admin.call(each.address, code, None, encode_json(changed))
     return await _settings(cluster, name)
 
 
@@ -524,21 +524,39 @@ async def delete(
 ) -> GroupDeleted:
     """Delete a group with its offsets, on all masters."""
     await cluster.admin.require_group(name)
-    more = ", its retry topic and its dead letters" if topics else ""
-    confirm(f"Delete group {name} with its offsets{more}?", yes)
+    letters = await _dead_letters(cluster, name) if topics else 0
+    more = f", its retry topic and its {letters} dead letters" if topics else ""
+    having = await _having(cluster, name)
+    where = ", ".join(having) or "no broker"
+    confirm(f"Delete group {name} with its offsets{more} on {where}?", yes)
     await cluster.groups.delete(name, topics=topics)
-    masters = await cluster.admin.brokers(masters_only=True)
-    return GroupDeleted(name, [each.name for each in masters])
+    return GroupDeleted(name, having)
+
+
+async def _having(cluster: Connected, name: str) -> list[str]:
+    """Return the masters that have settings or offsets of a group."""
+    admin = cluster.admin
+    masters = await admin.brokers(masters_only=True)
+    known = await admin.ask_together(masters, admin.group_names)
+    return [each.name for each, names in known.items() if name in names]
+
+
+async def _dead_letters(cluster: Connected, name: str) -> int:
+    try:
+        stats = await cluster.admin.topic_stats(DLQ_PREFIX + name)
+    except RouteNotFound:
+        return 0
+    return sum(each.max_offset - each.min_offset for each in stats.values())
 
 
 @group.command("forget", "group forget billing --yes", does="forgot")
 async def forget(cluster: Connected, name: Name, yes: Yes = False) -> GroupDeleted:
     """Delete all offsets of a group and keep its settings."""
     await cluster.admin.require_group(name)
-    confirm(f"Delete all offsets of group {name}?", yes)
+    having = await _having(cluster, name)
+    confirm(f"Delete all offsets of group {name} on {', '.join(having) or 'no broker'}?", yes)
     await cluster.groups.forget_offsets(name)
-    masters = await cluster.admin.brokers(masters_only=True)
-    return GroupDeleted(name, [each.name for each in masters])
+    return GroupDeleted(name, having)
 
 
 async def _settings(

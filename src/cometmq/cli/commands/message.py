@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
+from cometmq.cli.asking import interruptible
 from cometmq.cli.command import Exit, Noun
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, moment_of, position_of
@@ -83,8 +84,8 @@ class MessageRow:
         stored = time_text(self.stored_at) if self.stored_at else "-"
         body = self.body if self.encoding == "base64" else body_text(self.body.encode())
         return (
-            f"{stored} broker={self.broker} queue={self.queue} offset={self.offset} "
-            f"tag={cell(self.tag)} keys={','.join(self.keys) or '-'} {body}"
+            f"{stored} broker={cell(self.broker)} queue={self.queue} offset={self.offset} "
+            f"tag={cell(self.tag)} keys={cell(self.keys)} {cell(body)}"
         )
 
 
@@ -169,7 +170,7 @@ async def send(
     """Send a message, or one for each line, and show where it is stored."""
     from cometmq.message.model import Message
 
-    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
+    raw = _input() if body == "-" else body.encode("utf-8", "surrogateescape")
     bodies = [line for line in raw.splitlines() if line] if lines else [raw]
     properties = parse_properties(property or [])
     messages = [
@@ -184,6 +185,11 @@ async def send(
         )
         for each in results
     ]  # fmt: skip
+
+
+def _input() -> bytes:
+    with interruptible():
+        return sys.stdin.buffer.read()
 
 
 async def _send_all(
@@ -351,7 +357,7 @@ async def _printed(
     found: AsyncIterator[StoredMessage], count: int, grep: str, form: str
 ) -> AsyncIterator[MessageRow]:
     """Yield the rows of messages that contain a text, or print them in the form of --format."""
-    wanted, taken = grep.encode(), 0
+    wanted, taken = grep.encode("utf-8", "surrogateescape"), 0
     async for each in found:
         if wanted not in each.body:
             continue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
-from cometmq.cli.command import Noun
+from cometmq.cli.command import Noun, Yes, confirm
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.core.clock import SystemClock
@@ -47,6 +47,8 @@ Database = Annotated[
 ]
 Table = Annotated[str, Option(help="Name of the outbox's table.")]
 RowId = Annotated[int, Argument(metavar="ROW")]
+#: Refused rows among which one is looked for.
+_ROWS_MAX: Final = 1_000_000
 
 
 @app.command("relay", "outbox relay shop.sqlite")
@@ -103,10 +105,13 @@ def retry(database: Database, row: RowId, table: Table = "outbox") -> None:
     _decided(row, _asked(outbox, lambda: outbox.retry(row)))
 
 
-@app.command("discard", "outbox discard shop.sqlite 17")
-def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
+@app.command("discard", "outbox discard shop.sqlite 17 --yes")
+def discard(database: Database, row: RowId, table: Table = "outbox", yes: Yes = False) -> None:
     """Delete a refused row, and send the rows that wait for it."""
     outbox = outbox_at(database, table)
+    refused = _asked(outbox, lambda: outbox.refused(_ROWS_MAX))
+    _decided(row, any(each.id == row for each in refused))
+    confirm(f"Delete row {row} of {outbox.name} with its message?", yes)
     _decided(row, _asked(outbox, lambda: outbox.discard(row)))
 
 

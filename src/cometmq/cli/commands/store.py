@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,6 +66,8 @@ def refusing() -> Iterator[None]:
     """End with one line and exit code 2 if a command cannot be done as requested."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # nobody reads the output any more: main knows what that means
     except (StoreError, SettingsError) as error:
         raise Refused(str(error)) from error
     except OSError as error:
@@ -325,7 +327,7 @@ def dump(
     key: Annotated[str, Option(help="Only records with this key or unique key.")] = "",
     since: Annotated[
         str,
-        Option(metavar="TIME", help="Stored at or after this time: ms, or 2026-11-21T12:00."),
+        Option(metavar="TIME", help="Stored at or after this time: ms, or 2026-11-21T12:00 (UTC)."),
     ] = "",
     until: Annotated[str, Option(metavar="TIME", help="Stored before this time.")] = "",
     limit: Annotated[int | None, Option(min=1, help="Largest number of records.")] = None,
@@ -371,7 +373,7 @@ _FAR = 1 << 62
 
 
 def time_ms(text: str, otherwise: int) -> int:
-    """Parse a time to ms: digits are ms, an ISO time is converted (local unless it has a zone).
+    """Parse a time to ms: digits are ms, an ISO time is converted (UTC unless it has a zone).
 
     Raises SettingsError for anything else.
     """
@@ -380,11 +382,14 @@ def time_ms(text: str, otherwise: int) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
             text, "is not a time: use milliseconds, or a time such as 2026-11-21T12:00"
         ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
 
 
 @app.command("snapshot", "store snapshot /data/store /data/snapshots/before-upgrade")

@@ -12,12 +12,12 @@ from cometmq.cli.configuration import parse_settings
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.errors import CometError, NotFound, SettingsError, fresh_copy
 
 if TYPE_CHECKING:
-    from cometmq.admin.api import Unread
+    from cometmq.admin.api import Broker, Unread
     from cometmq.message.model import MessageQueue
-    from cometmq.protocol.bodies import TopicOffset, TopicRoute
+    from cometmq.protocol.bodies import TopicConfig, TopicOffset, TopicRoute
 
 topic = Noun("topic", "Topics: their queues, permissions, offsets and brokers.")
 
@@ -157,11 +157,13 @@ async def list_(
     everything: Annotated[
         bool, Option("--all", "-a", help="Also system, retry and dead-letter topics.")
     ] = False,
-) -> list[TopicName]:
+) -> Result[TopicName]:
     """List the topics that the name servers know."""
-    system = await cluster.admin.system_topics()
+    unread: list[Unread] = []
+    system = await cluster.admin.system_topics(unread=unread)
     rows = [TopicName(name, kind_of(name, system)) for name in await cluster.admin.list_topics()]
-    return [row for row in rows if everything or row.kind == "normal"]
+    shown = [row for row in rows if everything or row.kind == "normal"]
+    return Result(shown, problem=missing(unread))
 
 
 @topic.command("show", "topic show orders", old=("describe",))
@@ -253,15 +255,18 @@ async def update(
     broker: Brokers = None,
 ) -> list[TopicConfigRow]:
     """Change a topic on the brokers that have it; what is not named stays as it is."""
-    before = await _configs(cluster, name, broker)
-    for row in before:
+    for each, before in (await _found(cluster, name, broker)).items():
+        # What is neither of them, such as that new topics inherit, stays.
+        others = before.perm & ~_PERM["RW"]
         await cluster.admin.create_topic(
             name,
-            read_queues=_first(read_queues, queues, row.read_queues),
-            write_queues=_first(write_queues, queues, row.write_queues),
-            perm=_PERM[permission] if permission else _bits(row.permissions),
-            order=row.order if order is None else order,
-            brokers=[row.broker],
+            read_queues=_first(read_queues, queues, before.read_queue_nums),
+            write_queues=_first(write_queues, queues, before.write_queue_nums),
+            perm=_PERM[permission] | others if permission else before.perm,
+            order=before.order if order is None else order,
+            filter_type=before.topic_filter_type,
+            sys_flag=before.topic_sys_flag,
+            brokers=[each.name],
         )
     return await _configs(cluster, name, broker)
 
@@ -294,12 +299,31 @@ async def delete(
 ) -> TopicDeleted:
     """Delete a topic with its messages, on all brokers and name servers."""
     rows = route_rows(await cluster.admin.topic_route(name))
-    stats = await cluster.admin.topic_stats(name)
-    count = sum(each.max_offset - each.min_offset for each in stats.values())
+    if cluster_name:
+        await cluster.admin.find_brokers(cluster=cluster_name)
+        rows = [row for row in rows if row.cluster == cluster_name]
+        if not rows:
+            raise NotFound("topic", name, f"no broker of cluster {cluster_name!r} has it")
     names = [row.broker for row in rows]
+    count = await _stored(cluster, name, names)
     confirm(f"Delete topic {name} with {count} messages on {', '.join(names)}?", yes)
     await cluster.admin.delete_topic(name, cluster_name)
     return TopicDeleted(name, names)
+
+
+async def _stored(cluster: Connected, name: str, brokers: list[str]) -> int:
+    """Return the number of messages of a topic on some brokers. Raises the error of one that does
+    not answer."""
+    unread: list[Unread] = []
+    stats = await cluster.admin.topic_stats(name, unread=unread)
+    for each in unread:
+        if each.broker.name in brokers:
+            raise fresh_copy(each.error)
+    return sum(
+        each.max_offset - each.min_offset
+        for queue, each in stats.items()
+        if queue.broker_name in brokers
+    )
 
 
 @topic.command("route", "topic route orders -o wide")
@@ -365,31 +389,43 @@ async def _configs(
     brokers: list[str] | None,
     unread: list[Unread] | None = None,
 ) -> list[TopicConfigRow]:
-    """Return the configuration on each master that has the topic. Raises CometError if none has."""
-    admin = cluster.admin
-    masters = await admin.brokers(masters_only=True)
-    wanted = [each for each in masters if not brokers or each.name in brokers]
-    answers = await admin.ask_together(
-        wanted, lambda each: admin.topic_config(each.address, name), unread
-    )
-    rows = [
+    """Return the rows of the configuration on each master that has the topic. Raises as _found."""
+    found = await _found(cluster, name, brokers, unread)
+    return [
         TopicConfigRow(
-            name, each.name, found.read_queue_nums, found.write_queue_nums,
-            permissions(found.perm), found.order, found.topic_filter_type,
-            found.topic_sys_flag,
+            name, each.name, config.read_queue_nums, config.write_queue_nums,
+            permissions(config.perm), config.order, config.topic_filter_type,
+            config.topic_sys_flag,
         )
-        for each, found in answers.items()
-        if found is not None
+        for each, config in found.items()
     ]  # fmt: skip
-    if not rows and not unread:
+
+
+async def _found(
+    cluster: Connected,
+    name: str,
+    brokers: list[str] | None,
+    unread: list[Unread] | None = None,
+) -> dict[Broker, TopicConfig]:
+    """Return the configuration on each of these masters that has the topic; of all without names.
+
+    Raises NotFound for a broker that is not there, and CometError if none has the topic.
+    """
+    admin = cluster.admin
+    wanted = {
+        each: None
+        for broker in brokers or [""]
+        for each in await admin.find_brokers(broker, masters_only=True)
+    }
+    answers = await admin.ask_together(
+        list(wanted), lambda each: admin.topic_config(each.address, name), unread
+    )
+    found = {each: config for each, config in answers.items() if config is not None}
+    if not found and not unread:
         where = f"broker {', '.join(brokers)}" if brokers else "any broker"
         raise CometError(f"there is no topic {name!r} on {where}: see cometmq topic list --all")
-    return rows
+    return found
 
 
 def _first(*found: int | None) -> int:
     return next(each for each in found if each is not None)
-
-
-def _bits(shown: str) -> int:
-    return (4 if "R" in shown else 0) | (2 if "W" in shown else 0)

@@ -22,6 +22,7 @@ from cometmq.dashboard.rendering import (
     whole,
 )
 from cometmq.dashboard.sharing import NAMES_MS
+from cometmq.dashboard.watched import reasons
 from cometmq.message.model import MessageQueue
 from cometmq.message.names import DLQ_PREFIX
 
@@ -31,16 +32,24 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from cometmq.admin.deadletters import DeadLetter
+    from cometmq.admin.deadletters import DeadGroup, DeadLetter
     from cometmq.dashboard.watched import WatchedCluster
 
 
 async def show_all(request: Request) -> Response:
     """Show the groups that have dead letters."""
     cluster = cluster_of(request)
-    found = await cluster.calls.get("dead groups", cluster.dead_letters.groups, fresh_ms=NAMES_MS)
+    found, unread = await cluster.calls.get(
+        "dead groups", lambda: _groups(cluster), fresh_ms=NAMES_MS
+    )
     rows = sorted((each for each in found if each.letters), key=lambda each: -each.newest_ms)
-    return render(request, "dead.html", title="Dead letters", rows=rows)
+    return render(request, "dead.html", title="Dead letters", rows=rows, unread=unread)
+
+
+async def _groups(cluster: WatchedCluster) -> tuple[list[DeadGroup], dict[str, str]]:
+    """Return the groups, and why brokers did not tell their letters."""
+    unread = cluster.silent()
+    return await cluster.dead_letters.groups(unread=unread), reasons(unread)
 
 
 async def show(request: Request) -> Response:
@@ -55,19 +64,32 @@ async def show(request: Request) -> Response:
         for word in words[:PAGE_ROWS]:
             letter = await _letter(cluster, group, word)
             outcomes.append(await cluster.dead_letters.resend(letter, destination))
-    since = field(request, "since")
-    start = at_time(moment_ms(since)) if since else EARLIEST
-    letters: list[DeadLetter] = []
-    later = ""
-    async for letter in cluster.dead_letters.browse(group, start):
-        if len(letters) >= PAGE_ROWS:
-            later = str(letter.died_ms)
-            break
-        letters.append(letter)
+    since, seen = field(request, "since"), whole(field(request, "seen"), 0)
+    letters, later = await _page(cluster, group, moment_ms(since) if since else None, seen)
     return render(
         request, "dead_group.html", title=f"Dead letters of {group}", group=group, letters=letters,
-        later=later, outcomes=outcomes, text=_short, since=since,
+        later=later, outcomes=outcomes, text=_short, since=since, seen=seen,
     )  # fmt: skip
+
+
+async def _page(
+    cluster: WatchedCluster, group: str, since_ms: int | None, seen: int
+) -> tuple[list[DeadLetter], dict[str, int]]:
+    """Return letters from a time on, and the query of those after them; {} if there are none.
+
+    ``seen`` letters of that millisecond are left out: many may have been given up in it.
+    """
+    letters: list[DeadLetter] = []
+    passed_ms, passed = since_ms, 0
+    start = EARLIEST if since_ms is None else at_time(since_ms)
+    async for letter in cluster.dead_letters.browse(group, start):
+        if len(letters) >= PAGE_ROWS:
+            return letters, {"since": passed_ms or 0, "seen": passed}
+        passed = passed + 1 if letter.died_ms == passed_ms else 1
+        passed_ms = letter.died_ms
+        if letter.died_ms != since_ms or passed > seen:
+            letters.append(letter)
+    return letters, {}
 
 
 def _short(letter: DeadLetter) -> str:
@@ -91,8 +113,14 @@ async def export(request: Request) -> Response:
     """
     cluster, group = cluster_of(request), request.path_params["group"]
 
+    letters = cluster.dead_letters.browse(group)
+    # What is wrong with the group is a page; an answer that has begun could only break off.
+    first = await anext(letters, None)
+
     async def lines() -> AsyncIterator[str]:
-        async for letter in cluster.dead_letters.browse(group):
+        if first is not None:
+            yield _line(first)
+        async for letter in letters:
             yield _line(letter)
 
     name = "".join(c if c.isalnum() or c in "-_" else "_" for c in group)

@@ -24,7 +24,7 @@ from cometmq.dashboard.rendering import (
     render,
 )
 from cometmq.dashboard.sharing import NAMES_MS
-from cometmq.dashboard.watched import GroupLag
+from cometmq.dashboard.watched import GroupLag, ToldSettings
 from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
@@ -43,10 +43,15 @@ _STATES_WAIT_S: Final = 1.5
 _LAG_SPAN_MS: Final = 3_600_000
 
 
-async def _configs(cluster: WatchedCluster) -> dict[str, dict[str, SubscriptionGroupConfig]]:
+async def _configs(cluster: WatchedCluster) -> ToldSettings[SubscriptionGroupConfig]:
     with suppress(ClientError):
-        return await cluster.calls.get("group configs", cluster.groups.configs, fresh_ms=NAMES_MS)
-    return {}  # the groups that brokers still report are known from their progress
+        return await cluster.calls.get(
+            "group configs",
+            lambda: cluster.settings(cluster.admin.group_configs),
+            fresh_ms=NAMES_MS,
+        )
+    # The groups that brokers still report are known from their progress.
+    return ToldSettings({}, {})
 
 
 async def _members(cluster: WatchedCluster, group: str) -> ConsumerConnections | None:
@@ -74,11 +79,11 @@ async def _progress(cluster: WatchedCluster, group: str) -> Progress:
 async def show_all(request: Request) -> Response:
     """Show a page of the list."""
     cluster = cluster_of(request)
-    known, lags = await asyncio.gather(_configs(cluster), cluster.known_lags())
+    configs, lags = await asyncio.gather(_configs(cluster), cluster.known_lags())
     wanted, order = field(request, "q").lower(), field(request, "order") or "lag"
     found = [
         lags.get(name) or GroupLag(name)
-        for name in sorted({*known, *lags})
+        for name in sorted({*configs.known, *lags})
         if wanted in name.lower() and not name.startswith(SYSTEM_GROUP_PREFIX)
     ]
     if order == "lag":
@@ -89,7 +94,10 @@ async def show_all(request: Request) -> Response:
         (each, one, cluster.history.series(("lag", each.group)))
         for each, one in zip(part.rows, members, strict=True)
     ]
-    return render(request, "groups.html", title="Groups", rows=rows, part=part, order=order)
+    return render(
+        request, "groups.html", title="Groups", rows=rows, part=part, order=order,
+        unread=configs.unread,
+    )  # fmt: skip
 
 
 async def show(request: Request) -> Response:
@@ -146,8 +154,11 @@ async def show_members(request: Request) -> Response:
 async def show_settings(request: Request) -> Response:
     """Show the settings of a group on each broker."""
     cluster, group = cluster_of(request), request.path_params["group"]
-    known = (await _configs(cluster)).get(group, {})
-    return render(request, "group_settings.html", title=group, group=group, known=known)
+    configs = await _configs(cluster)
+    return render(
+        request, "group_settings.html", title=group, group=group, known=configs.of(group),
+        unread=configs.unread,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- changes

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from cometmq.dashboard.accounts import LoginRefused
-from cometmq.dashboard.guard import COOKIE
+from cometmq.dashboard.guard import cookie_name
 from cometmq.dashboard.rendering import field, render
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def log_in(request: Request) -> Response:
         else:
             response = RedirectResponse("/", 303)
             response.set_cookie(
-                COOKIE, viewer.token, httponly=True, samesite="strict", path="/",
+                cookie_name(request), viewer.token, httponly=True, samesite="strict", path="/",
                 secure=request.url.scheme == "https",
             )  # fmt: skip
             return response
@@ -50,9 +50,9 @@ async def log_in(request: Request) -> Response:
 async def log_out(request: Request) -> Response:
     """End the login of this browser."""
     viewers: Viewers = request.app.state.viewers
-    await viewers.log_out(request.cookies.get(COOKIE, ""))
+    await viewers.log_out(request.cookies.get(cookie_name(request), ""))
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(cookie_name(request), path="/", httponly=True, samesite="strict")
     return response
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
-from cometmq.admin.bundle import without_secrets
+from cometmq.admin.views import without_secrets
 from cometmq.dashboard.rendering import Options, cluster_of, field, render
 from cometmq.dashboard.sharing import NAMES_MS
 

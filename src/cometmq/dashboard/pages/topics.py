@@ -22,17 +22,18 @@ from cometmq.dashboard.rendering import (
     whole,
 )
 from cometmq.dashboard.sharing import NAMES_MS
+from cometmq.dashboard.watched import reasons
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_legal_name, is_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from cometmq.admin.api import Unread
+    from cometmq.admin.api import Broker
     from cometmq.admin.servers import TopicTraffic
-    from cometmq.dashboard.watched import WatchedCluster
+    from cometmq.dashboard.watched import ToldSettings, WatchedCluster
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import TopicConfig, TopicOffset
 
@@ -44,6 +45,11 @@ KINDS: Final = {
     "all": "All",
 }
 _QUEUES_MAX: Final = 1_024
+_READ_AND_WRITE: Final = 6
+#: Permissions that a form can give, with what they mean.
+_PERMISSIONS: Final = (
+    (_READ_AND_WRITE, "read and write"), (4, "read only"), (2, "write only"), (0, "closed"),
+)  # fmt: skip
 #: Each cluster has a topic for replies.
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 _TRAFFIC_GROUPS_MAX: Final = 20
@@ -51,10 +57,14 @@ _TRAFFIC_GROUPS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Queues of a topic with their ends, and what it receives a second."""
+    """Queues of a topic with their ends, and what it receives a second.
+
+    ``unread`` says by name why masters that have it did not tell theirs.
+    """
 
     queues: Mapping[MessageQueue, TopicOffset]
     per_second: float | None
+    unread: Mapping[str, str]
 
     @property
     def stored(self) -> int:
@@ -68,16 +78,22 @@ class TopicFigures:
 
 
 async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
-    """Return the figures of a topic, shared among viewers; None if its brokers do not tell."""
+    """Return the figures of a topic, shared among viewers; None if there is no such topic."""
 
     async def ask() -> TopicFigures:
-        queues = await cluster.admin.topic_stats(topic)
+        unread = cluster.silent()
+        queues = await cluster.admin.topic_stats(topic, unread=unread)
+        if unread:
+            having = await cluster.admin.masters_of(topic)
+            unread = [each for each in unread if each.broker in having]
+        if unread:  # a sum without a part would look like a rate
+            return TopicFigures(queues, None, reasons(unread))
         now_ms = cluster.clock.wall_ms()
         total = sum(each.max_offset for each in queues.values())
         rate = cluster.history.rate(("topic", topic), now_ms, total)
         if rate is not None:
             cluster.history.add(("topic", topic), now_ms, rate)
-        return TopicFigures(queues, cluster.history.last(("topic", topic)))
+        return TopicFigures(queues, cluster.history.last(("topic", topic)), {})
 
     try:
         return await cluster.calls.get(("stats", topic), ask)
@@ -85,40 +101,15 @@ async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Settings of all topics by topic and broker name, and the masters that did not tell theirs."""
-
-    known: Mapping[str, Mapping[str, TopicConfig]]
-    #: Why each of them did not, by broker name.
-    unread: Mapping[str, str]
-
-    def of(self, topic: str) -> Mapping[str, TopicConfig]:
-        """Return the settings of a topic by broker name; none if no broker that told has it."""
-        return self.known.get(topic, {})
-
-
-async def topic_settings(cluster: WatchedCluster) -> TopicSettings:
+async def topic_settings(cluster: WatchedCluster) -> ToldSettings[TopicConfig]:
     """Return the settings of all topics."""
 
-    async def ask() -> TopicSettings:
-        known: dict[str, dict[str, TopicConfig]] = {}
-        unread = {
-            state.broker.name: state.problem
-            for state in cluster.brokers.values()
-            if state.is_master and state.problem
-        }
-        failed: list[Unread] = []
-        tables = await cluster.admin.ask_together(
-            await cluster.masters(), lambda each: cluster.servers.topic_configs(each.name), failed
-        )
-        unread.update({each.broker.name: str(each.error) for each in failed})
-        for broker, table in tables.items():
-            for topic, config in table.topic_config_table.items():
-                known.setdefault(topic, {})[broker.name] = config
-        return TopicSettings(known, unread)
+    async def of_broker(broker: Broker) -> Mapping[str, TopicConfig]:
+        return (await cluster.servers.topic_configs(broker.name)).topic_config_table
 
-    return await cluster.calls.get("topic settings", ask, fresh_ms=NAMES_MS)
+    return await cluster.calls.get(
+        "topic settings", lambda: cluster.settings(of_broker), fresh_ms=NAMES_MS
+    )
 
 
 def kind_of(cluster: WatchedCluster, topic: str) -> str:
@@ -163,7 +154,8 @@ async def show(request: Request) -> Response:
     if found is None:
         await cluster.admin.topic_stats(topic)  # raises what is wrong
         raise RouteNotFound(topic, "no broker has it")
-    groups, traffic = await asyncio.gather(_groups(cluster, topic), _traffic(cluster, topic))
+    groups = await _groups(cluster, topic)
+    traffic = None if found.unread else await _traffic(cluster, topic)
     lags = await cluster.known_lags()
     brokers = await cluster.calls.get(
         "settings", cluster.servers.broker_settings, fresh_ms=NAMES_MS
@@ -185,7 +177,9 @@ _DONE: Final = {"created": "The topic was created.", "changed": "The topic was c
 async def _groups(cluster: WatchedCluster, topic: str) -> list[str]:
     try:
         return await cluster.calls.get(
-            ("groups of", topic), lambda: cluster.admin.groups_of(topic), fresh_ms=NAMES_MS
+            ("groups of", topic),
+            lambda: cluster.admin.groups_of(topic, unread=cluster.silent()),
+            fresh_ms=NAMES_MS,
         )
     except CometError:
         return []
@@ -206,34 +200,60 @@ async def edit(request: Request) -> Response:
     """Show the form of a topic, or create or change it."""
     cluster, topic = cluster_of(request), request.path_params.get("topic", "")
     if request.method == "POST":
+        cluster.calls.forget()  # what a form does not have is taken from the settings of now
+    if not cluster.brokers:
+        await cluster.ask_brokers()
+    masters = sorted(each.broker.name for each in cluster.brokers.values() if each.is_master)
+    settings = await topic_settings(cluster)
+    known = settings.of(topic)
+    if topic and not known:
+        raise RouteNotFound(topic, shown.untold(settings.unread) or "no broker has it")
+    if request.method == "POST":
         name = topic or field(request, "name")
-        if not is_legal_name(name):
-            raise InputRefused(
-                f"{name!r} is not a name: use letters, digits, '_', '-', '%' and '|', at most 127"
-            )
-        if not topic and name in (await topic_settings(cluster)).known:
+        if not topic and name in settings.known:
             raise InputRefused(f"there is a topic {name!r} already: edit that one")
-        read, write = (whole(field(request, f"{each}_queues"), 0) for each in ("read", "write"))
-        if not all(0 < each <= _QUEUES_MAX for each in (read, write)):
-            raise InputRefused(f"a topic has 1 to {_QUEUES_MAX} queues on each broker")
-        perm = whole(field(request, "perm"), 6)
-        await cluster.admin.create_topic(
-            name, read_queues=read, write_queues=write, perm=perm if perm in (2, 4, 6) else 6,
-            order=field(request, "order") == "on", brokers=request.state.form.get("broker", ()),
-        )  # fmt: skip
+        await _carry_out(request, name, known, masters)
         cluster.calls.forget()
         done = "changed" if topic else "created"
         return RedirectResponse(link("/topics/{}", name, done=done), 303)
-    settings = await topic_settings(cluster)
-    known = settings.of(topic)
-    masters = sorted(each.broker.name for each in cluster.brokers.values() if each.is_master)
-    if topic and not known:
-        raise RouteNotFound(topic, shown.untold(settings.unread) or "no broker has it")
     title = f"Edit {topic}" if topic else "New topic"
+    first = next(iter(known.values()), None)
     return render(
         request, "topic_form.html", title=title, topic=topic, known=known, masters=masters,
-        first=next(iter(known.values()), None),
+        first=first, perm=_READ_AND_WRITE if first is None else first.perm & _READ_AND_WRITE,
+        permissions=_PERMISSIONS if topic else _PERMISSIONS[:-1],
     )  # fmt: skip
+
+
+async def _carry_out(
+    request: Request, name: str, known: Mapping[str, TopicConfig], masters: Sequence[str]
+) -> None:
+    """Create or change a topic as a form says, on the chosen masters or on all. Raises
+    InputRefused before anything is changed."""
+    if not is_legal_name(name):
+        raise InputRefused(
+            f"{name!r} is not a name: use letters, digits, '_', '-', '%' and '|', at most 127"
+        )
+    read, write = (whole(field(request, f"{each}_queues"), 0) for each in ("read", "write"))
+    if not all(0 < each <= _QUEUES_MAX for each in (read, write)):
+        raise InputRefused(f"a topic has 1 to {_QUEUES_MAX} queues on each broker")
+    perm = whole(field(request, "perm"), _READ_AND_WRITE)
+    if perm not in dict(_PERMISSIONS):
+        raise InputRefused(f"{perm} is not a permission")
+    chosen = request.state.form.get("broker") or masters
+    strange = sorted(set(chosen).difference(masters))
+    if strange or not chosen:
+        raise InputRefused(f"there is no master {', '.join(strange)}".rstrip())
+    for broker in chosen:
+        before = known.get(broker)
+        # What the form does not have stays.
+        others = before.perm & ~_READ_AND_WRITE if before else 0
+        await cluster_of(request).admin.create_topic(
+            name, read_queues=read, write_queues=write, perm=perm | others,
+            order=field(request, "order") == "on",
+            filter_type=before.topic_filter_type if before else "SINGLE_TAG",
+            sys_flag=before.topic_sys_flag if before else 0, brokers=(broker,),
+        )  # fmt: skip
 
 
 async def delete(request: Request) -> Response:

@@ -210,6 +210,15 @@ cdef class PullTotals:
     cdef public long long step
 
 
+cdef class PullPosition:
+    """Queue offset up to which a consumer group pulled a queue; see plain/pullanswers.py."""
+
+    cdef public long long offset
+
+    def __cinit__(self):
+        self.offset = -1
+
+
 cdef class PullPlan:
     """Cached decisions for all pulls with the same request; see plain/pullanswers.py."""
 
@@ -218,6 +227,7 @@ cdef class PullPlan:
     cdef readonly object wanted
     cdef readonly object codes
     cdef readonly object program
+    cdef readonly PullPosition position
     cdef readonly long long epoch
     cdef Py_ssize_t count_max
     cdef long long bytes_max
@@ -231,6 +241,7 @@ cdef class PullPlan:
     def __init__(
         self, QueueState queue not None, tuple fields not None, tuple most not None, wanted,
         tuple budget not None, tuple proof, tuple suggested not None,
+        PullPosition position not None,
     ):
         self.queue = queue
         self.fields = fields
@@ -242,6 +253,7 @@ cdef class PullPlan:
         self.looked_max, self.properties_max = budget
         self.proof = proof
         self.suggested[0], self.suggested[1] = suggested
+        self.position = position
         self.epoch = -1
         self.block = b""
 
@@ -333,6 +345,7 @@ cdef class PullAnswers:
                 pull.numbers[3] == plan.queue.max_offset and pull.numbers[5] & SUSPEND
                 and pull.numbers[7] > 0
             ):
+                plan.position.offset = pull.numbers[3]
                 waiting.append((plan, pull.numbers[3], pull.opaque, pull.numbers[7]))
             else:
                 odd = 1
@@ -423,6 +436,7 @@ cdef class PullAnswers:
                 suggested = plan.suggested[suggests - 1]
         else:
             totals.missed += 1
+        plan.position.offset = next_offset
         numbers[0], numbers[1], numbers[2] = queue.max_offset, queue.min_offset, next_offset
         numbers[3], numbers[4] = suggested, opaque
         frame = _begun(

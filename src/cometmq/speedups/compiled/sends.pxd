@@ -57,6 +57,8 @@ cdef struct Send:
     bint is_prepared
     # Whether the properties make a prepared send odd.
     bint is_bound
+    # Whether the properties have a sharding key.
+    bint is_fifo
 
 
 cdef struct Taking:

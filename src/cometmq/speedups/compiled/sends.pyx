@@ -187,7 +187,7 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
     cdef bint waits = False
     forget(&send.named)
     send.group.size = 0
-    send.is_prepared = send.is_bound = False
+    send.is_prepared = send.is_bound = send.is_fifo = False
     if p < end and (end - 1)[0] == 2:
         end -= 1
     if size and p == end:
@@ -245,6 +245,8 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
             elif (is_text(&name, b"REAL_TOPIC", 10) or is_text(&name, b"REAL_QID", 8)
                     or is_text(&name, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30)):
                 send.is_bound = True
+            elif is_text(&name, b"__SHARDINGKEY", 13):
+                send.is_fifo = True
             out += stop - p
         p = stop + 1
     send.kept_bytes = out - text
@@ -566,6 +568,9 @@ cdef class SendBatch(WriteBatch):
         if fits <= 0:
             return fits
         self._pack(queue, taking, send, size, taking.suffix, taking.suffix_bytes)
+        if send.is_fifo:
+            queue.fifo_count += 1
+            queue.fifo_bytes += size
         return size
 
     cdef Py_ssize_t _take_batch(self, Send *send, Taking *taking) except -2:

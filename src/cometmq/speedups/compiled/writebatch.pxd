@@ -70,6 +70,8 @@ cdef class QueueState:
     cdef public long long put_count
     cdef public long long put_bytes
     cdef public long long put_times
+    cdef public long long fifo_count
+    cdef public long long fifo_bytes
 
 
 cdef struct Slot:

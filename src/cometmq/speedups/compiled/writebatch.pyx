@@ -269,7 +269,7 @@ cdef class WriteBatch:
         list begins=None, bint in_order=False,
     ):
         """Append rows of a walk, whose records are already in the log; see plain/writebatch.py."""
-        cdef Py_ssize_t count = PyBytes_Size(rows) // sizeof(WalkedRow), hashed
+        cdef Py_ssize_t count = PyBytes_Size(rows) // sizeof(WalkedRow), hashed = 0
         cdef const WalkedRow *found = <const WalkedRow *>PyBytes_AsString(rows)
         cdef Py_ssize_t most = PyBytes_Size(hashes) // sizeof(unsigned int)
         cdef const unsigned int *all_hashes = <const unsigned int *>PyBytes_AsString(hashes)
@@ -290,7 +290,9 @@ cdef class WriteBatch:
             if (not 0 <= found[n].queue < queue_count or found[n].first_hash < 0
                     or not 0 <= found[n].hashes <= most - found[n].first_hash):
                 raise ValueError("a row of another walk")
-        self.make_room(count - first, most)
+            hashed += found[n].hashes
+        # Rows of another walk may share hashes, so that there are more than `most`.
+        self.make_room(count - first, hashed)
         # Rows hold borrowed references to the queues, so the batch keeps them alive.
         self.queues.append(list(queues))
         for n in range(first, count):

@@ -211,6 +211,15 @@ class PullTotals:
         self.step = 0
 
 
+class PullPosition:
+    """Queue offset up to which a consumer group pulled a queue; -1 until it pulls."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self) -> None:
+        self.offset = -1
+
+
 class PullPlan:
     """Cached decisions for all pulls that send the same request to ``queue``.
 
@@ -219,7 +228,7 @@ class PullPlan:
     within ``budget``. ``proof`` is what the records named by entries from a file are checked
     against (``queue`` in pulls.py). ``suggested`` holds the broker ids to ask next if slaves serve
     lagging consumers: the usual one, and the one while this broker is busy with reads for lagging
-    consumers.
+    consumers. ``position`` is moved by each pull that is answered or may wait.
     """
 
     __slots__ = (
@@ -231,6 +240,7 @@ class PullPlan:
         "epoch",
         "fields",
         "most",
+        "position",
         "program",
         "proof",
         "queue",
@@ -247,6 +257,7 @@ class PullPlan:
         budget: tuple[int, int],
         proof: tuple[int, bytes] | None,
         suggested: tuple[int, int],
+        position: PullPosition,
     ) -> None:
         self.queue = queue
         self.fields = fields
@@ -257,6 +268,7 @@ class PullPlan:
         self.budget = budget
         self.proof = proof
         self.suggested = suggested
+        self.position = position
         self.counter: PullCounter | None = None
         self.epoch = -1
         self.block: Entries = b""
@@ -357,6 +369,7 @@ class PullAnswers:
             if frame is not None:
                 frames.append(frame)
             elif offset == plan.queue.max_offset and flag & SUSPEND and hold_ms > 0:
+                plan.position.offset = offset
                 waiting.append((plan, offset, opaque, hold_ms))
             else:
                 odd = 1
@@ -413,7 +426,8 @@ class PullAnswers:
         else:
             totals.missed += 1
         suggested = plan.suggested[suggests - 1] if count and suggests else 0
-        numbers = (queue.max_offset, queue.min_offset, offset + looked_at, suggested, opaque)
+        plan.position.offset = next_offset = offset + looked_at
+        numbers = (queue.max_offset, queue.min_offset, next_offset, suggested, opaque)
         return answer_frame(self._pieces[0 if count else 1], numbers, (records,))
 
     def _count(self, plan: PullPlan, count: int, size_bytes: int) -> None:

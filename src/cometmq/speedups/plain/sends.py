@@ -104,6 +104,7 @@ class Send:
         "group",
         "is_batch",
         "is_end",
+        "is_fifo",
         "keys",
         "oneway",
         "opaque",
@@ -120,6 +121,7 @@ class Send:
         self.is_end = said.code == _END_TRANSACTION
         self.is_batch = said.code == _SEND_BATCH
         self.properties, self.tag = b"", b""
+        self.is_fifo = False
         self.keys: list[bytes] = []
         self.group: bytes | None = None
         if said.flag & 1:
@@ -145,6 +147,7 @@ class Send:
     def _read_properties(self, text: bytes) -> None:
         self.properties, special = _scan_properties(text)
         self.tag = special.get(b"TAGS", b"")
+        self.is_fifo = b"__SHARDINGKEY" in special
         self.keys = keys_of(special.get(b"UNIQ_KEY", b""), special.get(b"KEYS", b""))
         if len(self.keys) > _KEYS_MAX:
             raise Odd
@@ -398,7 +401,11 @@ class SendBatch(WriteBatch):
         properties = self._with_suffix(send.properties)
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
             return None
-        return self._add(send, queue, properties, taking)
+        record = self._add(send, queue, properties, taking)
+        if send.is_fifo:
+            queue.fifo_count += 1
+            queue.fifo_bytes += len(record)
+        return record
 
     def _take_batch(self, send: Send, taking: Taking) -> bytes | None:
         """Append the messages of a batch, as :meth:`_take` does a send. Raises Odd."""

@@ -37,11 +37,14 @@ class QueueState:
     the body in its records, ``topic_hash`` the Java hash of ``topic#``.
 
     ``put_count``, ``put_bytes`` and ``put_times`` count the dispatched messages, their bytes and
-    their sends, since a caller set them to 0.
+    their sends, since a caller set them to 0. ``fifo_count`` and ``fifo_bytes`` count likewise the
+    single sends with a sharding key that were appended.
     """
 
     __slots__ = (
         "delay_ms",
+        "fifo_bytes",
+        "fifo_count",
         "is_dirty",
         "is_prompt",
         "max_offset",
@@ -74,6 +77,8 @@ class QueueState:
         self.put_count = 0
         self.put_bytes = 0
         self.put_times = 0
+        self.fifo_count = 0
+        self.fifo_bytes = 0
 
 
 class KnownQueues:

@@ -28,6 +28,8 @@ _LONG_BYTES = 1 << 20
 ZEROS = bytes(1 << 20)
 _AHEAD_BYTES = 1 << 18
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Errors that say nothing of the device: the next file is opened when others are closed.
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class CommitLog:
@@ -248,7 +250,7 @@ class CommitLog:
     def _refuse(self, error: OSError, start: int, reached: int) -> StoreError:
         directory = self.segments.directory
         self.left_end = reached
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM | _NO_DESCRIPTOR:
             with suppress(OSError):
                 self._erase(start, reached)
             return self.fail(f"writing to {directory} failed: {error}")
@@ -257,6 +259,11 @@ class CommitLog:
         except OSError as second:
             return self.fail(f"{directory}: {error}, then clearing the rest failed: {second}")
         self.left_end = start
+        if error.errno in _NO_DESCRIPTOR:
+            return StoreFull(
+                f"no log file can be created in {directory} ({error.strerror}): raise the limit of "
+                "open files, writes resume by themselves when one can be opened"
+            )
         return StoreFull(
             f"no room for the log in {directory} ({error.strerror}; {self.segments.free_bytes()} "
             f"bytes are free, a file takes {self.segments.file_bytes}): free space there, or set a "

@@ -21,6 +21,7 @@ from cometmq.message.record import (
     Record,
     claimed_size,
     decode_one,
+    head_part,
     iter_spans,
     record_of,
     store_ms_of,
@@ -35,6 +36,7 @@ _PAGE_BYTES = 4096
 #: Bytes that are enough to read all lengths in a record's head, whatever its host addresses.
 _LEAST_BYTES = 128
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
+_PLACE = head_part("physical_offset")
 _ZEROS = bytes(_CHUNK_BYTES)
 
 Check = Callable[[Record], str]
@@ -300,6 +302,10 @@ def _at(segments: Segments, file: LogFile, offset: int) -> Resumption | None:
     if magic == MAGIC_BLANK:
         return Resumption(offset, 0) if size == file.end - offset else None
     if not FIXED_BYTES <= size <= file.end - offset:
+        return None
+    # A body may be full of heads that claim any size: a record is read only if it states its place.
+    head, fault = _read(file, offset, memoryview(bytearray(_PLACE.size)))
+    if fault or _PLACE.unpack(head)[0] != offset:
         return None
     record = next(
         iter(Scan(segments, offset, offset + 1, chunk_bytes=min(size, _CHUNK_BYTES))), None

@@ -40,6 +40,7 @@ class LogFile:
         "_files",
         "_is_moving",
         "_is_resident",
+        "_old_handles",
         "_pins",
         "_view",
         "base",
@@ -58,6 +59,8 @@ class LogFile:
         self._view: memoryview | None = None
         self._is_resident: Residency | None = None
         self._pins = 0
+        #: Handles of files that were replaced while a thread used them.
+        self._old_handles: list[int] = []
         self._is_moving = False
         self.closed = False
         self.linked = files.link_count(handle) > 1
@@ -199,7 +202,10 @@ class LogFile:
             raise
         old, self.handle, self.linked = self.handle, handle, False
         self._is_moving = False
-        self._files.close(old)
+        if self._pins:
+            self._old_handles.append(old)
+        else:
+            self._files.close(old)
         self.unmap()
 
     def unseal(self) -> None:
@@ -265,9 +271,13 @@ class LogFile:
         return self._pins > 0
 
     def unpin(self) -> None:
-        """Undo one :meth:`pin`; close the handle if the file was closed in the meantime."""
+        """Undo one :meth:`pin`; close the handles that no thread uses any longer."""
         self._pins -= 1
-        if self.closed and not self._pins:
+        if self._pins:
+            return
+        while self._old_handles:
+            self._files.close(self._old_handles.pop())
+        if self.closed:
             self._files.close(self.handle)
 
     def close(self) -> None:

@@ -63,7 +63,8 @@ def plan(
 ) -> Retention:
     """Decide how many files to drop and whether to refuse writes.
 
-    ``ages`` has every droppable log file, oldest first; the one being written is not among them.
+    ``ages`` has droppable log files, oldest first, at least as many as are dropped at once; the one
+    being written is not among them.
     Files older than the reserved time are dropped in the hours of ``deleteWhen``, when the disk is
     fuller than the configured maximum, or with ``at_once``. Beyond the forced ratio the oldest
     files are dropped at any age, unless ``cleanFileForciblyEnable`` is off.
@@ -162,12 +163,22 @@ class Expiry:
         return sum(1 for file in files if file.end <= free_to)
 
     def _ages(self) -> list[LogAge]:
-        """Return the ages of the droppable log files, by their modification times."""
+        """Return the ages of the oldest droppable log files, by their modification times.
+
+        There may be tens of thousands, so it looks only at as many as can be dropped at once. A
+        time in the future says nothing, since the clock was ahead: later files tell then.
+        """
         parts = self._parts
         # Queue entries may not be on the device yet: recovery makes them from these records.
-        sure = min(parts.log.durable, self._synced())
-        files = [file for file in parts.log.segments.files if file.end <= sure]
-        return [LogAge(file.base, parts.files.modified_ms(file.path)) for file in files]
+        sure, now_ms = min(parts.log.durable, self._synced()), parts.clock.wall_ms()
+        ages: list[LogAge] = []
+        past = 0
+        for file in parts.log.segments.files:
+            if file.end > sure or past == _MAX_DROPS:
+                break
+            ages.append(LogAge(file.base, parts.files.modified_ms(file.path)))
+            past += ages[-1].last_ms <= now_ms
+        return ages
 
     async def _drop(self, count: int) -> None:
         parts = self._parts

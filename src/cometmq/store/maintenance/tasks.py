@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os.path
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cometmq.store.checkpoint import (
@@ -151,6 +151,9 @@ class MaintenanceTasks:
                 await work()
             except OSError as error:
                 logger.error("store_maintenance_failed work=%s error=%r", work.__name__, str(error))
+            except Exception:
+                # Without later rounds nothing would be synced, noted or dropped any more.
+                logger.exception("store_maintenance_failed work=%s", work.__name__)
             await self._parts.clock.sleep_ms(interval_ms())
 
     async def flush_log(self) -> None:
@@ -228,6 +231,7 @@ class MaintenanceTasks:
         parts = self._parts
         paths, directories = parts.pool.take_unsynced()
         try:
+            await self._in_steps(parts.pool.rewrite_failed(paths))
             await self._in_thread(parts.pool.sync_paths, paths, directories)
         except BaseException:
             parts.pool.give_back(paths, directories)
@@ -236,11 +240,18 @@ class MaintenanceTasks:
         # start.
         await self._finish_index_files()
         index_files = parts.index.take_unsynced()
+        for file in index_files:
+            file.pin()
         try:
+            for file in index_files:
+                await self._in_steps(file.rewrite_failed())
             await self._with_index_files(index_files, parts.index.sync_files, index_files)
         except BaseException:
             parts.index.give_back(index_files)
             raise
+        finally:
+            for file in index_files:
+                file.unpin()
 
     async def _finish_index_files(self) -> None:
         """Write the slots of all full index files."""
@@ -249,11 +260,14 @@ class MaintenanceTasks:
             file = full[0]
             file.pin()
             try:
-                for _ in file.slot_writes():
-                    await parts.clock.sleep_ms(0)
+                await self._in_steps(file.slot_writes())
             finally:
                 file.unpin()
             file.release_slots()
+
+    async def _in_steps(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            await self._parts.clock.sleep_ms(0)
 
     async def _with_index_files(
         self, files: list[IndexFile], call: Callable[..., None], *values: object

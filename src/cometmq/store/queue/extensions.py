@@ -34,6 +34,7 @@ from cometmq.store.layout import (
     QUEUE_ENTRY_BYTES,
     file_name,
     file_offset,
+    is_topic_name,
 )
 from cometmq.store.queue.bitmaps import BitMaps
 from cometmq.store.queue.queuefiles import QueueFiles
@@ -139,7 +140,7 @@ def find_file_bytes(files: Files, root: str) -> int:
 
 
 def _file_paths(files: Files, top: str) -> Iterator[str]:
-    for topic in files.names(top):
+    for topic in filter(is_topic_name, files.names(top)):
         for number in _names(files, os.path.join(top, topic)):
             directory = os.path.join(top, topic, number)
             for name in _names(files, directory):
@@ -397,11 +398,7 @@ class ExtendedQueueFiles(QueueFiles):
     def set_aside(self, topic: str) -> str:
         """Move all queues of a topic aside, and release their units for deletion."""
         pending = super().set_aside(topic)
-        try:
-            self._discard_units(topic, None)
-        except OSError as error:
-            # The first append of a topic of this name cuts them.
-            logger.warning("queue_units_not_removed topic=%s error=%r", topic, str(error))
+        self._discard_units(topic, None)
         return pending
 
     def discard(self, topic: str, queue_ids: Iterable[int]) -> None:
@@ -411,6 +408,13 @@ class ExtendedQueueFiles(QueueFiles):
         self._discard_units(topic, found)
 
     def _discard_units(self, topic: str, queue_ids: list[int] | None) -> None:
+        try:
+            self._move_units(topic, queue_ids)
+        except OSError as error:
+            # The queues are gone. The first append of a topic of this name cuts the units.
+            logger.warning("queue_units_not_removed topic=%s error=%r", topic, str(error))
+
+    def _move_units(self, topic: str, queue_ids: list[int] | None) -> None:
         top = os.path.join(self._units.directory, topic)
         names = self._files.names(top)
         if queue_ids is not None:

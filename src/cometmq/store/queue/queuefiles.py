@@ -20,13 +20,13 @@ import errno
 import logging
 import os.path
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.files import rewrite_in_place
+from cometmq.store.files import exhaust, rewrite_in_place
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ class Removals:
                 # between.
                 for below in await in_thread(files.names, gone):
                     folder = os.path.join(gone, below)
-                    for file in await in_thread(files.names, folder):
-                        await in_thread(files.unlink, os.path.join(folder, file))
+                    # What is no file of a queue goes at the end.
+                    with suppress(NotADirectoryError, IsADirectoryError):
+                        for file in await in_thread(files.names, folder):
+                            await in_thread(files.unlink, os.path.join(folder, file))
                 await in_thread(files.remove_tree, gone)
 
 
@@ -427,6 +429,23 @@ class QueueFiles:
         self.unsynced.update(paths)
         self.new_directories.update(directories)
 
+    def rewrite_failed(self, paths: list[str]) -> Iterator[None]:
+        """Write those of these files again whose last sync failed, in steps of 0.1 ms.
+
+        Call it before :meth:`sync_paths` where queues are written. In a thread, it would undo what
+        is written between a read and its write. Raises OSError.
+        """
+        for path in sorted(self._failed.intersection(paths)):
+            try:
+                handle = self._files.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                yield from rewrite_in_place(self._files, handle)
+            finally:
+                self._files.close(handle)
+            self._failed.discard(path)
+
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
         """Sync files and directories; a thread may call this. Raises OSError.
 
@@ -451,7 +470,7 @@ class QueueFiles:
                 continue
             try:
                 if path in self._failed:
-                    rewrite_in_place(self._files, handle)
+                    exhaust(rewrite_in_place(self._files, handle))
                 if not at_once:
                     self._files.datasync(handle)
             finally:

@@ -196,7 +196,7 @@ class ColdReads:
                     for file, span in spans
                 ]
             else:
-                wholes = await _in_thread([file for file, _ in spans], _read_spans, spans)
+                wholes = await in_thread([file for file, _ in spans], _read_spans, spans)
         finally:
             for file, _ in spans:
                 file.unpin()
@@ -258,7 +258,7 @@ class ColdReads:
 
     async def is_damaged(self, file: LogFile, offset: int) -> bool:
         """Return whether the block at a physical offset differs from its seal or cannot be read."""
-        if await _in_thread([file], file.differs, offset):
+        if await in_thread([file], file.differs, offset):
             return True
         if offset in file.damaged:
             logger.warning("log_block_restored path=%s offset=%d", file.path, offset)
@@ -274,10 +274,22 @@ class ColdReads:
         return -1
 
 
-def _in_thread(
-    files: list[LogFile], call: Callable[..., Any], *values: object
+class Pinned(Protocol):
+    """A file whose handle stays open while a thread uses it."""
+
+    def pin(self) -> None:
+        """Keep the handle open, until :meth:`unpin`."""
+        ...
+
+    def unpin(self) -> None:
+        """Undo one :meth:`pin`."""
+        ...
+
+
+def in_thread(
+    files: Sequence[Pinned], call: Callable[..., Any], *values: object
 ) -> asyncio.Future[Any]:
-    """Run a call on log files in a thread; files dropped in the meantime stay open for it."""
+    """Run a call on files in a thread; files dropped in the meantime stay open for it."""
     for file in files:
         file.pin()
 
@@ -454,7 +466,7 @@ class Windows:
         file.will_need(start, window.stop)
         # A separate future: when it is done, the window is already updated for every reader.
         coming = window.coming = asyncio.get_running_loop().create_future()
-        reading = _in_thread([file], file.read_into, window.view(start, stop), start)
+        reading = in_thread([file], file.read_into, window.view(start, stop), start)
         reading.add_done_callback(partial(_arrived, window, start, stop))
         return coming
 

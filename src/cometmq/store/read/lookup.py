@@ -17,6 +17,7 @@ from cometmq.message.record import (
     store_ms_of,
 )
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+from cometmq.store.read.coldreads import in_thread
 
 if TYPE_CHECKING:
     from cometmq.store.index import Index
@@ -95,7 +96,9 @@ async def query_index(
     times_ms: tuple[int, int],
 ) -> IndexQuery:
     """Return records whose (topic, key) has the hash of ``key``, stored in a time range."""
-    places = index.query(*key, max_count, *times_ms)
+    places, rest = index.lookup(*key, max_count, *times_ms)
+    if len(places) < max_count and rest.chains:
+        places += await in_thread(rest.files, rest.run)
     records: list[memoryview] = []
     for place in sorted(set(places)):
         record = await record_at(reads, place, end)

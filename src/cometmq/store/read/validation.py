@@ -24,7 +24,7 @@ from cometmq.store.log.scan import Scan, log_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cometmq.message.record import Buffer, Record
+    from cometmq.message.record import Buffer
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.log.segments import Segments
     from cometmq.store.queue.consumequeue import ConsumeQueue
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 #: Number of entries on either side that are used to bound the search for a record.
 _NEIGHBOURS: Final = 64
+#: Number of entries that are replaced together: a few ms of the loop.
+_REPAIRED_AT_ONCE: Final = 1_024
 #: Entries of light queues point to records of other queues, which name them in a property.
 _LIGHT_PREFIX: Final = "%LMQ%"
 
@@ -115,7 +117,7 @@ class EntryRepairs:
         return is_right
 
     async def repair(self, queue: ConsumeQueue, offset: int) -> tuple[int, int] | None:
-        """Repair the entry at ``offset`` if it is wrong.
+        """Repair the entry at ``offset`` if it is wrong, and wrong ones that follow it.
 
         Returns the physical offset and size of its record; None if the record was removed with the
         beginning of the log. Raises StoreCorrupt if the log between the neighbouring records does
@@ -127,12 +129,16 @@ class EntryRepairs:
             loop = asyncio.get_running_loop()
             start = max(queue.min_offset, offset - _NEIGHBOURS)
             entries = _entries(queue, start, offset + 1 + _NEIGHBOURS)
+            entries |= _far_entries(queue, offset)
             segments, end = self._log.segments, self._log.written
             wrong = entries.get(offset, (-1, -1, 0))
-            found = await loop.run_in_executor(None, _find, segments, queue, offset, entries, end)
-            if found is None and 0 <= wrong[0] < segments.start:
+            found = await loop.run_in_executor(
+                None, _find, segments, queue, offset, entries, end, self._delays_ms
+            )
+            right = found.pop(offset, None)
+            if right is None and 0 <= wrong[0] < segments.start:
                 return None
-            if found is None:
+            if right is None:
                 logger.error(
                     "queue_entry_lost topic=%s queue=%d offset=%d place=%d size=%d",
                     queue.topic, queue.queue_id, offset, wrong[0], wrong[1],
@@ -143,15 +149,32 @@ class EntryRepairs:
                     f"entry {offset} of queue {queue.topic}/{queue.queue_id} points to offset "
                     f"{wrong[0]}, which has another record, and the log has no record for it",
                 )
-            _, _, place, size, code, _, _ = row_of(found, queue, self._delays_ms)
-            if wrong[:2] == (place, size):
-                return place, size
-            queue.replace(offset, QUEUE_ENTRY.pack(place, size, code))
-            logger.warning(
-                "queue_entry_repaired topic=%s queue=%d offset=%d place=%d was=%d size=%d "
-                "was_size=%d", queue.topic, queue.queue_id, offset, place, wrong[0], size, wrong[1],
-            )  # fmt: skip
+            place, size, _ = right
+            if wrong[:2] != (place, size):
+                queue.replace(offset, QUEUE_ENTRY.pack(*right))
+                more = _replace_wrong(queue, found)
+                logger.warning(
+                    "queue_entry_repaired topic=%s queue=%d offset=%d place=%d was=%d size=%d "
+                    "was_size=%d more=%d", queue.topic, queue.queue_id, offset, place, wrong[0],
+                    size, wrong[1], more,
+                )  # fmt: skip
             return place, size
+
+
+def _replace_wrong(queue: ConsumeQueue, right: dict[int, tuple[int, int, int]]) -> int:
+    """Replace the entries that differ from these; return their number. Holes stay. Raises OSError.
+
+    Damage seldom hits one entry alone, and each search may have to read much of the log.
+    """
+    known = _entries(queue, min(right, default=0), max(right, default=-1) + 1)
+    wrong = [
+        at
+        for at, entry in right.items()
+        if at in known and known[at][1] != HOLE_SIZE and known[at][:2] != entry[:2]
+    ]
+    for at in wrong:
+        queue.replace(at, QUEUE_ENTRY.pack(*right[at]))
+    return len(wrong)
 
 
 def _entries(queue: ConsumeQueue, start: int, stop: int) -> dict[int, tuple[int, int, int]]:
@@ -168,30 +191,56 @@ def _entries(queue: ConsumeQueue, start: int, stop: int) -> dict[int, tuple[int,
     return found
 
 
+def _far_entries(queue: ConsumeQueue, offset: int) -> dict[int, tuple[int, int, int]]:
+    """Return single entries at growing distances from an offset.
+
+    All neighbours may be wrong: a page of a file has 204 entries.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
+    low, high, distance = queue.min_offset, queue.max_offset - 1, 2 * _NEIGHBOURS
+    while distance < 2 * max(offset - low, high - offset):
+        for at in (max(offset - distance, low), min(offset + distance, high)):
+            if abs(at - offset) > _NEIGHBOURS:
+                found |= _entries(queue, at, at + 1)
+        distance *= 2
+    return found
+
+
 def _find(
     segments: Segments,
     queue: ConsumeQueue,
     offset: int,
     entries: dict[int, tuple[int, int, int]],
     end: int,
-) -> Record | None:
-    """Find the record of a queue offset between those of its neighbouring entries."""
-    low, high = segments.start, end
-    for near in range(offset, min(entries, default=offset) - 1, -1):
-        place, size, _ = entries.get(near, (-1, -1, 0))
+    delays_ms: tuple[int, ...],
+) -> dict[int, tuple[int, int, int]]:
+    """Find the records of a queue from ``offset`` on, between those of its right neighbours.
+
+    Returns the right entries, by their queue offsets. If an earlier topic of the same name had a
+    record of the same offset, the later one counts.
+    """
+    low, high, is_bounded = segments.start, end, False
+    for near in sorted((at for at in entries if at <= offset), reverse=True):
+        place, size, _ = entries[near]
         if _is_entry_right(segments, queue, near, place, size):
-            low = place if near == offset else place + size
+            low, is_bounded = place if near == offset else place + size, True
             break
-    for near in range(offset + 1, max(entries, default=offset) + 1):
-        place, size, _ = entries.get(near, (-1, -1, 0))
+    for near in sorted(at for at in entries if at > offset):
+        place, size, _ = entries[near]
         if _is_entry_right(segments, queue, near, place, size):
             high = place
             break
-    wanted = (queue.topic, queue.queue_id, offset)
+    found: dict[int, tuple[int, int, int]] = {}
+    stop = min(offset + _REPAIRED_AT_ONCE, queue.max_offset)
     for record in Scan(segments, low, high):
-        if (record.topic, record.queue_id, record.queue_offset) == wanted:
-            return record
-    return None
+        if (record.topic, record.queue_id) == (queue.topic, queue.queue_id):
+            _, at, place, size, code, _, _ = row_of(record, queue, delays_ms)
+            if offset <= at < stop:
+                found[at] = place, size, code
+            # Records of an earlier topic are not behind one of this topic.
+            if is_bounded and at >= stop - 1:
+                break
+    return found
 
 
 def _is_entry_right(

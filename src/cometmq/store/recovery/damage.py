@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreCorrupt
+from cometmq.core.errors import StoreCorrupt, StoreFull
 from cometmq.message.record import (
     BLANK,
     FIXED_BYTES,
@@ -277,7 +277,10 @@ def repair_file(
     quarantine: Quarantine,
     punch: Callable[[int, int], None],
 ) -> None:
-    """Repair a broken log file as the policy says. Raises StoreCorrupt if it refuses."""
+    """Repair a broken log file as the policy says.
+
+    Raises StoreCorrupt if it refuses, StoreFull if there is no room for it.
+    """
     policy = config.damage_policy
     if policy is DamagePolicy.REFUSE or fault.settings_differ:
         raise _file_refusal(fault, config)
@@ -287,6 +290,7 @@ def repair_file(
     if fault.size_bytes >= 0:
         _set_size(fault, files, segments.file_bytes, quarantine)
     elif policy is DamagePolicy.SKIP:
+        _check_room(fault, segments)
         punch(fault.base, fault.next_base)
         for base in range(fault.base, fault.next_base, segments.file_bytes):
             file = segments.create_file(base)
@@ -297,6 +301,20 @@ def repair_file(
             if name.isdigit() and int(name) > fault.base:
                 path = os.path.join(segments.directory, name)
                 quarantine.move(path, f"{name}-whole", f"after the missing {fault.path}")
+
+
+def _check_room(fault: FileFault, segments: Segments) -> None:
+    """Raise StoreFull if blank files in place of missing ones would fill the disk.
+
+    A file of another log, with a far higher offset, makes very many seem to be missing.
+    """
+    missing_bytes, free_bytes = fault.next_base - fault.base, segments.free_bytes()
+    if missing_bytes > free_bytes:
+        raise StoreFull(
+            f"{missing_bytes} bytes of log files are missing in {segments.directory} between "
+            f"{fault.base} and {fault.next_base}, and {free_bytes} bytes are free for blank ones: "
+            "does the file after the gap belong to this log?"
+        )
 
 
 def _set_size(fault: FileFault, files: Files, size_bytes: int, quarantine: Quarantine) -> None:

@@ -9,7 +9,6 @@ every single entry.
 from __future__ import annotations
 
 import logging
-import os
 import os.path
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import MAGIC_V1, MAGIC_V2, MAX_TOPIC_BYTES, head_part
+from cometmq.message.record import MAGIC_V1, MAGIC_V2, head_part
 from cometmq.store.index import (
     ENTRY,
     ENTRY_BYTES,
@@ -27,7 +26,16 @@ from cometmq.store.index import (
     SLOT_BYTES,
     file_bytes,
 )
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.layout import (
+    HOLE_SIZE,
+    LOST_AND_FOUND,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    file_name,
+    is_index_name,
+    is_topic_name,
+    queue_id_of,
+)
 from cometmq.store.log.scan import log_bytes, log_store_ms
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.table import CHECKED_QUEUES
@@ -323,17 +331,20 @@ class QueueRecovery:
         return ConsumeQueue(self._store.pool, *key)
 
     def find(self) -> None:
-        """Find the queues that have files."""
+        """Find the queues that have files. Other directories are left alone."""
         store = self._store
         for topic in store.files.names(store.pool.directory):
-            if len(os.fsencode(topic)) > MAX_TOPIC_BYTES:
-                logger.warning("queue_directory_ignored topic=%s reason='too long a name'", topic)
+            if not is_topic_name(topic):
+                if topic != LOST_AND_FOUND:
+                    logger.warning(
+                        "queue_directory_ignored name=%a reason='no topic has this name'", topic
+                    )
                 continue
             try:
-                ids = store.files.names(os.path.join(store.pool.directory, topic))
+                names = store.files.names(os.path.join(store.pool.directory, topic))
             except NotADirectoryError:
                 continue
-            numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
+            numbers = {number for name in names if (number := queue_id_of(name)) is not None}
             if numbers:
                 store.queues.known[topic] = numbers
                 store.pool.queue_count += len(numbers)
@@ -610,7 +621,7 @@ def _begin(files: Files, path: str) -> int:
 
 def index_names(files: Files, directory: str) -> list[str]:
     """Return the names of the index files, in order."""
-    return [name for name in files.names(directory) if len(name) == 17 and name.isdigit()]
+    return [*filter(is_index_name, files.names(directory))]
 
 
 def _first_lost(names: list[str], recorded: tuple[str, ...]) -> str:

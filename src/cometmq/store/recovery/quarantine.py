@@ -8,8 +8,10 @@ again or deletes them; an administrator may delete them.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os.path
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,12 +19,12 @@ from cometmq.core.errors import StoreFull
 from cometmq.store.files import make_durable_directory
 from cometmq.store.log.commitlog import NO_ROOM
 from cometmq.store.log.scan import read_around
-from cometmq.store.log.segments import remove_file
+from cometmq.store.log.segments import LogFile, remove_file
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.files import Files
-    from cometmq.store.log.segments import LogFile, Segments
+    from cometmq.store.log.segments import Segments
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +59,32 @@ class Quarantine:
         return path
 
     def move(self, path: str, what: str, reason: str) -> str:
-        """Move a file or directory out of the store, durably, and return its new path.
+        """Move a file out of the store, durably, and return its new path.
 
-        ``what`` becomes part of the new name. Raises OSError.
+        ``what`` becomes part of the new name. Raises StoreFull, OSError; then the file is still
+        there.
         """
         target = self._place(what)
-        self._files.rename(path, target)
+        try:
+            self._files.rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._move_to_other_device(path, target)
         self._files.sync_directory(self.directory)
         self._files.sync_directory(os.path.dirname(path))
         logger.warning("set_aside path=%s to=%s reason=%r", path, target, reason)
         return target
+
+    def _move_to_other_device(self, path: str, target: str) -> None:
+        """Copy a file, durably, and remove it: the log may be on a device of its own."""
+        handle = self._files.open(path)
+        try:
+            size = self._files.size(handle)
+            self._copy(LogFile(self._files, path, 0, size, handle), 0, size, target)
+        finally:
+            self._files.close(handle)
+        self._files.unlink(path)
 
     def copy(self, file: LogFile, start: int, end: int, reason: str) -> str:
         """Copy bytes of a log file, durably, and return the path. Raises StoreFull, OSError.
@@ -74,13 +92,31 @@ class Quarantine:
         Pages that cannot be read are zeros in the copy.
         """
         target = self._place(f"{start:020d}")
+        self._copy(file, start, end, target)
+        logger.warning(
+            "set_aside path=%s offset=%d size=%d to=%s reason=%r",
+            file.path, start, end - start, target, reason,
+        )  # fmt: skip
+        return target
+
+    def _copy(self, file: LogFile, start: int, end: int, target: str) -> None:
+        """Copy bytes of a file to ``target``, durably; holes stay holes.
+
+        Raises StoreFull, OSError; then no part of a copy takes the room that is left.
+        """
         handle = self._files.open(target, create=True)
         try:
-            for at in range(start, end, _COPY_BYTES):
+            self._files.resize(handle, end - start)
+            at = file.next_data(start)
+            while at < end:
                 data = _readable(file, at, min(end, at + _COPY_BYTES))
                 self._files.pwrite(handle, data, at - start)
+                at = file.next_data(at + len(data))
             self._files.datasync(handle)
         except OSError as error:
+            with suppress(OSError):
+                self._files.unlink(target)
+            self.kept.remove(target)
             if error.errno not in NO_ROOM:
                 raise
             raise StoreFull(
@@ -90,11 +126,6 @@ class Quarantine:
         finally:
             self._files.close(handle)
         self._files.sync_directory(self.directory)
-        logger.warning(
-            "set_aside path=%s offset=%d size=%d to=%s reason=%r",
-            file.path, start, end - start, target, reason,
-        )  # fmt: skip
-        return target
 
     def keep_log_from(self, segments: Segments, start: int, reason: str) -> None:
         """Set aside the log from a physical offset on.

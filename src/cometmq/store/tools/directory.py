@@ -7,8 +7,10 @@ inspected without its broker's configuration.
 from __future__ import annotations
 
 import os.path
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import NoStore, StoreError
@@ -20,7 +22,13 @@ from cometmq.store.checkpoint import (
     read_checkpoint,
     read_positions,
 )
-from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
+from cometmq.store.layout import (
+    QUEUE_ENTRY_BYTES,
+    file_offset,
+    is_index_name,
+    is_topic_name,
+    queue_id_of,
+)
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -80,10 +88,18 @@ class StoreDirectory:
 
     @property
     def by_number(self) -> dict[int, FileInfo]:
-        """The log files by number, from 0; the numbers of missing files are left out."""
+        """The log files by number, from 0; the numbers of missing files are left out.
+
+        It is made on each access; :meth:`log_file` finds a single one.
+        """
         return {
             (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
         }
+
+    def log_file(self, number: int) -> FileInfo:
+        """Return the log file of a number that ``by_number`` has."""
+        last = self.log_start + (number + 1) * self.log_file_bytes - 1
+        return self.log_files[bisect_right(self.log_files, last, key=attrgetter("base")) - 1]
 
     @property
     def log_start(self) -> int:
@@ -156,11 +172,7 @@ def size_of(files: ReadOnlyFiles, path: str) -> int:
 
 def _index_files(files: ReadOnlyFiles, root: str) -> list[str]:
     directory = os.path.join(root, "index")
-    return [
-        os.path.join(directory, name)
-        for name in files.names(directory)
-        if len(name) == 17 and name.isdigit()
-    ]
+    return [os.path.join(directory, name) for name in files.names(directory) if is_index_name(name)]
 
 
 def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueInfo]:
@@ -176,10 +188,10 @@ def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueIn
 
 def _queue_directories(files: ReadOnlyFiles, root: str) -> Iterator[tuple[str, int, str]]:
     top = os.path.join(root, "consumequeue")
-    for topic in files.names(top):
-        names = [name for name in _names(files, os.path.join(top, topic)) if name.isdecimal()]
-        for name in sorted(names, key=int):
-            yield topic, int(name), os.path.join(top, topic, name)
+    for topic in filter(is_topic_name, files.names(top)):
+        numbers = map(queue_id_of, _names(files, os.path.join(top, topic)))
+        for number in sorted(number for number in numbers if number is not None):
+            yield topic, number, os.path.join(top, topic, str(number))
 
 
 def _names(files: ReadOnlyFiles, path: str) -> list[str]:

@@ -300,26 +300,40 @@ def dump(
     directory = read_directory(config, files)
     if directory.holder and not while_running:
         raise StoreInUse(directory.root, directory.holder)
+    # Where the log has to go on; -1 if that is unknown.
+    end = -1
     for file in directory.log_files:
-        if file.base >= wanted.stop or file.base + file.size_bytes <= wanted.start:
+        size_bytes = max(file.size_bytes, directory.log_file_bytes)
+        if file.base >= wanted.stop or file.base + size_bytes <= wanted.start:
             continue
         walk = LogWalk(files, file.path, file.base, file.size_bytes)
+        gaps: list[Gap] = []
         for chunk in walk:
-            for row in _rows(chunk, wanted).tolist():
-                at = int(chunk.starts[row])
-                record = decode_one(chunk.raw.data, at, check_crc=False)
-                if not wanted.key or _has_key(record, wanted.key):
-                    yield record
-        for gap in walk.gaps:
-            if gap.start < wanted.stop and gap.stop > wanted.start:
-                on_gap(gap)
-        if _ends_here(directory, file, walk):
-            return
+            if 0 <= end < file.base:
+                gaps.append(Gap(end, file.base, "the log stops here, a later file goes on", False))
+            end = -1
+            yield from _wanted_records(chunk, wanted)
+        for gap in _wanted_gaps(gaps + walk.gaps, wanted):
+            on_gap(gap)
+        is_whole = walk.closed and file.size_bytes >= directory.log_file_bytes
+        if walk.gaps or is_whole:
+            end = file.base + size_bytes
+        elif directory.holder and not walk.closed:
+            return  # the following files are made ahead
+        elif end < 0:
+            end = walk.end
 
 
-def _ends_here(directory: StoreDirectory, file: FileInfo, walk: LogWalk) -> bool:
-    """Return whether the following files are empty ones, created in advance."""
-    return not walk.closed and not walk.gaps and file.base + file.size_bytes < directory.log_stop
+def _wanted_records(chunk: Chunk, wanted: DumpSelection) -> Iterator[Record]:
+    for row in _rows(chunk, wanted).tolist():
+        at = int(chunk.starts[row])
+        record = decode_one(chunk.raw.data, at, check_crc=False)
+        if not wanted.key or _has_key(record, wanted.key):
+            yield record
+
+
+def _wanted_gaps(gaps: list[Gap], wanted: DumpSelection) -> list[Gap]:
+    return [gap for gap in gaps if gap.start < wanted.stop and gap.stop > wanted.start]
 
 
 def _rows(chunk: Chunk, wanted: DumpSelection) -> Ints:

@@ -129,6 +129,7 @@ class StoreContents:
     indexes: list[IndexHeader]
     index_bounds: tuple[int, int]
     delays_ms: tuple[int, ...]
+    seals: BlockChecksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +174,11 @@ class FileCheck:
         self._files = files
         self._contents = contents
         self._number = number
-        self._file = contents.directory.by_number[number]
+        self._file = contents.directory.log_file(number)
         self._runs = runs
         self._index_runs = index_runs
         self._findings = Findings()
-        self._seal = _SealCheck(files, contents.directory, number, self._findings)
+        self._seal = _SealCheck(contents, self._file, self._findings)
 
     def by_seal(
         self, entries: Digest, keys: Digest, progress: Callable[[int], None]
@@ -255,17 +256,15 @@ class _SealCheck:
     file and appended other records. Then a difference need not be damage.
     """
 
-    def __init__(
-        self, files: ReadOnlyFiles, directory: StoreDirectory, number: int, findings: Findings
-    ) -> None:
-        self._file = directory.by_number[number]
+    def __init__(self, contents: StoreContents, file: FileInfo, findings: Findings) -> None:
+        self._file = file
         self._findings = findings
         self._late: LateRecords | None = None
         self.seal: Seal | None = None
-        seals = BlockChecksums(files, directory.root)
-        base = self._file.base
+        seals = contents.seals
+        base = file.base
         doubted = base in seals.doubted
-        self._is_sure = not doubted and directory.positions is not None
+        self._is_sure = not doubted and contents.directory.positions is not None
         if doubted or base in seals.bases:
             self._read(seals, doubted)
 

@@ -405,7 +405,6 @@ class EntryCheck:
         self._phys = np.empty(total, np.int64)
         self._hashes = np.empty(total, np.int64)
         self._claimed = np.zeros(total, np.bool_)
-        self._granules = np.zeros((self._file.size_bytes >> _GRANULE_SHIFT) + 1, np.int32)
         at = 0
         for run in self._runs:
             queue = self._queues[run.queue]
@@ -420,6 +419,9 @@ class EntryCheck:
             )
             at = stop
         places = (self._phys - self._file.base) >> _GRANULE_SHIFT
+        # A file may be too short for its entries.
+        last = max(self._file.size_bytes >> _GRANULE_SHIFT, int(places.max(initial=0)))
+        self._granules = np.zeros(last + 1, np.int32)
         self._granules[places] = np.arange(1, total + 1)
 
     def _read(self, queue: QueueInfo, first: int, count: int) -> Entries:

@@ -23,16 +23,15 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
-from cometmq.store.layout import EXTENSIONS, file_name
+from cometmq.store.layout import EXTENSIONS, LOST_AND_FOUND, file_name
 from cometmq.store.log.checksums import DIRECTORY as SEALS
 from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, read_directory
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
 
-#: A file with holes is copied in small pieces only, so that holes are not filled.
-_SPARSE_PIECE_BYTES = 64 << 10
-_FULL_PIECE_BYTES = 4 << 20
+#: Copied at once, between two reports of progress.
+_PIECE_BYTES = 4 << 20
 _LOG = "commitlog"
 _UNFINISHED = ".unfinished"
 #: Files of administrators or of one run of a broker, not of the store.
@@ -69,42 +68,40 @@ def copy_file(
             files.resize(made, length)
             if full and length:
                 files.allocate(made, length)
-            piece = _FULL_PIECE_BYTES if full else _SPARSE_PIECE_BYTES
             end = length if stop is None else min(stop, length)
-            return _copy_data(files, taken, made, end, piece, progress)
+            return _copy_data(files, taken, made, end, progress)
         finally:
             files.close(made)
     finally:
         files.close(taken)
 
 
-def _copy_data(
-    files: SnapshotFiles,
-    taken: int,
-    made: int,
-    stop: int,
-    piece_bytes: int,
-    progress: Progress,
-) -> int:
+def _copy_data(files: SnapshotFiles, taken: int, made: int, stop: int, progress: Progress) -> int:
     at = copied = 0
     while at < stop:
-        data = files.next_data(taken, at)
+        data = min(files.next_data(taken, at), stop)
         if data > at:
-            progress(min(data, stop) - at)
+            progress(data - at)
             at = data
-        if at < stop:
-            count = files.copy_bytes(taken, made, at, min(piece_bytes, stop - at))
+        end = min(files.next_hole(taken, at), stop)
+        while at < end:
+            count = files.copy_bytes(taken, made, at, min(_PIECE_BYTES, end - at))
             if not count:
-                break
+                return copied
             progress(count)
             copied += count
             at += count
     return copied
 
 
+def _own_names(files: SnapshotFiles, path: str) -> list[str]:
+    """Return the names in a directory, without what a file system has at its top."""
+    return [name for name in files.names(path) if name != LOST_AND_FOUND]
+
+
 def walk_files(files: SnapshotFiles, root: str) -> Iterator[str]:
     """Yield the path of every file under a directory, relative to it."""
-    for name in files.names(root):
+    for name in _own_names(files, root):
         path = os.path.join(root, name)
         if files.is_directory(path):
             yield from (os.path.join(name, each) for each in walk_files(files, path))
@@ -251,15 +248,18 @@ class _Taking:
 
     def stopped(self) -> tuple[int, int]:
         """Take a stopped store; return the bounds of the log."""
-        directory = self._directory
-        used = [file for file in directory.log_files if self._is_used(file)]
+        directory, positions = self._directory, self._directory.positions
+        reached = max(positions.written, positions.durable) if positions else 0
+        # The last files may be unused. Others are taken even if their beginning is lost.
+        used = [*directory.log_files]
+        while used and used[-1].base >= reached and not self._is_used(used[-1]):
+            used.pop()
         for file in used[:-1]:
             self._take_full(file)
         for file in used[-1:]:
             self._copies.copy(file.path, self._log_name(file), full=True)
         self._take_rest(())
         end = used[-1].base + used[-1].size_bytes if used else directory.log_start
-        positions = directory.positions
         return directory.log_start, positions.written if positions and positions.clean else end
 
     def running(self) -> tuple[int, int]:
@@ -329,7 +329,7 @@ class _Taking:
         """Take the contents of the root directory, except the log and ``left_out``."""
         inner = os.path.relpath(self._directory.log_directory, self._directory.root)
         skipped = {*_LEFT_OUT, *left_out, inner.partition(os.sep)[0]}
-        for name in self._files.names(self._directory.root):
+        for name in _own_names(self._files, self._directory.root):
             if name not in skipped:
                 self._take_tree(name, may_vanish=bool(left_out))
 
@@ -376,7 +376,7 @@ def restore(
     files made so far stay.
     """
     files = files or SnapshotFiles()
-    if files.exists(target) and (not files.is_directory(target) or files.names(target)):
+    if files.exists(target) and (not files.is_directory(target) or _own_names(files, target)):
         raise TargetNotEmpty(target)
     names = [name for name in walk_files(files, source) if name != "lock"]
     if "checkpoint" not in names and not any(name.startswith(_LOG + os.sep) for name in names):

@@ -239,6 +239,7 @@ def verify(
         headers,
         _bounds(headers),
         delay_levels_ms(config.message_delay_level),
+        BlockChecksums(files, directory.root),
     )
     began(directory.log_bytes)
     count = process_count(processes, directory.log_bytes, len(directory.log_files))
@@ -442,21 +443,24 @@ def _check_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: 
                 f"it is {file.size_bytes} bytes long, the other log files have {size}",
             )  # fmt: skip
         expected = file.base + size
-    used = [outcome for outcome in outcomes if outcome.records or outcome.closed or outcome.gaps]
+    # A file without anything is unused only if no later file is used.
+    used = [*outcomes]
+    while used and not (used[-1].records or used[-1].closed or used[-1].gaps):
+        used.pop()
     for outcome in used:
         _check_gaps(directory, outcome, outcome is used[-1], findings)
     end = directory.log_start
     if used:
         # After a blank the log continues in the next file, even if that is empty.
         last = used[-1]
-        end = directory.by_number[last.number].base + size if last.closed else last.end
+        end = directory.log_file(last.number).base + size if last.closed else last.end
     _check_end(directory, end, findings)
 
 
 def _check_gaps(
     directory: StoreDirectory, outcome: LogOutcome, is_last: bool, findings: Findings
 ) -> None:
-    path = directory.by_number[outcome.number].path
+    path = directory.log_file(outcome.number).path
     positions = directory.positions
     proven = positions.durable if positions is not None else -1
     for gap in outcome.gaps:

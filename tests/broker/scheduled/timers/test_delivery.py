@@ -1,5 +1,6 @@
 """Delivering: recalls, refusals, damage, what cannot be delivered."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cometmq.core.errors import StoreCorrupt, StoreFull
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.layout import QUEUE_ENTRY
+from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.coldreads import ColdReads, Found
 from tests.broker.scheduled.timers.timedworld import TimedWorld, timed_world
 
@@ -112,6 +114,79 @@ async def test_damage_is_held_back_and_tried_again(
         await world.advance(RETRY_HELD_MS)
         assert world.bodies() == [b"0", b"2", b"1"]
         assert world.timers.facts()["timerHeldBack"] == "0"
+
+
+async def test_what_the_device_does_not_give_is_not_lost_and_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with timed_world(tmp_path) as world:
+        for number in range(3):
+            await world.send(b"%d" % number, 1_020)
+        await world.settle()
+        bad = QUEUE_ENTRY.unpack(world.store.queue(TIMER_TOPIC, 0).read(1, 1))[0]
+        gather = ColdReads.gather
+
+        async def failing(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+            if bad in [at for at, _ in ranges]:
+                raise OSError(errno.EIO, "the device does not give it")
+            return await gather(reads, ranges)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ColdReads, "gather", failing)
+            await world.advance(2_000)
+            assert world.bodies() == [b"0", b"2"]
+            assert world.timers.facts()["timerHeldBack"] == "1"
+        await world.advance(RETRY_HELD_MS)
+        assert world.bodies() == [b"0", b"2", b"1"]
+
+
+async def test_while_much_is_held_back_the_device_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "MAX_HELD", 0)
+    clock = RestingClock()
+    failures = [OSError(errno.EIO, "not now")]
+    gather = ColdReads.gather
+
+    async def failing(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+        if failures:
+            raise failures.pop()
+        return await gather(reads, ranges)
+
+    async with timed_world(tmp_path, clock) as world:
+        await world.send(b"a", 1_000)
+        await world.settle()
+        monkeypatch.setattr(ColdReads, "gather", failing)
+        clock.allow = world
+        await world.advance(2_000)
+        assert (world.bodies(), clock.rests) == ([b"a"], [REST_MS])
+
+
+@pytest.mark.parametrize("held_max", [0, 10])
+async def test_a_queue_that_cannot_be_opened_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_max: int
+) -> None:
+    """Others do not wait for it, unless very many are held back already."""
+    monkeypatch.setattr(delivery, "MAX_HELD", held_max)
+    clock = RestingClock()
+    async with timed_world(tmp_path, clock) as world:
+        await world.send(b"a", 1_000)
+        await world.send(b"b", 1_000)
+        await world.settle()
+        queue, failures = world.store.queue, [OSError(errno.EMFILE, "too many open files")]
+
+        def refusing(topic: str, queue_id: int) -> ConsumeQueue:
+            if topic == "t" and failures:
+                raise failures.pop()
+            return queue(topic, queue_id)
+
+        monkeypatch.setattr(world.store, "queue", refusing)
+        clock.allow = world
+        await world.advance(2_000)
+        if held_max:
+            assert (world.bodies(), clock.rests) == ([b"b", b"a"], [])
+        else:
+            assert (world.bodies(), clock.rests) == ([b"a", b"b"], [REST_MS])
 
 
 async def test_very_much_damage_is_given_up(

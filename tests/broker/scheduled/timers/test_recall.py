@@ -3,13 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from cometmq.broker.acknowledgement import OutgoingRecord, PutResult
 from cometmq.core.clock import SystemClock
 from cometmq.message import properties as props
 from cometmq.message.ids import RecallHandle, decode_recall
 from cometmq.message.record import Record
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.serving import BATCH, BrokerClient, running_broker
 
 CLOCK = SystemClock()
@@ -17,7 +19,7 @@ CLOCK = SystemClock()
 
 async def delivered(client: BrokerClient, count: int = 1, **changes: str) -> list[Record]:
     """Wait until a queue has so many messages."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             _, records = await client.pull(0, **changes)
             if len(records) >= count:
@@ -109,6 +111,38 @@ async def test_times_that_cannot_be_are_refused(
         head = await client.send(i=text)
         assert head.code == code
         assert remark in (head.remark or "")
+
+
+async def test_a_send_to_one_topic_recalls_nothing_of_another(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        wish = f"TIMER_DELIVER_MS\x01{CLOCK.wall_ms() + 1_500}"
+        assert (await client.send(b"stays", i=f"UNIQ_KEY\x01A\x02{wish}")).code == 0
+        refused = await client.send(b="u", i=f"TIMER_DEL_UNIQKEY\x01t+A\x02{wish}")
+        assert (refused.code, "cannot recall" in (refused.remark or "")) == (13, True)
+        assert (await client.send(b="u", i=f"TIMER_DEL_UNIQKEY\x01A\x02{wish}")).code == 0
+        (record,) = await delivered(client)
+        assert record.body == b"stays"
+
+
+async def test_a_recall_that_is_not_safe_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        wish = f"TIMER_DELIVER_MS\x01{CLOCK.wall_ms() + 60_000}"
+        head = await client.send(i=f"UNIQ_KEY\x01A\x02{wish}")
+        appender = running.broker.appender
+        put = appender.put
+
+        async def late(record: OutgoingRecord) -> PutResult:
+            return msgspec.structs.replace(
+                await put(record), code=int(ResponseCode.FLUSH_DISK_TIMEOUT)
+            )
+
+        monkeypatch.setattr(appender, "put", late)
+        code, remark = await recall(client, head.ext["recallHandle"])
+        assert (code, "try again" in remark) == (ResponseCode.FLUSH_DISK_TIMEOUT, True)
 
 
 async def test_timers_can_be_turned_off(tmp_path: Path) -> None:

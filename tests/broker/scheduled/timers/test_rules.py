@@ -146,6 +146,17 @@ def test_a_recall_is_due_before_what_it_is_for() -> None:
     assert not is_recalled({"REAL_TOPIC": "t"}, {recall_key("t", "k"): 1})
 
 
+def test_a_recall_is_of_the_topic_that_it_was_sent_to() -> None:
+    """Who may send to a topic need not be allowed to keep another topic's messages back."""
+    wish = {"TIMER_DELIVER_MS": str(NOW + 5_000)}
+    for named in ("t+k", "k"):
+        parked = RULES.place_for("t", 0, {**wish, "TIMER_DEL_UNIQKEY": named}, NOW)
+        assert parked is not None
+        assert parked[2]["TIMER_DEL_UNIQKEY"] == "t+k"
+    with pytest.raises(MessageIllegal, match="cannot recall 'u\\+k'"):
+        RULES.place_for("t", 0, {**wish, "TIMER_DEL_UNIQKEY": "u+k"}, NOW)
+
+
 def test_a_delay_level_takes_the_wishes_out() -> None:
     properties = {"DELAY": "1", "TIMER_DELAY_SEC": "1", "TIMER_DELIVER_MS": "1", "a": "b"}
     drop_wishes(properties)

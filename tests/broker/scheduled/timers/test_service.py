@@ -1,15 +1,18 @@
 """Timed messages as a whole: on time, once, over stops and crashes."""
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.scheduled.timers.service import LOAD_INTERVAL_MS
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.message import properties as props
-from cometmq.store.timerfiles import BUCKET_MS, TIMER_DIRECTORY
-from tests.broker.scheduled.timers.timedworld import timed_world
+from cometmq.store.read.coldreads import ColdReads, Found
+from cometmq.store.timerfiles import BUCKET_MS, TIMER_DIRECTORY, TimerFiles
+from tests.broker.scheduled.timers.timedworld import TimedWorld, timed_world
 from tests.broker.serving import running_broker
 
 HOUR_MS = 3_600_000
@@ -48,6 +51,70 @@ async def test_it_is_delivered_at_its_time_and_once(tmp_path: Path) -> None:
         assert world.bodies() == [b"a"]
         await world.advance(60_000)
         assert world.bodies() == [b"a"]
+
+
+class SendingClock(VirtualClock):
+    """While the loading rests, another message of the same bucket comes."""
+
+    __slots__ = ("world",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: TimedWorld | None = None
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        world, self.world = self.world, None
+        if world is None or duration_ms < LOAD_INTERVAL_MS:
+            self.world = world
+            await super().sleep_ms(duration_ms)
+        else:
+            await world.send(b"later", 100_000)
+            await world.timers.round()
+
+
+async def test_a_file_that_cannot_be_read_at_first_is_loaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SendingClock()
+    until_next_ms = BUCKET_MS - clock.wall_ms() % BUCKET_MS
+    fetch, failures = TimerFiles.fetch, [OSError(errno.EIO, "not now")]
+
+    def failing(files: TimerFiles, bucket: int, size: int, crc: int) -> bytes:
+        if failures:
+            raise failures.pop()
+        return fetch(files, bucket, size, crc)
+
+    async with timed_world(tmp_path, clock) as world:
+        await world.send(b"early", until_next_ms + 10_000)
+        await world.settle()
+        monkeypatch.setattr(TimerFiles, "fetch", failing)
+        clock.world = world
+        await world.advance(until_next_ms - 30_000)
+        assert failures == []
+        await world.advance(200_000)
+        assert world.bodies() == [b"early", b"later"]
+
+
+async def test_what_cannot_be_taken_in_now_keeps_nothing_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather = ColdReads.gather
+    async with timed_world(tmp_path) as world:
+        await world.send(b"due", 1_000)
+        await world.settle()
+        later = await world.send(b"later", 2_000)
+
+        async def failing(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+            if later.physical_offset in [at for at, _ in ranges]:
+                raise OSError(errno.EIO, "not now")
+            return await gather(reads, ranges)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ColdReads, "gather", failing)
+            await world.advance(3_000)
+            assert world.bodies() == [b"due"]
+        await world.advance(100)
+        assert world.bodies() == [b"due", b"later"]
 
 
 async def test_far_messages_wait_on_disk(tmp_path: Path) -> None:

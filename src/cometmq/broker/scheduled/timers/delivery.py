@@ -120,9 +120,26 @@ class TimerDelivery:
         start = 0
         while start < len(rows):
             part = rows[start : start + _count(rows, start)]
-            found = await self._store.reads.gather([(at, abs(size)) for _, _, at, size in part])
-            await self._store_all(part, found)
+            await self._store_all(part, await self._read(part))
             start += len(part)
+
+    async def _read(self, rows: Sequence[Row]) -> list[Found]:
+        """Return the records of rows, of which one that the device does not give counts as damaged.
+
+        This never raises: these rows are in the wheel no more, and would be lost with it.
+        """
+        places = [(at, abs(size)) for _, _, at, size in rows]
+        while True:
+            try:
+                return await self._store.reads.gather(places)
+            except OSError as error:
+                if len(rows) > 1:
+                    break
+                if len(self.held) < MAX_HELD:
+                    return [StoreCorrupt("", places[0][0], f"it cannot be read: {error}")]
+                log.error("timed delivery failed error=%s", error)
+            await self._clock.sleep_ms(REST_MS)
+        return [found for row in rows for found in await self._read([row])]
 
     async def _store_all(self, rows: Sequence[Row], found: list[Found]) -> None:
         at = 0
@@ -140,7 +157,7 @@ class TimerDelivery:
 
     def _append_some(
         self, rows: Sequence[Row], found: list[Found], at: int
-    ) -> tuple[int, StoreError | None]:
+    ) -> tuple[int, StoreError | OSError | None]:
         """Append as many rows from ``at`` on as one turn takes.
 
         Return the index of the first row left, and the error if the store refused it.
@@ -151,6 +168,11 @@ class TimerDelivery:
             try:
                 self._append(rows[at], found[at])
             except StoreCorrupt as error:
+                self._hold(rows[at], error)
+            except OSError as error:
+                # The queue that it is for, say: others need not wait for that one.
+                if len(self.held) >= MAX_HELD:
+                    return at, error
                 self._hold(rows[at], error)
             except StoreError as error:
                 return at, error
@@ -190,7 +212,7 @@ class TimerDelivery:
             self.delivered += 1
             self.counts.add(place[0])
 
-    def _hold(self, row: Row, error: StoreCorrupt) -> None:
+    def _hold(self, row: Row, error: StoreCorrupt | OSError) -> None:
         physical = row[2]
         if len(self.held) >= MAX_HELD:
             log.error("timed message given up physical=%d reason=%s", physical, error)

@@ -44,6 +44,8 @@ _WISHES: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIV
 _ANY_WISH: Final = frozenset(_WISHES)
 #: Properties with relative times, and the length of their unit in ms.
 _RELATIVE: Final = {props.TIMER_DELAY_SEC: SECOND_MS, props.TIMER_DELAY_MS: 1}
+#: Characters of a recall that an error repeats.
+_SHOWN: Final = 200
 _TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
 
@@ -118,7 +120,8 @@ class TimerRules:
         """Return topic, queue id and properties under which a message with a delivery time waits;
         None if that time has passed.
 
-        Raise MessageIllegal for an impossible time, BadRequest while timers are disabled.
+        Raise MessageIllegal for an impossible time and for a recall of another topic's message,
+        BadRequest while timers are disabled.
         """
         config = self._config
         if not config.timer_wheel_enable:
@@ -146,6 +149,7 @@ class TimerRules:
             return None
         waiting = {
             **properties,
+            **_own_recall(topic, properties),
             props.TIMER_OUT_MS: str((deliver_ms - 1) // SECOND_MS * SECOND_MS),
             props.REAL_TOPIC: topic,
             props.REAL_QID: str(queue_id),
@@ -161,6 +165,21 @@ class TimerRules:
         if props.TIMER_DEL_UNIQKEY in properties:
             return None
         return RecallHandle(topic, self._config.broker_name, slot_ms + 1, key).encode()
+
+
+def _own_recall(topic: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the property of a recall that was sent to ``topic``, as far as its sender may say it:
+    it names a message of that topic. Raise MessageIllegal for another topic's.
+    """
+    named = properties.get(props.TIMER_DEL_UNIQKEY)
+    if named is None:
+        return {}
+    of_topic, plus, _ = named.partition("+")
+    if plus and of_topic != topic:
+        raise MessageIllegal(
+            f"a message to topic {topic} cannot recall {named[:_SHOWN]!r}: send it to that topic"
+        )
+    return {props.TIMER_DEL_UNIQKEY: named if plus else recall_key(topic, named)}
 
 
 def _wish(properties: Mapping[str, str]) -> tuple[str, int | None]:
@@ -229,7 +248,11 @@ class RecallHandler:
         parked = self._rules.place_for(handle.topic, 0, properties, now_ms)
         assert parked is not None, "the delivery time is in the future"
         topic, queue_id, waiting = parked
-        await self._appender.put(
+        stored = await self._appender.put(
             OutgoingRecord(topic, queue_id, _BODY, waiting, now_ms, peer.host_bytes)
         )
+        if stored.code != ResponseCode.SUCCESS:
+            return Reply(
+                stored.code, remark="recalled, but not as safe as asked for so far: try again"
+            )
         return Reply(header=RecallMessageResponse(msg_id=handle.unique_key))

@@ -42,6 +42,8 @@ LOAD_INTERVAL_MS: Final = 1_000
 IDLE_MS: Final = 100
 #: A round that lasts longer than this takes in new messages between two ticks.
 LONG_ROUND_MS: Final = 100
+#: Interval at which the same trouble is logged again.
+QUIET_MS: Final = 60_000
 
 
 class Timers:
@@ -68,6 +70,7 @@ class Timers:
         #: Held during a round, and during a rebuild of all files.
         self._rounds = asyncio.Lock()
         self._is_whole = True
+        self._quiet_until_ms = 0
 
     async def recover(self) -> None:
         """Recover the waiting messages at a start. Raise OSError if their files cannot be read."""
@@ -87,7 +90,7 @@ class Timers:
     async def close(self) -> None:
         """Save a snapshot for the next start."""
         if self._is_whole:
-            await self.intake.follow(Slices(self._clock))
+            await self._take_in(Slices(self._clock))
             self.saver.know()
         self._store.flusher.sync_now()
         await self.saver.save()
@@ -130,7 +133,7 @@ class Timers:
 
     async def _round(self) -> None:
         pending, slices = self.pending, Slices(self._clock)
-        await self.intake.follow(slices)
+        await self._take_in(slices)
         began_ms = self._clock.monotonic_ms()
         while True:
             now = self._clock.wall_ms() // TICK_MS
@@ -142,10 +145,21 @@ class Timers:
             await self.delivery.deliver_tick(tick, pending.wheel.take())
             pending.through = max(pending.through, tick)
             if self._clock.monotonic_ms() - began_ms > LONG_ROUND_MS:
-                await self.intake.follow(slices)
+                await self._take_in(slices)
                 began_ms = self._clock.monotonic_ms()
         pending.through = max(pending.through, last)
         await self.delivery.retry_held()
+
+    async def _take_in(self, slices: Slices) -> None:
+        """Take in new messages. If one cannot be read, it and those after it are tried again in the
+        next round; messages that are due do not wait for that."""
+        try:
+            await self.intake.follow(slices)
+        except (StoreError, OSError) as error:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= self._quiet_until_ms:
+                self._quiet_until_ms = now_ms + QUIET_MS
+                log.error("timed messages not taken in error=%r", error)
 
     # -------------------------------------------------------------------------------------- loading
 
@@ -157,7 +171,7 @@ class Timers:
                     await self.rolling.roll()
                 except StoreCorrupt as error:
                     await self._rebuild(error)
-                except StoreError as error:
+                except (StoreError, OSError) as error:
                     log.error("timers not rolled error=%s", error)
             await self._clock.sleep_ms(LOAD_INTERVAL_MS)
 
@@ -173,11 +187,19 @@ class Timers:
         bucket = pending.next_bucket(self._clock.wall_ms() + LEAD_MS)
         if bucket is None:
             return False
-        try:
-            rows = await self._fetch(pending.begin_load(bucket))
-        except StoreCorrupt as error:
-            await self._rebuild(error)
-            return True
+        read = pending.begin_load(bucket)
+        while True:
+            try:
+                rows = await self._fetch(read)
+                break
+            except StoreCorrupt as error:
+                await self._rebuild(error)
+                return True
+            except OSError as error:
+                # Not begun again: new rows of the bucket go into the wheel since then, and would
+                # be there twice.
+                log.error("timed messages not loaded error=%s", error)
+            await self._clock.sleep_ms(LOAD_INTERVAL_MS)
         await pending.end_load(bucket, rows, Slices(self._clock))
         return True
 

@@ -1,0 +1,50 @@
+"""How much is parsed of filter expressions that are new to the broker.
+
+An expression is parsed on the event loop, once, and nobody else is served meanwhile. So the words
+of new ones are counted, for each connection and for all of them. What is over the limit is parsed
+later: its client asks again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from cometmq.core.allowance import Allowance
+from cometmq.filter.sqltext import MAX_WORDS, count_words
+
+#: Words of one connection at once, and a second after that. The longest expression has as many.
+SENDER_AT_ONCE: Final = MAX_WORDS
+SENDER_PER_SECOND: Final = 5_120
+#: Words of all connections, heartbeats included.
+ALL_AT_ONCE: Final = 2 * MAX_WORDS
+ALL_PER_SECOND: Final = 20_480
+#: A long string or number takes time, too: as many characters count as a word.
+_WORD_CHARS: Final = 512
+
+
+class NewTexts:
+    """Allowances of words of new expressions. Times are monotonic ms, as arguments."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._all = Allowance(ALL_AT_ONCE, ALL_PER_SECOND, now_ms)
+        self._of_senders: WeakKeyDictionary[object, Allowance] = WeakKeyDictionary()
+
+    def take(self, expression: str, now_ms: int, sender: object | None = None) -> bool:
+        """Count the words of an expression if it may be parsed at ``now_ms``; return whether it
+        may. Without a sender it counts for all connections only.
+        """
+        words = min(count_words(expression) + len(expression) // _WORD_CHARS + 1, MAX_WORDS)
+        own = None
+        if sender is not None:
+            own = self._of_senders.get(sender)
+            if own is None:
+                own = Allowance(SENDER_AT_ONCE, SENDER_PER_SECOND, now_ms)
+                self._of_senders[sender] = own
+            if own.left(now_ms) < words:
+                return False
+        if not self._all.take(words, now_ms):
+            return False
+        if own is not None:
+            own.take(words, now_ms)
+        return True

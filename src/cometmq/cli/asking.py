@@ -1,0 +1,59 @@
+"""What commands ask the person who runs them: an answer, a text, a secret.
+
+A read of standard input blocks the event loop. asyncio turns the first interrupt into the
+cancellation of its task, which that read would never notice; :func:`interruptible` lets it end the
+command at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cometmq.core.errors import SettingsError
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt during the block, also within an event loop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals do not reach it
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def secret_from(path: str) -> str:
+    """Return the secret in a file, or on standard input for "-"; "" without a path.
+
+    A secret on the command line would be in the list of processes. A terminal does not show what is
+    typed. Raises SettingsError for an empty one, OSError for a file that cannot be read.
+    """
+    if not path:
+        return ""
+    with interruptible():
+        text = _read(path)
+    if not text.strip():
+        raise SettingsError("--secret-file", f"{path} is empty")
+    return text.strip()
+
+
+def _read(path: str) -> str:
+    if path != "-":
+        return Path(path).read_text(encoding="utf-8")
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        return getpass("secret key: ")
+    return sys.stdin.readline()

@@ -1,0 +1,70 @@
+"""Questions on a terminal, and what an interrupt does to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.asking import secret_from
+from cometmq.core.errors import SettingsError
+
+#: Asks within an event loop, as commands on a cluster do.
+ASKS = """
+import sys
+from cometmq.cli.command import Noun, confirm
+noun = Noun("thing", "A thing.")
+
+@noun.command("drop", "thing drop")
+async def drop() -> None:
+    confirm("Drop it?", False)
+    print("dropped", flush=True)
+
+import cometmq.cli.nouns as nouns
+nouns.load = lambda word: noun
+from cometmq.cli import main
+main.load = nouns.load
+sys.exit(main.main(["topic", "drop"]))
+"""
+
+
+@pytest.mark.parametrize(("answer", "code", "told"), [("y", 0, b"dropped\n"), ("", 130, b"")])
+def test_an_interrupt_ends_a_question(answer: str, code: int, told: bytes) -> None:
+    terminal, ours = os.openpty()
+    words = [sys.executable, "-c", ASKS]
+    with subprocess.Popen(words, stdin=ours, stderr=ours, stdout=subprocess.PIPE) as process:
+        try:
+            asked = b""
+            while b"[y/N] " not in asked:
+                asked += os.read(terminal, 1_000)
+            if answer:
+                os.write(terminal, f"{answer}\n".encode())
+            else:
+                process.send_signal(signal.SIGINT)
+            assert process.stdout is not None
+            assert process.stdout.read() == told
+            assert process.wait(10) == code
+        finally:
+            process.kill()
+    os.close(terminal)
+    os.close(ours)
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text(" the-secret \n")
+    assert secret_from(str(path)) == "the-secret"
+    assert secret_from("") == ""
+    path.write_text("\n")
+    with pytest.raises(SettingsError, match="is empty"):
+        secret_from(str(path))
+
+
+def test_a_terminal_does_not_show_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda _: "typed")
+    assert secret_from("-") == "typed"
