@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Parts of names of settings whose values are secrets.
 _SECRET_PARTS: Final = ("secret", "password", "passwd", "token", "credential", "accesskey")
-_PASSWORD_IN_URL: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_PASSWORD_IN_URL: Final = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 REMOVED: Final = "(removed)"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 600
 _HEIGHT: Final = 100
-#: A gap between samples longer than this, and than so many usual ones, is not bridged.
+#: A gap is not bridged if it is longer than this and than this number of usual gaps.
 _GAP_MS: Final = 90_000
 _GAP_FACTOR: Final = 3
 _STEPS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
