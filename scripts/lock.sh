@@ -18,7 +18,10 @@ compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
 compile compiler requirements/compiler.in ${UPGRADE:+--upgrade}
 compile packaging requirements/packaging.in ${UPGRADE:+--upgrade}
 # Without the settings of pyproject.toml, which leave out pandas. numpy is there, with Spark.
-compile notebook requirements/notebook.in --no-config --no-emit-package numpy ${UPGRADE:+--upgrade}
+for beside_spark in notebook connect; do
+    compile $beside_spark requirements/$beside_spark.in --no-config --no-emit-package numpy \
+        ${UPGRADE:+--upgrade}
+done
 
 if grep -n '://' requirements/*.lock; then
     echo "lock: an address got into the files above" >&2

@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from cometmq.spark.tables.sink import context_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -198,7 +200,7 @@ class HadoopFolder:
 
 def folder_at(path: str, spark: SparkSession | None = None) -> Folder:
     """Return the folder that Spark means by a path or URL. Without a session it is a path of this
-    machine."""
+    machine. Raises ClassicSessionNeeded."""
     if spark is None:
         return LocalFolder(Path(path.removeprefix("file://")))
     jvm, conf = _hadoop(spark)
@@ -210,7 +212,7 @@ def folder_at(path: str, spark: SparkSession | None = None) -> Folder:
 
 
 def _hadoop(spark: SparkSession) -> tuple[Any, Any]:
-    context = spark.sparkContext
+    context = context_of(spark)
     return context._jvm, context._jsc.hadoopConfiguration()
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
@@ -38,6 +39,16 @@ class ColumnsDiffer(CometError):
         self.table = table
         self.differences = differences
         super().__init__(f"rows do not fit {table}: {'; '.join(differences)}")
+
+
+class ClassicSessionNeeded(CometError):
+    """Raised if a table is used in a session of Spark Connect, which has no Spark context."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tables need a classic session, and this is one of Spark Connect: run the query with "
+            "spark-submit, or write with .format('rocketmq') or one of Spark's own formats"
+        )
 
 
 class Mark(NamedTuple):
@@ -63,9 +74,9 @@ class TableSink(ABC):
         """
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write a micro-batch; called by ``foreachBatch``."""
+        """Write a micro-batch; called by ``foreachBatch``. Raises ClassicSessionNeeded."""
         spark = rows.sparkSession
-        query = spark.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        query = context_of(spark).getLocalProperty(_QUERY_ID) or ""
         self.apply(rows, Mark(query, batch))
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
@@ -74,6 +85,13 @@ class TableSink(ABC):
             log.info("batch_already_written table=%s query=%s batch=%d", self, *mark)
             return False
         return self.write(rows, mark)
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """Return the context of a session. Raises ClassicSessionNeeded."""
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise ClassicSessionNeeded
+    return spark.sparkContext
 
 
 def fitted(
