@@ -2,6 +2,7 @@
 cores."""
 
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,10 @@ FOLDER_MARKERS = {
     "simulation/store": "store",
     "store": "store",
 }
+
+# A shell starts programs in the background with interrupts ignored, also for all their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Spark starts its Python workers by name; without this they would be the machine's, not ours.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
