@@ -65,8 +65,8 @@ def confirm(question: str, yes: bool, *, lasting: bool = True) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refused(f"{question} {warning}: add --yes to do it")
     asked = f"{render.escaped(question)} {warning}. Continue? [y/N] "
-    print(asked, end="", file=sys.stderr, flush=True)
     with interruptible():
+        print(asked, end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     if answer.strip().lower() not in ("y", "yes"):
         raise Refused("not confirmed; nothing was changed")
