@@ -13,6 +13,7 @@ import functools
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -511,6 +512,18 @@ class SnapshotFiles(PosixFiles):
                 break
             done += count
         return done
+
+    def copy_attributes(self, source: str, target: int) -> None:
+        """Give an open file the owner, permissions and time of change of another one.
+
+        Retention counts from the time of change. Raises OSError.
+        """
+        state = os.stat(source)
+        os.fchmod(target, stat.S_IMODE(state.st_mode))
+        own = os.fstat(target)
+        if (own.st_uid, own.st_gid) != (state.st_uid, state.st_gid):
+            os.fchown(target, state.st_uid, state.st_gid)
+        os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
     def is_directory(self, path: str) -> bool:
         """Return whether there is a directory at ``path``."""

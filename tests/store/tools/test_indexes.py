@@ -23,7 +23,9 @@ ENTRIES_AT = HEADER_BYTES + 4 * SLOTS
 LOG = 65_536
 
 
-def made(root: Path, count: int, first_phys: int = 0) -> tuple[Path, list[tuple[int, int]]]:
+def made(
+    root: Path, count: int, first_phys: int = 0, seed: int = 3, step: int = 500
+) -> tuple[Path, list[tuple[int, int]]]:
     """A log of four empty files and an index file; gives its path, and (hash, offset) of each."""
     (root / "commitlog").mkdir()
     for base in range(0, 4 * LOG, LOG):
@@ -32,8 +34,8 @@ def made(root: Path, count: int, first_phys: int = 0) -> tuple[Path, list[tuple[
     path = root / "index" / "20260101000000000"
     file = IndexFile(PosixFiles(), str(path), SLOTS, 400)
     file.start_empty()
-    chance = random.Random(3)
-    rows = [(chance.randrange(1 << 31), first_phys + number * 500) for number in range(count)]
+    chance = random.Random(seed)
+    rows = [(chance.randrange(1 << 31), first_phys + number * step) for number in range(count)]
     for number, (key_hash, phys) in enumerate(rows):
         row = key_hash, phys, 1_000_000 + number * 700
         file.put(*(array("q", [value]) for value in row))
@@ -70,6 +72,17 @@ def test_the_number_of_slots_is_found(tmp_path: Path, first_phys: int) -> None:
     assert list(zip(found.hashes.tolist(), found.phys.tolist(), strict=True)) == rows
     assert found.seconds.tolist() == [number * 700 // 1000 for number in range(30)]
     assert len(found) == 30
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slots_are_not_taken_for_the_first_entry(tmp_path: Path, seed: int) -> None:
+    """Of several keys of the record at offset 0, each entry is hardly more than its hash, and a
+    slot between zeros is no less."""
+    path, _ = made(tmp_path, 4, seed=seed, step=0)
+    header = header_of(path)
+    assert header is not None
+    assert header.slots == SLOTS
+    assert problems(tmp_path, path) == []
 
 
 def test_settings_say_it_when_they_fit(tmp_path: Path) -> None:

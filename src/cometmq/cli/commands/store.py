@@ -26,6 +26,7 @@ from cometmq.store.config import DamagePolicy, StoreConfig
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from cometmq.store.tools.erasure import Erasure, Way
     from cometmq.store.tools.findings import Finding
     from cometmq.store.tools.inspection import StoreInfo
     from cometmq.store.tools.logfile import Gap
@@ -525,3 +526,217 @@ class _Steps:
         self._bar.began(end)
         self._bar.advance(position - self._reached)
         self._reached = position
+
+
+#: Limit of the numbers of keys that a line shows.
+_SHOWN = 20
+
+
+class MentionTreatment(StrEnum):
+    """Treatment of messages that only contain the text of a key."""
+
+    report = "report"
+    erase = "erase"
+    ignore = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedTopic:
+    """The selected messages of a topic, and how many messages still contain the text of a key."""
+
+    topic: str
+    messages: int
+    size_bytes: int
+    first_stored_at: datetime | None
+    last_stored_at: datetime | None
+    mentions: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadTombstones:
+    """Selected messages that a group has not read yet: it will read messages without content."""
+
+    topic: str
+    group: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPlace:
+    """A file that was not changed although it may hold what was erased."""
+
+    path: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedStore:
+    """Result of an erasure. ``root`` is the changed store, null if messages were only counted.
+
+    ``keys`` has the number of messages of each key, in the order of the keys.
+    """
+
+    root: str | None
+    messages: int
+    mentions: int
+    tombstones_before: int
+    residue_bytes: int
+    log_files: int
+    queue_files: int
+    index_files: int
+    sealed_files: int
+    keys: list[int]
+    topics: list[ErasedTopic]
+    unread: list[UnreadTombstones]
+    left: list[LeftPlace]
+
+
+Target = Annotated[
+    Path | None, Option("--to", metavar="TARGET", help="Erase in a copy: the directory to create.")
+]
+InPlace = Annotated[bool, Option("--in-place", help="Erase in the directory itself.")]
+
+
+@app.command(
+    "redact",
+    "store redact /data/store --keys-file erase.txt",
+    "store redact /data/store --keys-file erase.txt --to /data/store-redacted",
+)
+def redact(
+    directory: Directory,
+    config: ConfigFile = None,
+    key: Annotated[list[str] | None, Option(help="A key or unique key.")] = None,
+    keys_file: Annotated[
+        Path | None,
+        Option("--keys-file", metavar="FILE", help="File with a key in each line; - for input."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        Option(help="Only messages sent to this topic, with their retries and dead letters."),
+    ] = None,
+    mentions: Annotated[
+        MentionTreatment,
+        Option(help="What to do with other messages that contain the text of a key."),
+    ] = MentionTreatment.report,
+    to: Target = None,
+    in_place: InPlace = False,
+) -> Result[ErasedStore]:
+    """Erase the content of all messages of some keys; all offsets stay as they are.
+
+    Without --to or --in-place, only count. Exit code 0: counted, or erased. 1: erased, but some
+    place still contains the text of a key. 2: not done.
+    """
+    from cometmq.store.tools.erasure import redact as erase_keys
+    from cometmq.store.tools.selection import Mentions
+
+    keys = [*(key or ()), *_keys_in(keys_file)]
+    if not keys:
+        raise Refused("no key is given: use --key or --keys-file")
+    with refusing(), Bar("erasing") as bar:
+        done = erase_keys(
+            settings(directory, config), keys, SystemClock(), _way(to, in_place, bar),
+            topics=topic or (), mentions=Mentions(mentions.value),
+        )  # fmt: skip
+    return _erased(done, directory)
+
+
+@app.command("compact", "store compact /data/store prices --to /data/store-compacted")
+def compact(
+    directory: Directory,
+    topic: Annotated[str, Argument(metavar="TOPIC", help="The topic.")],
+    config: ConfigFile = None,
+    to: Target = None,
+    in_place: InPlace = False,
+) -> Result[ErasedStore]:
+    """Erase the content of all messages that a later one with the same keys replaces.
+
+    All offsets stay as they are. Without --to or --in-place, only count.
+    """
+    from cometmq.store.tools.erasure import compact as erase_replaced
+
+    with refusing(), Bar("erasing") as bar:
+        done = erase_replaced(
+            settings(directory, config), topic, SystemClock(), _way(to, in_place, bar)
+        )
+    return _erased(done, directory)
+
+
+def _keys_in(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    with refusing():
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _way(to: Path | None, in_place: bool, bar: Bar) -> Way:
+    from cometmq.store.tools import erasure
+
+    if to is not None and in_place:
+        raise Refused("give either --to or --in-place")
+    return erasure.Way(str(to or ""), in_place, bar.began, bar.advance)
+
+
+def _erased(done: Erasure, directory: Path) -> Result[ErasedStore]:
+    item = ErasedStore(
+        done.root or None, done.records, done.mentions, done.earlier, done.residue_bytes,
+        done.log_files, done.queue_files, done.index_files, done.seals, [*done.counts],
+        [
+            ErasedTopic(
+                each.topic, each.records, each.size_bytes, when(each.first_ms), when(each.last_ms),
+                each.mentions,
+            )
+            for each in done.topics
+        ],
+        [UnreadTombstones(*each) for each in done.unread],
+        [LeftPlace(*each) for each in done.left],
+    )  # fmt: skip
+    is_left = bool(done.root and (item.mentions or item.left))
+    problem = "Not everything is erased: see the lines above." if is_left else ""
+    return Result([item], shown="\n".join(_erasure_lines(item, directory)), problem=problem)
+
+
+def _erasure_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
+    """Yield lines for a person. They do not show keys, which may be personal data."""
+    yield from map(_topic_line, item.topics)
+    if item.keys:
+        missing = [str(number) for number, count in enumerate(item.keys, 1) if not count]
+        yield f"{len(item.keys) - len(missing)} of {len(item.keys)} keys were found" + (
+            f"; none of these numbers: {', '.join(missing[:_SHOWN])}" if missing else ""
+        )
+    for group in item.unread:
+        yield (
+            f"group {group.group} has not read {group.messages} of them in {group.topic}: it reads "
+            "messages without content"
+        )
+    if item.tombstones_before:
+        yield f"{item.tombstones_before} messages were erased by earlier runs"
+    if item.residue_bytes:
+        yield f"{item.residue_bytes} bytes behind the last records of log files are no record"
+    for place in item.left:
+        yield f"left: {place.path}: {place.problem}"
+    yield from _end_lines(item, directory)
+
+
+def _topic_line(each: ErasedTopic) -> str:
+    line = f"{each.topic}: {each.messages} messages, {each.size_bytes} bytes"
+    if each.first_stored_at and each.last_stored_at:
+        line += f", stored from {each.first_stored_at:%F %T} to {each.last_stored_at:%F %T} UTC"
+    if each.mentions:
+        line += f"; {each.mentions} messages contain the text of a key and stay"
+    return line
+
+
+def _end_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
+    if item.root is None:
+        yield f"would erase {item.messages} messages and change {item.log_files} log files"
+        yield "Nothing was changed: erase with --to TARGET or --in-place."
+        return
+    yield (
+        f"erased {item.messages} messages in {item.root}: changed {item.log_files} log files, "
+        f"{item.queue_files} queue files and {item.index_files} index files, sealed "
+        f"{item.sealed_files} log files"
+    )
+    if item.root != str(directory):
+        yield f"left: {directory}: the original store is unchanged"
+    yield "Not examined: slaves, snapshots, backups and archives of this store."

@@ -129,7 +129,7 @@ def read_index_header(
             return IndexHeader(path, 0, 0, 0, 0, 0, 0, 0)
         slots = config.max_hash_slot_num
         if size != file_bytes(slots, config.max_index_num):
-            slots = _find_slots(files, handle, size, (begin_phys, end_phys), count)
+            slots = _find_slots(files, handle, size, (begin_phys, end_phys), (used, count))
     finally:
         files.close(handle)
     room = (size - HEADER_BYTES - slots * SLOT_BYTES) // ENTRY_BYTES
@@ -143,13 +143,27 @@ def read_index_header(
 
 
 def _find_slots(
-    files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], count: int
+    files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], counts: tuple[int, int]
 ) -> int:
     """Return a file's number of slots, from the position of its first entry; -1 if not found.
 
-    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's
-    number of entries plus one.
+    ``ends`` are the physical offsets of the first and the last record, ``counts`` the header's
+    number of used slots and of entries plus one. Among slots and entries there may be bytes that
+    look like the first entry, if its record is at offset 0. After a crash, the slots may be old.
     """
+    first = -1
+    for slots in _possible_slots(files, handle, size, ends, counts[1]):
+        first = slots if first < 0 else first
+        raw = files.pread(handle, slots * SLOT_BYTES, HEADER_BYTES)
+        if int(np.count_nonzero(np.frombuffer(raw, np.int32))) == counts[0]:
+            return slots
+    return first
+
+
+def _possible_slots(
+    files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], count: int
+) -> Iterator[int]:
+    """Yield the numbers of slots after which the first entry may be."""
     # Entry 0 is unused. In entry 1, zero seconds and no previous entry follow the hash and the
     # offset.
     pattern = ends[0].to_bytes(8, "big", signed=True) + bytes(8)
@@ -161,7 +175,8 @@ def _find_slots(
             zero = at - 4 - ENTRY_BYTES
             slots, rest = divmod(start + zero - HEADER_BYTES, SLOT_BYTES)
             entries = size - HEADER_BYTES - slots * SLOT_BYTES
-            if not rest and entries % ENTRY_BYTES == 0 and not any(raw[zero : zero + ENTRY_BYTES]):
+            is_whole = slots and not rest and entries % ENTRY_BYTES == 0
+            if is_whole and not any(raw[zero : zero + ENTRY_BYTES]):
                 last = start + zero + (count - 1) * ENTRY_BYTES
                 *_, phys, _, _ = ENTRY.unpack(
                     files.pread(handle, ENTRY_BYTES, last).ljust(ENTRY_BYTES, b"\0")
@@ -169,9 +184,8 @@ def _find_slots(
                 # If the record is at offset 0, only the hash distinguishes the entry from an empty
                 # one.
                 if phys == ends[1] and any(raw[at - 4 : at + 8]):
-                    return slots
+                    yield slots
             at = raw.find(pattern, at + 1)
-    return -1
 
 
 def read_index(files: ReadOnlyFiles, header: IndexHeader, first: int, length: int) -> IndexEntries:

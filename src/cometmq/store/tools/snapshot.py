@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 #: Copied at once, between two reports of progress.
 _PIECE_BYTES = 4 << 20
 _LOG = "commitlog"
+#: Directory of the unfinished files of an erasure (rewriting.py).
+DRAFTS = "cometmq-erasing"
 _UNFINISHED = ".unfinished"
 #: Files of administrators or of one run of a broker, not of the store.
-_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
+_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside", DRAFTS)
 _ENTRIES = ("consumequeue", EXTENSIONS, "index", SEALS)
 #: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
 _RUN_FILES = (
