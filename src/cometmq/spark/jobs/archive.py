@@ -230,13 +230,19 @@ class Archiver:
 def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
     """Return the rows as they are written: in tasks of a file's size, ordered by queue and
     offset."""
+    folders = partitions(hours=options.hours)
+    return balanced(dated(rows, hours=options.hours), folders, options.file_bytes)
+
+
+def balanced(rows: DataFrame, folders: Sequence[str], file_bytes: int) -> DataFrame:
+    """Return rows in tasks of about a file's size, ordered by queue and offset. ``folders`` are the
+    columns that become folders."""
     spark = rows.sparkSession
     # Only adaptive plans join and split tasks by size; Spark turns them off in a stream.
     spark.conf.set("spark.sql.adaptive.enabled", "true")
-    spark.conf.set(_ADVISED, str(options.file_bytes))
-    folders = partitions(hours=options.hours)
-    balanced = dated(rows, hours=options.hours).hint("rebalance", *folders)
-    return balanced.sortWithinPartitions(*folders, *(name for name in ORDER if name != "topic"))
+    spark.conf.set(_ADVISED, str(file_bytes))
+    within = [*folders, *(name for name in ORDER if name not in folders)]
+    return rows.hint("rebalance", *folders).sortWithinPartitions(*within)
 
 
 def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:

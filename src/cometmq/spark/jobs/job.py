@@ -76,8 +76,10 @@ class JobOption:
 JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
     Job("audit", "Check whole stores: compare records, queues and index with each other."),
+    Job("compact", "Keep the content of the newest message of each key in an archive."),
     Job("dlq", "Show why messages became dead letters, and send selected ones again."),
     Job("rebuild", "Rebuild a store's queues and index from its log, in a new directory."),
+    Job("redact", "Erase the content of all messages of some keys from an archive."),
     Job("replay", "Send messages of an archive, a store or topics to a topic again."),
     Job("search", "Find messages in a cluster, in store directories and in an archive."),
     Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),

@@ -188,6 +188,49 @@ class DeltaLakeTable(TableSink):
         )
         return True
 
+    def exchange(
+        self, spark: SparkSession, gone: Sequence[str], made: Sequence[StoredFile]
+    ) -> bool:
+        """Replace files of the table by others in one commit; names are those in its folder.
+
+        Return False if another writer has removed one of them since the table was last read.
+        Raises deltalake's errors.
+        """
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import CommitProperties, RemoveAction
+
+        table = self._table or self._current(spark)
+        assert table is not None
+        folder = folder_at(self._path, spark)
+        partition_by = self._checked_partitions(table)
+        if not set(self.names(spark)) >= set(gone):
+            return False
+        moment_ms = max((file.modified_ms for file in made), default=0)
+        actions: list[AddAction | RemoveAction] = [
+            _added(folder, file, partition_by) for file in made
+        ]
+        actions += [RemoveAction(name, True, moment_ms) for name in gone]
+        try:
+            _appending(actions, _schema_of(table), partition_by)(table, CommitProperties())
+        except CommitFailedError as error:
+            log.info("exchange_refused table=%s error=%s", self, error)
+            return False
+        return True
+
+    def names(self, spark: SparkSession) -> list[str]:
+        """Return the names of the files of the table as it was last read."""
+        table = self._table or self._current(spark)
+        if table is None:
+            return []
+        return [unquote(name) for name in table.get_add_actions().column("path").to_pylist()]
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """Return the columns of the table as it was last read. Raises FileNotFoundError."""
+        table = self._table or self._current(spark)
+        if table is None:
+            raise FileNotFoundError(self._path)
+        return _schema_of(table)
+
     def clean(self, spark: SparkSession, retention_hours: int = 168) -> list[str]:
         """Run Delta's vacuum and return the names of the files it removed.
 

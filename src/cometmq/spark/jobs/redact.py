@@ -1,0 +1,107 @@
+"""Erases the content of all messages of some keys from an archive, for requests of erasure.
+
+The rows stay, with their places and times. ``cometmq store redact`` does the same in the store
+directories of brokers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pyspark.sql import functions as f
+
+from cometmq.message import properties as props
+from cometmq.message.tombstone import FILLER_KEY, REDACTED
+from cometmq.spark.jobs.erasing import SELECTED, TopicErasure, erase, files_of, without_content
+from cometmq.spark.jobs.job import JobOption, Progress, silent, size_bytes
+from cometmq.spark.options import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ORIGINS = (props.REAL_TOPIC, props.RETRY_TOPIC, props.DLQ_ORIGIN_TOPIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactOptions:
+    """Options of the job redact: the archive, the keys, and whether to change anything."""
+
+    target: Annotated[str, JobOption("Path or URL of the archive.", positional=True)]
+    keys: Annotated[tuple[str, ...], JobOption("A key or message id; repeatable.")] = ()
+    keys_file: Annotated[str, JobOption("File with a key in each line.")] = ""
+    topics: Annotated[
+        tuple[str, ...],
+        JobOption("Only messages sent to this topic, retries and dead letters too; repeatable."),
+    ] = ()
+    in_place: Annotated[bool, JobOption("Erase; without this option, only count.")] = False
+    file_bytes: Annotated[
+        int, JobOption("Approximate size of a new file.", name="file-size", read=size_bytes)
+    ] = 128_000_000
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return all keys, each once. Raises BadOption, OSError."""
+        lines = Path(self.keys_file).read_text("utf-8").splitlines() if self.keys_file else []
+        found = [*self.keys, *(line.strip() for line in lines if line.strip())]
+        if not found:
+            raise BadOption("keys", "no key is given: use --key or --keys-file")
+        for number, key in enumerate(found, 1):
+            if key.split() != [key] or key == FILLER_KEY:
+                raise BadOption("keys", f"key {number} is not one key")
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class RedactReport:
+    """Result of a run. ``ok`` is false if an erasure left something.
+
+    ``left`` are data files that are not files of the archive, so they may have any messages, and
+    entries of a Delta log that contain a key as the bound of a column.
+    """
+
+    ok: bool
+    target: str
+    erased: bool
+    messages: int
+    files: int
+    topics: tuple[TopicErasure, ...]
+    left: tuple[str, ...]
+
+
+def run(spark: SparkSession, options: RedactOptions, progress: Progress = silent) -> RedactReport:
+    """Erase the messages, or only count them. Raises BadOption, ArchiveChanged, CountDiffers."""
+    keys = options.wanted()
+    condition = of_keys(keys, options.topics)
+
+    def select(rows: DataFrame) -> DataFrame:
+        return rows.withColumn(SELECTED, condition)
+
+    files = files_of(spark, options.target)
+    done = erase(
+        files, options.target, select, without_content(REDACTED, keys, files.schema),
+        file_bytes=options.file_bytes, in_place=options.in_place, progress=progress,
+    )  # fmt: skip
+    left = (*done.left, *files.log_entries_with(keys))
+    return RedactReport(
+        not (options.in_place and left), options.target, options.in_place, done.messages,
+        done.files, done.topics, left,
+    )  # fmt: skip
+
+
+def of_keys(keys: Sequence[str], topics: Sequence[str]) -> Column:
+    """Return the condition that a message has one of the keys, and was sent to one of the topics if
+    any are given."""
+    own = f.split(f.coalesce("keys", f.lit("")), " ")
+    found = f.exists(own, lambda key: key.isin(*keys)) | f.coalesce(
+        f.col("msg_id").isin(*keys), f.lit(False)
+    )
+    if topics:
+        sent = f.col("topic").isin(*topics)
+        for name in _ORIGINS:
+            origin = f.col("properties").getItem(name)
+            sent = sent | f.coalesce(origin.isin(*topics), f.lit(False))
+        found = found & sent
+    return found
