@@ -1,10 +1,12 @@
 """The sinks that the kill tests know: how a stream is written to each, and what each holds then."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -14,6 +16,34 @@ from tests.spark.topics import make_topic, read_whole
 
 TABLES = "tables"
 COLUMNS = "topic string, queue_id int, queue_offset bigint, body binary"
+#: Number of the keys that messages change rows of, and how often one is a deletion.
+KEYS = 37
+DELETES = 11
+
+
+def body_of(number: int) -> str:
+    """The body of the message with this number."""
+    return f"message-{number}"
+
+
+def key_of(number: int) -> str:
+    """The key of the row that a message changes; messages of a key are in one queue."""
+    return str(number % KEYS)
+
+
+def every_message(sent: int) -> Counter[str]:
+    """What a sink holds that keeps all messages."""
+    return Counter(map(body_of, range(sent)))
+
+
+def last_of_each_key(sent: int) -> Counter[str]:
+    """What a sink holds that merges by key: the changes one after another, without Spark."""
+    rows: dict[str, str] = {}
+    for number in range(sent):
+        rows.pop(key_of(number), None)
+        if number % DELETES:
+            rows[key_of(number)] = body_of(number)
+    return Counter(f"{key} {body}" for key, body in rows.items())
 
 
 @dataclass(frozen=True)
@@ -36,7 +66,8 @@ Apply = Callable[[DataFrame, int], None]
 @dataclass(frozen=True)
 class Sink:
     """``bodies`` reads, without Spark, the bodies of all messages that the sink holds, repeats
-    included; ``make`` runs once before all. How it is written to is one of two:
+    included, each after its key if the sink merges; ``expected`` gives those that it should hold
+    once so many were sent; ``make`` runs once before all. How it is written to is one of two:
 
     - ``table`` gives a callable for ``foreachBatch``. One stream goes into all sinks of this kind,
       each batch into one after another, so that a kill finds a batch in some of them only.
@@ -47,6 +78,7 @@ class Sink:
     table: Callable[[Place], Apply] | None = None
     attach: Callable[[DataFrame, Place], DataStreamWriter] | None = None
     make: Callable[[Place], None] = lambda place: None
+    expected: Callable[[int], Counter[str]] = every_message
 
 
 def to_parquet(place: Place) -> Apply:
@@ -132,6 +164,104 @@ def postgres_table(place: Place) -> str:
     return f"killed_{sha256(place.folder.encode()).hexdigest()[:12]}"
 
 
+def changes(rows: DataFrame) -> DataFrame:
+    """The change of a row that each message is."""
+    from pyspark.sql import functions as f
+
+    body = f.col("body").cast("string")
+    number = f.regexp_extract(body, "([0-9]+)", 1).cast("bigint")
+    return rows.select(
+        (number % KEYS).cast("string").alias("key"), number.alias("number"), body.alias("body"),
+        (number % DELETES == 0).alias("deleted"), "queue_offset",
+    )  # fmt: skip
+
+
+def to_delta_merged(place: Place) -> Apply:
+    """A Delta table of the newest row of each key."""
+    from cometmq.spark.tables.delta import DeltaLakeTable
+
+    table = DeltaLakeTable(
+        str(place.root / "delta-merged"), keys=["key"], newest_by=["number"], deleted="deleted"
+    )
+    return lambda rows, batch: table(changes(rows), batch)
+
+
+def in_delta_merged(place: Place) -> list[str]:
+    """Read by pyarrow, from the files that are left when the log is read from its beginning."""
+    import pyarrow.parquet as pq
+
+    root = place.root / "delta-merged"
+    names: set[str] = set()
+    for path in sorted((root / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        names -= {action["remove"]["path"] for action in actions if "remove" in action}
+        names |= {action["add"]["path"] for action in actions if "add" in action}
+    found: list[str] = []
+    for name in names:
+        table = pq.read_table(root / unquote(name), columns=["key", "body"], partitioning=None)
+        found += [f"{row['key']} {row['body']}" for row in table.to_pylist()]
+    return found
+
+
+def to_iceberg_merged(place: Place) -> Apply:
+    """An Iceberg table of the newest row of each key."""
+    from cometmq.spark.tables.iceberg import IcebergTable
+
+    table = IcebergTable(
+        "killed.merged", properties=catalogue(place), keys=["key"], newest_by=["number"],
+        deleted="deleted",
+    )  # fmt: skip
+    return lambda rows, batch: table(changes(rows), batch)
+
+
+def in_iceberg_merged(place: Place) -> list[str]:
+    """Read by pyiceberg."""
+    from pyiceberg.catalog import load_catalog
+
+    table = load_catalog("default", **catalogue(place)).load_table("killed.merged")
+    rows = table.scan(selected_fields=("key", "body")).to_arrow().to_pylist()
+    return [f"{row['key']} {row['body']}" for row in rows]
+
+
+def to_postgres_merged(place: Place) -> Apply:
+    """The rows of a table whose changes come in Canal's envelopes."""
+    from pyspark.sql import functions as f
+
+    from cometmq.spark.tables.postgres import PostgresTable
+    from cometmq.spark.values.envelopes import table_changes
+
+    table = PostgresTable(
+        place.postgres, f"{postgres_table(place)}_merged", keys=["id"],
+        newest_by=["queue_offset", "item"], deleted="deleted",
+    )  # fmt: skip
+
+    def apply(rows: DataFrame, batch: int) -> None:
+        row = f.struct(f.col("key").alias("id"), f.col("body").alias("text"))
+        envelope = f.struct(
+            f.lit("shop").alias("database"), f.lit("items").alias("table"),
+            f.when(f.col("deleted"), "DELETE").otherwise("UPDATE").alias("type"),
+            f.lit(False).alias("isDdl"), f.lit(1).alias("es"), f.array(row).alias("data"),
+        )  # fmt: skip
+        messages = changes(rows).select(f.to_json(envelope).alias("body"), "queue_offset")
+        found = table_changes(
+            messages, "id string, text string", envelope="canal", table="shop.items"
+        )
+        table(found.select("id", "text", "queue_offset", "item", "deleted"), batch)
+
+    return apply
+
+
+def in_postgres_merged(place: Place) -> list[str]:
+    """Read by psycopg."""
+    import psycopg
+
+    with psycopg.connect(place.postgres) as connection:
+        found = connection.execute(
+            f"SELECT id, text FROM {postgres_table(place)}_merged"
+        ).fetchall()
+    return [f"{key} {text}" for key, text in found]
+
+
 TOPIC_STREAM = "KilledInto"
 """Written by ``writeStream``: ids of query, micro-batch and task."""
 
@@ -181,6 +311,9 @@ SINKS: dict[str, Sink] = {
     "delta": Sink(in_delta, to_delta),
     "iceberg": Sink(in_iceberg, to_iceberg),
     "postgres": Sink(in_postgres, to_postgres),
+    "delta-merged": Sink(in_delta_merged, to_delta_merged, expected=last_of_each_key),
+    "iceberg-merged": Sink(in_iceberg_merged, to_iceberg_merged, expected=last_of_each_key),
+    "postgres-merged": Sink(in_postgres_merged, to_postgres_merged, expected=last_of_each_key),
     "topic": Sink(in_topic(TOPIC_STREAM), attach=into_topic, make=make_topics),
     "topic-each": Sink(in_topic(TOPIC_EACH), to_topic, make=make_topics),
 }
