@@ -232,7 +232,7 @@ class Unread(asyncio.Transport):
 async def test_a_byte_is_no_sign_that_the_peer_reads() -> None:
     begun = asyncio.Event()
 
-    async def app(*_: object) -> None:
+    async def app(scope: object, receive: object, send: object) -> None:
         begun.set()
         await asyncio.Event().wait()
 
