@@ -20,8 +20,10 @@ async def echo(path: str) -> Answer:
 
 
 @asynccontextmanager
-async def serving(answer: Answering = echo) -> AsyncIterator[tuple[HttpConnections, int]]:
-    connections = HttpConnections(answer)
+async def serving(
+    answer: Answering = echo, names: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[HttpConnections, int]]:
+    connections = HttpConnections(answer, names)
     server = await asyncio.start_server(connections.serve, "127.0.0.1", 0)
     async with server:
         yield connections, server.sockets[0].getsockname()[1]
@@ -73,6 +75,40 @@ async def test_what_is_no_plain_request_is_refused(request_: bytes, status: byte
     async with serving() as (_, port):
         text = await answer_to(port, request_)
         assert text.split(b" ", 2)[1] == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"evil.example", b"421"),
+        (b"evil.example:5557", b"421"),
+        (b"127.0.0.1.evil.example", b"421"),
+        (b"evil.example@localhost", b"421"),
+        (b"evil.example\r\nHost: localhost", b"400"),
+        (b"", b"421"),
+        (b".", b"421"),
+        (b"[beef]", b"421"),
+        (b"\xe4vil", b"421"),
+        (b"127.0.0.1:5557", b"200"),
+        (b"[::1]:5557", b"200"),
+        (b"10.1.2.3:5557", b"200"),
+        (b"localhost:5557", b"200"),
+        (b"broker-a:5557", b"200"),
+        (b"Broker-A.Prod.Example:5557", b"200"),
+        (b"broker-a.prod.example.:5557", b"200"),
+    ],
+)
+async def test_only_known_hosts_are_served(host: bytes, status: bytes) -> None:
+    request = b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+    async with serving(names=("broker-a.prod.example",)) as (_, port):
+        text = await answer_to(port, request)
+        assert text.split(b" ", 2)[1] == status
+        assert (b"/metrics" in text) == (status == b"200")
+
+
+async def test_a_check_of_an_old_protocol_names_no_host() -> None:
+    async with serving() as (_, port):
+        assert (await answer_to(port, b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"/healthz")
 
 
 @pytest.fixture

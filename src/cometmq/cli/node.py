@@ -7,6 +7,7 @@ RocketMQ's property names. Settings that only a name server has go to it, all ot
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -193,7 +194,9 @@ async def monitoring(
         ) from None
     tasks = Tasks()
     host = settings.metrics_prom_exporter_host or bind_address
-    port = MonitoringPort(host, settings.metrics_prom_exporter_port, clock=clock, tasks=tasks)
+    number = settings.metrics_prom_exporter_port
+    names = [host, socket.gethostname(), *settings.metrics_names]
+    port = MonitoringPort(host, number, names=names, clock=clock, tasks=tasks)
     number = port.start()
     try:
         yield OpenPort(join_address(reachable(host), number), port.parts)

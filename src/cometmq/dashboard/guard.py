@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from cometmq.net.hostheader import host_names, is_known_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,8 +42,6 @@ FORM_BYTES_MAX: Final = 256 * 1024
 _FORM_FIELDS_MAX: Final = 500
 #: Time in which a form must be here.
 FORM_S: Final = 30.0
-#: A Host header: a name or an address, and perhaps a port. No browser sends anything else.
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 #: Headers that a proxy adds.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via")
 HEADERS: Final[Mapping[str, str]] = {
@@ -80,7 +78,7 @@ class Guard:
     def __init__(self, app: ASGIApp, viewers: Viewers, place: Place, allow_changes: bool) -> None:
         self._app = app
         self._viewers = viewers
-        self._names = frozenset(name.lower().rstrip(".") for name in place.names)
+        self._names = host_names(place.names)
         self._has_proxies = bool(place.proxies)
         self._allow_changes = allow_changes
         self._under_way = 0
@@ -115,8 +113,7 @@ class Guard:
 
     async def _refused(self, request: Request, is_static: bool) -> Response | None:
         """Return the response to a request that no page gets; None if one may have it."""
-        host = request.headers.get("host", "")
-        if not self._is_ours(host):
+        if not is_known_host(request.headers.get("host", ""), self._names):
             text = "This page is not known by that name. Use its address, or start it with --host."
             return PlainTextResponse(text, 421)
         if request.method not in ("GET", "HEAD", "POST"):
@@ -162,19 +159,6 @@ class Guard:
             text = "Nobody logged in, and the request came through a proxy. Name it with --proxy."
             return PlainTextResponse(text, 403)
         return None
-
-    def _is_ours(self, host: str) -> bool:
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return False
-        name = found[1].strip("[]").lower().rstrip(".")
-        if name == "localhost" or name in self._names:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def cookie_name(request: Request) -> str:

@@ -40,12 +40,24 @@ class MonitoringFields:
         "address for that; defaults to `bindAddress`. There are neither accounts nor TLS",
         rocketmq="a setting of RocketMQ 5, the advertised address by default",
     )
+    metrics_prom_exporter_names: str = setting(
+        "",
+        "names with a dot, separated by commas, by which the port is asked, besides the name of "
+        "the machine; addresses and names without a dot need none",
+        see="monitoring.md#names",
+    )
     metrics_otel_cardinality_limit: int = setting(
         10_000,
         "most series of one metric; those beyond it are left out and counted",
         least=1,
         rocketmq="a setting of RocketMQ 5, 50000 by default",
     )
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """Names by which the port is asked."""
+        words = self.metrics_prom_exporter_names.split(",")
+        return [word.strip() for word in words if word.strip()]
 
     @property
     def serves_metrics(self) -> bool:

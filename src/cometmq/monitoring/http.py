@@ -6,18 +6,23 @@ closed and counted. A connection too many takes the place of the one that has be
 request the longest, so that nobody keeps a kubelet or Prometheus out by holding connections.
 Requests beyond a rate are answered later: the port's thread shares the interpreter with the
 servers, and each answer costs them time.
+
+A request must name a host that is known, so that no site reads the port through a browser of the
+network. A name without a dot may be any: Prometheus asks services by such names. A request
+without a Host header comes from no browser, but from a check of an old protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 import h11
 
 from cometmq.core.clock import SystemClock
+from cometmq.net.hostheader import host_names, is_known_host
 
 CONNECTIONS_MAX: Final = 32
 REQUEST_MAX_BYTES: Final = 8_192
@@ -39,16 +44,22 @@ class Answer(NamedTuple):
     content_type: str = TEXT
 
 
+_MISDIRECTED: Final = Answer(
+    421, b"not known by that name: use an address, or add the name to metricsPromExporterNames\n"
+)
+
 #: Returns the answer to a GET of a path.
 Answering = Callable[[str], Awaitable[Answer]]
 
 
 class HttpConnections:
     """The connections of one listening socket. ``requests`` counts answers by status, ``refusals``
-    connections that were closed by limit."""
+    connections that were closed by limit. ``names`` are the names of hosts with a dot that requests
+    may have."""
 
-    def __init__(self, answer: Answering) -> None:
+    def __init__(self, answer: Answering, names: Iterable[str] = ()) -> None:
         self._answer = answer
+        self._names = host_names(names)
         self._open: set[asyncio.StreamWriter] = set()
         #: Those of them that wait for a request, in the order in which they began to.
         self._waiting: dict[asyncio.StreamWriter, None] = {}
@@ -92,6 +103,17 @@ class HttpConnections:
         self._open.discard(writer)
         self._waiting.pop(writer, None)
 
+    async def _answer_to(self, request: h11.Request) -> Answer:
+        hosts = [value for name, value in request.headers if name == b"host"]
+        if not all(
+            is_known_host(host.decode("ascii", "replace"), self._names, short_names=True)
+            for host in hosts
+        ):
+            return _MISDIRECTED
+        if request.method not in (b"GET", b"HEAD"):
+            return Answer(405, b"only GET and HEAD are served\n")
+        return await self._answer(request.target.partition(b"?")[0].decode("ascii", "replace"))
+
     async def _take_turn(self) -> None:
         """Wait until another request may be answered."""
         now_ms = self._clock.monotonic_ms()
@@ -124,11 +146,7 @@ class HttpConnections:
             return False
         await self._take_turn()
         if request is not None:
-            if request.method in (b"GET", b"HEAD"):
-                path = request.target.partition(b"?")[0].decode("ascii", "replace")
-                answer = await self._answer(path)
-            else:
-                answer = Answer(405, b"only GET and HEAD are served\n")
+            answer = await self._answer_to(request)
         assert answer is not None
         self.requests[answer.status] += 1
         headers = [

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
@@ -74,12 +74,20 @@ class Monitored(Protocol):
 
 class MonitoringPort:
     """Serves HTTP for ``parts``, the servers of this process, which may be added at any time.
+    ``names`` are the names of hosts by which it is asked.
 
     Build it in the servers' event loop; :meth:`start` and :meth:`close` it once each.
     """
 
     def __init__(
-        self, host: str, port: int, *, clock: Clock, tasks: Tasks, reserve: Reserve = reserve
+        self,
+        host: str,
+        port: int,
+        *,
+        names: Iterable[str] = (),
+        clock: Clock,
+        tasks: Tasks,
+        reserve: Reserve = reserve,
     ) -> None:
         self._address = host, port
         self._clock = clock
@@ -93,7 +101,7 @@ class MonitoringPort:
         self._last = Answer(503, b"")
         self._fresh_until_s = 0.0
         self.parts: list[Monitored] = []
-        self.connections = HttpConnections(self._answer)
+        self.connections = HttpConnections(self._answer, names)
 
     def start(self) -> int:
         """Bind, serve, and return the port. Raise OSError if the address cannot be bound."""

@@ -1,0 +1,38 @@
+"""The Host header of HTTP requests, by which a page of others in a browser is recognized.
+
+A site can let its own name lead to an address of this machine or network (DNS rebinding). Its page
+then reads what this process serves. The browser still sends the name, so a name must be known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+#: A Host header: a name or an address, and perhaps a port. No browser sends anything else.
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
+
+
+def host_names(names: Iterable[str]) -> frozenset[str]:
+    """Return names in the form in which :func:`is_known_host` compares them."""
+    return frozenset(name.lower().rstrip(".") for name in names)
+
+
+def is_known_host(header: str, names: frozenset[str], *, short_names: bool = False) -> bool:
+    """Return whether a Host header is an address, localhost, or one of ``names``.
+
+    ``short_names`` lets names without a dot pass: no site of the internet has such a name.
+    """
+    found = _HOST.fullmatch(header)
+    if found is None:
+        return False
+    name = found[1].strip("[]").lower().rstrip(".")
+    if name == "localhost" or name in names:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return short_names and found[1][0] != "[" and name != "" and "." not in name
+    return True
