@@ -58,6 +58,15 @@ def test_a_promotion_that_is_refused(
         assert not found["begins"]
         assert found["findings"][0]["weight"] == "refused"
         assert "--force overrides them" in captured.err
+        # Nobody can be asked here.
+        assert main(["broker", "promote", slave.broker, "--force"]) == 2
+        asked = capsys.readouterr().err
+        assert f"Promote {slave.broker} despite its refusals (" in asked
+        assert "add --yes to do it" in asked
+        assert main(["broker", "promote", slave.broker, "--check"]) == 1, "it still is a slave"
+        capsys.readouterr()
+        assert main(["broker", "promote", slave.broker, "--force", "--yes"]) == 0
+        assert f"promoted {slave.broker} " in capsys.readouterr().out
     finally:
         master.kill()
 

@@ -389,12 +389,19 @@ async def promote(
     role: Role = MasterRole.ASYNC_MASTER,
     force: Annotated[bool, Option(help="Promote it although a finding refuses that.")] = False,
     check: Annotated[bool, Option(help="Only print the findings; promote nothing.")] = False,
+    yes: Yes = False,
 ) -> Result[Promoted]:
-    """Make a running slave the master of its name."""
+    """Make a running slave the master of its name; --force asks first."""
     from cometmq.admin.failover import promote as carry_out
     from cometmq.protocol.bodies import Promote
 
     remoting, clock = cluster.session.remoting, cluster.session.clock
+    if force and not check:
+        looked = await carry_out(remoting, clock, address, Promote(role.value, check=True))
+        refusals = [each.text for each in looked.promotion.findings if each.refuses]
+        if refusals:
+            confirm(f"Promote {address} despite its refusals ({'; '.join(refusals)})?", yes)
+        force = bool(refusals)  # nobody agreed to override others
     wanted = Promote(role.value, force, check)
     outcome = await carry_out(remoting, clock, address, wanted)
     found = outcome.promotion
