@@ -22,6 +22,7 @@ from cometmq.client.client import Client
 from cometmq.core.errors import ClientError, CometError
 from cometmq.dashboard.attempts import Attempts
 from cometmq.dashboard.history import History
+from cometmq.dashboard.outcomes import Outcomes
 from cometmq.dashboard.watched import WatchedCluster, is_refusal
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.acl import Credentials
@@ -54,6 +55,7 @@ class Viewer:
     cluster: WatchedCluster
     token: str = field(repr=False)
     used_ms: int = 0
+    outcomes: Outcomes = field(default_factory=Outcomes, repr=False)
 
     @property
     def change_token(self) -> str:

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
-from starlette.responses import StreamingResponse
+from starlette.responses import RedirectResponse, StreamingResponse
 from starlette.routing import Route
 
 from cometmq.admin.deadletters import Destination, dead_letter
@@ -17,8 +17,10 @@ from cometmq.dashboard.rendering import (
     InputRefused,
     cluster_of,
     field,
+    link,
     moment_ms,
     render,
+    viewer_of,
     whole,
 )
 from cometmq.dashboard.sharing import NAMES_MS
@@ -55,16 +57,20 @@ async def _groups(cluster: WatchedCluster) -> tuple[list[DeadGroup], dict[str, s
 async def show(request: Request) -> Response:
     """Show letters of a group, or send the chosen ones again."""
     cluster, group = cluster_of(request), request.path_params["group"]
-    outcomes = []
+    kept = viewer_of(request).outcomes
+    since, seen = field(request, "since"), whole(field(request, "seen"), 0)
     if request.method == "POST":
         words = request.state.form.get("letter", [])
         if not words:
             raise InputRefused("choose letters")
         destination = Destination("retry" if field(request, "destination") == "retry" else "origin")
+        sent = []
         for word in words[:PAGE_ROWS]:
             letter = await _letter(cluster, group, word)
-            outcomes.append(await cluster.dead_letters.resend(letter, destination))
-    since, seen = field(request, "since"), whole(field(request, "seen"), 0)
+            sent.append(await cluster.dead_letters.resend(letter, destination))
+        again = link("/dead/{}", group, since=since, seen=seen, done=kept.keep(sent))
+        return RedirectResponse(again, 303)
+    outcomes = kept.take(field(request, "done"), list)
     letters, later = await _page(cluster, group, moment_ms(since) if since else None, seen)
     return render(
         request, "dead_group.html", title=f"Dead letters of {group}", group=group, letters=letters,

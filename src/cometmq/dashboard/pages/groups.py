@@ -19,9 +19,11 @@ from cometmq.dashboard.rendering import (
     InputRefused,
     cluster_of,
     field,
+    link,
     moment_ms,
     part_of,
     render,
+    viewer_of,
 )
 from cometmq.dashboard.sharing import NAMES_MS
 from cometmq.dashboard.watched import GroupLag, ToldSettings
@@ -173,7 +175,6 @@ async def reset(request: Request) -> Response:
     if topic and topic not in topics:
         topics.append(topic)
     plan: OffsetPlan | None = None
-    offsets: dict[MessageQueue, int] | None = None
     at_text = field(request, "at")
     if topic:
         position = _position(to, at_text)
@@ -183,16 +184,17 @@ async def reset(request: Request) -> Response:
             if field(request, "confirmed") != group:
                 raise InputRefused("the name of the group was not repeated: nothing was changed")
             try:
-                offsets = await cluster.groups.apply(plan)
+                done = viewer_of(request).outcomes.keep(await cluster.groups.apply(plan))
             except GroupInUse as error:
                 raise InputRefused(str(error)) from None
             cluster.calls.forget()
+            return RedirectResponse(link("/groups/{}/reset", group, done=done), 303)
     elif request.method == "POST":
         raise InputRefused("choose a topic")
     return render(
         request, "group_reset.html", title=group, group=group, topics=topics, topic=topic, to=to,
         at_text=at_text, never_skip=field(request, "never_skip") == "on", plan=plan,
-        offsets=offsets,
+        offsets=viewer_of(request).outcomes.take(field(request, "done"), dict),
         skipped=sum(each.skipped for each in plan.changes) if plan else 0,
         repeated=sum(each.repeated for each in plan.changes) if plan else 0,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from cometmq.admin.messages import (
@@ -14,6 +14,7 @@ from cometmq.admin.messages import (
     LATEST,
     PULL_MESSAGES_MAX,
     Selection,
+    Stored,
     at_time,
 )
 from cometmq.core.errors import CometError, NotFound
@@ -25,8 +26,10 @@ from cometmq.dashboard.rendering import (
     InputRefused,
     cluster_of,
     field,
+    link,
     moment_ms,
     render,
+    viewer_of,
     whole,
 )
 from cometmq.message.model import MessageQueue
@@ -174,9 +177,11 @@ async def resend(request: Request) -> Response:
     cluster = cluster_of(request)
     message = await of_place(request)
     target = field(request, "target") or message.topic
-    stored = None
+    outcomes = viewer_of(request).outcomes
     if request.method == "POST":
-        stored = await cluster.messages.copy(message, target)
+        done = outcomes.keep(await cluster.messages.copy(message, target))
+        return RedirectResponse(link("/messages/resend", **place_of(message), done=done), 303)
+    stored = outcomes.take(field(request, "done"), Stored)
     return render(
         request, "message_resend.html", title="Send again", message=message, target=target,
         stored=stored, place=place_of(message),
