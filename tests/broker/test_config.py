@@ -75,7 +75,7 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
         ("brokrName", "a", "did you mean 'brokerName'"),
         ("brokerRole", "SLAVE", "1 or more for a slave"),
         ("enableLmq", "true", "not supported: light queues"),
-        ("mappedFileSizeConsumeQueueExt", "1023", "at least 1024 bytes, not 1023"),
+        ("mappedFileSizeConsumeQueueExt", "1023", "from 1024 to 2147483647 bytes, not 1023"),
         ("brokerId", "1", "must be 0 for a master"),
         ("haTransferBatchSize", "0", "from 1 to 2097152 bytes, not 0"),
         ("inSyncReplicas", "0", "at least 1, not 0"),
