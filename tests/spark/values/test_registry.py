@@ -1,9 +1,9 @@
 """Avro with a real schema registry: Apicurio, which answers the clients of Confluent's."""
 
-import hashlib
 import io
 import json
 import shutil
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -25,11 +25,9 @@ from tests.spark.topics import make_topic
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
 
-NAME = "apicurio-registry-app-3.0.9"
-ADDRESS = (
-    f"https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/3.0.9/{NAME}-all.tar.gz"
-)
-SHA256 = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
+VERSION = "2.6.13.Final"
+NAME = f"apicurio-registry-app-{VERSION}"
+ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 FETCH_S = 600
 ANSWER_S = 10
 SUBJECT = "orders-value"
@@ -66,14 +64,17 @@ def fetched() -> Path:
     target = cache_dir() / NAME
     if target.exists():
         return target
-    with urlopen(ADDRESS, timeout=FETCH_S) as answer:
-        packed = answer.read()
-    assert hashlib.sha256(packed).hexdigest() == SHA256
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        words = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}"]
+        subprocess.run(
+            [*words, f"-DoutputDirectory={fresh}"], check=True, timeout=FETCH_S, cwd=fresh
+        )
+        packed = fresh / f"{NAME}-all.tar.gz"
+        with tarfile.open(packed) as files:
             files.extractall(fresh, filter="data")
+        packed.unlink()
         place(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
