@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.client.client import Client
-from cometmq.core.clock import SystemClock
+from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.dashboard import attempts
-from cometmq.dashboard.accounts import LoginRefused, Viewers
+from cometmq.dashboard.accounts import LOGIN_LASTS_MS, LOGIN_MS, LoginRefused, Viewers
 from cometmq.protocol.acl import Credentials
 from cometmq.testing.cluster import running_cluster
 from tests.dashboard.page import running_page
@@ -87,6 +87,27 @@ async def test_an_account_of_the_command_asks_for_the_same(tmp_path: Path) -> No
         assert (await page.post("/login", ADMIN | {"secret_key": "wrong"})).status == 401
         assert (await page.post("/login", ADMIN)).status == 303
         assert cluster.broker in (await page.get("/")).text
+
+
+async def test_a_login_ends_also_if_it_is_used(tmp_path: Path) -> None:
+    home = written_accounts(tmp_path / "home")
+    clock = VirtualClock()
+    async with running_cluster(tmp_path, acl_enable=True, rocketmq_home=str(home)) as cluster:
+        viewers = Viewers(Client(cluster.namesrv), clock)
+        await viewers.start()
+        try:
+            used = await viewers.log_in(**ADMIN)
+            unused = await viewers.log_in(**ADMIN)
+            begun_ms = clock.monotonic_ms()
+            while clock.monotonic_ms() - begun_ms < LOGIN_LASTS_MS:
+                clock.advance(LOGIN_MS // 2)
+                assert viewers.of(used.token) is used
+            assert viewers.of(unused.token) is None, "it was not used for too long"
+            clock.advance(1)
+            assert viewers.of(used.token) is None
+            assert viewers.of((await viewers.log_in(**ADMIN)).token) is not None
+        finally:
+            await viewers.close()
 
 
 async def test_failed_logins_are_limited_by_address(

@@ -36,6 +36,8 @@ VIEWERS_MAX: Final = 256
 ACCOUNTS_MAX: Final = 16
 #: A login that is not used ends after this time.
 LOGIN_MS: Final = 8 * 3_600_000
+#: A login ends after this time also if it is used: a page that is open polls, and so uses it.
+LOGIN_LASTS_MS: Final = 12 * 3_600_000
 #: Logins that have ended are looked for at this interval.
 SWEEP_MS: Final = 30_000
 #: Logins that are tried on the cluster at one time.
@@ -54,6 +56,7 @@ class Viewer:
 
     cluster: WatchedCluster
     token: str = field(repr=False)
+    begun_ms: int = 0
     used_ms: int = 0
     outcomes: Outcomes = field(default_factory=Outcomes, repr=False)
 
@@ -132,7 +135,8 @@ class Viewers:
         async with self._trials:
             cluster = await self._cluster(access_key, secret_key)
         self._attempts.succeed(address, access_key, now_ms)
-        viewer = Viewer(cluster, secrets.token_urlsafe(32), self._clock.monotonic_ms())
+        begun_ms = self._clock.monotonic_ms()
+        viewer = Viewer(cluster, secrets.token_urlsafe(32), begun_ms, begun_ms)
         while len(self._viewers) >= VIEWERS_MAX:
             self._viewers.popitem(last=False)
         self._viewers[self._name(viewer.token)] = viewer
@@ -162,7 +166,10 @@ class Viewers:
 
     @staticmethod
     def _is_valid(viewer: Viewer, now_ms: int) -> bool:
-        return now_ms - viewer.used_ms <= LOGIN_MS and not viewer.cluster.is_shut_out
+        is_fresh = (
+            now_ms - viewer.used_ms <= LOGIN_MS and now_ms - viewer.begun_ms <= LOGIN_LASTS_MS
+        )
+        return is_fresh and not viewer.cluster.is_shut_out
 
     async def _cluster(self, access_key: str, secret_key: str) -> WatchedCluster:
         known = self._accounts.get(access_key)
