@@ -2,9 +2,11 @@
 
 import asyncio
 import gzip
+import html
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -12,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.admin.messages import Messages
 from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.client.client import Client
 from cometmq.dashboard.pages import deadletters, groups
@@ -146,6 +149,33 @@ async def test_messages_are_found_and_shown_escaped(cometmq_cluster: Cluster) ->
         assert body.headers["content-disposition"].startswith("attachment")
 
 
+async def test_no_message_of_a_full_millisecond_is_skipped(cometmq_cluster: Cluster) -> None:
+    async with Client(cometmq_cluster.namesrv) as client:
+        admin = Admin(client.session)
+        await admin.create_topic("many", queues=2)
+        for _ in range(2):
+            # One batch has one time of storing.
+            await client.send_many(Message("many", b"%d" % at, tag="odd") for at in range(600))
+        stored = [message async for message in Messages(admin).browse("many")]
+        in_one = max(Counter(message.store_ms for message in stored).values())
+        assert in_one >= 600
+        places = {f"{each.broker_name}/{each.queue_id}@{each.queue_offset}" for each in stored}
+        async with running_page(cometmq_cluster.namesrv) as page:
+            for query in ("", f"&value={stored[0].store_ms}&filter=odd"):
+                found: list[str] = []
+                path = f"/messages?topic=many&by=time{query}"
+                while path:
+                    text = (await page.get(path)).text
+                    found += re.findall(r'class="mono" href="[^"]+">([^<]+)</a>', text)
+                    later = re.search(r'rel="next" href="([^"]+)"', text)
+                    path = html.unescape(later[1]) if later else ""
+                assert len(found) == len(places) == 1_200
+                assert set(found) == places
+            for wrong in ("x", "broker-a.0.", ".0.1", "broker-a.x.1"):
+                text = (await page.get(f"/messages?topic=many&by=time&after={wrong}")).text
+                assert "is not a place" in text
+
+
 async def test_a_topic_is_made_changed_and_deleted(cometmq_cluster: Cluster) -> None:
     async with stocked(cometmq_cluster) as (page, admin):
         token = (await page.get("/new-topic")).token
@@ -244,8 +274,6 @@ async def test_dead_letters_are_sent_again_once(cometmq_cluster: Cluster) -> Non
         await admin.create_topic(DLQ_PREFIX + "billing", queues=1)
         properties = {"DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "0A"}
         first = (await admin.messages_by_key("orders", "order-7"))[0]
-        from cometmq.admin.messages import Messages
-
         copied = dict(first.properties) | properties
         await Messages(admin).store(first, copied, DLQ_PREFIX + "billing")
         assert "billing" in (await page.get("/dead")).text

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -214,17 +214,23 @@ class Messages:
         start: Position = EARLIEST,
         end: Position = LATEST,
         selection: Selection = EVERYTHING,
+        *,
+        begins: Mapping[MessageQueue, int] | None = None,
     ) -> AsyncIterator[StoredMessage]:
         """Yield the messages of a topic from ``start`` to before ``end``, by the time of storing.
+
+        ``begins`` are offsets at which queues begin instead, so that a reader goes on where it was.
 
         The order within a queue is that of its offsets. Both positions are looked up first, so
         messages that arrive later are not included. Messages that are deleted meanwhile are
         skipped.
         """
         queues = await self.queues(topic, selection)
-        begins = await self.offsets(queues, start)
+        given = begins or {}
+        rest = [queue for queue in queues if queue not in given]
+        found = {**given, **await self.offsets(rest, start)}
         ends = await self.offsets(queues, end)
-        readers = [_Reader(queue, begins[queue], ends[queue]) for queue in queues]
+        readers = [_Reader(queue, found[queue], ends[queue]) for queue in queues]
         async for message in self._merged(readers, selection):
             yield message
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from cometmq.dashboard.watched import WatchedCluster
     from cometmq.message.model import StoredMessage
 
-#: A page ends after all messages of one millisecond, but here at the latest.
-_ROWS_MAX: Final = 500
+#: Queues whose offsets fit into the address of the next page.
+_PLACES_MAX: Final = 500
 _QUEUES_MAX: Final = 64
 #: Time for one search.
 _SEARCH_S: Final = 8
@@ -55,11 +55,15 @@ async def search(request: Request) -> Response:
     topic, by, value = field(request, "topic"), field(request, "by"), field(request, "value")
     filter_text = field(request, "filter")
     found: list[StoredMessage] | None = None
-    problem = ""
+    problem = later = ""
     if topic or (by == "id" and value):
         try:
             async with asyncio.timeout(_SEARCH_S):
-                found = await _found(cluster, topic, by, value, filter_text)
+                if by == "time":
+                    after = _offsets(topic, field(request, "after"))
+                    found, later = await _from_time(cluster, topic, value, filter_text, after)
+                else:
+                    found = await _found(cluster, topic, by, value, filter_text)
         except NotFound:
             found = []
         except TimeoutError:
@@ -68,9 +72,6 @@ async def search(request: Request) -> Response:
             problem = str(error)
     known = (await topic_settings(cluster)).known
     topics = [name for name in known if kind_of(cluster, name) == "own"]
-    later = ""
-    if found and by == "time" and len(found) >= PAGE_ROWS:
-        later = str(found[-1].store_ms + 1)
     return render(
         request, "messages.html", title="Messages", topics=sorted(topics)[:1_000], topic=topic,
         by=by or "latest", value=value, filter_text=filter_text, found=found, problem=problem,
@@ -91,18 +92,46 @@ async def _found(
             raise InputRefused("enter a key")
         found = await cluster.admin.messages_by_key(topic, value)
         return sorted(found, key=lambda message: -message.store_ms)
+    return await _latest(cluster, topic, Selection(filter=filter_text or "*"))
+
+
+async def _from_time(
+    cluster: WatchedCluster,
+    topic: str,
+    value: str,
+    filter_text: str,
+    after: dict[MessageQueue, int],
+) -> tuple[list[StoredMessage], str]:
+    """Return messages from a time on, and where the next page begins; "" if there are no more.
+
+    A page goes on at offsets: any number of messages may be stored in one millisecond.
+    """
+    start = at_time(moment_ms(value)) if value else EARLIEST
     selection = Selection(filter=filter_text or "*")
-    if by == "time":
-        start = at_time(moment_ms(value)) if value else EARLIEST
-        rows: list[StoredMessage] = []
-        async for message in messages.browse(topic, start, LATEST, selection):
-            if len(rows) >= PAGE_ROWS and message.store_ms != rows[-1].store_ms:
-                break
-            rows.append(message)
-            if len(rows) >= _ROWS_MAX:
-                break
-        return rows
-    return await _latest(cluster, topic, selection)
+    rows: list[StoredMessage] = []
+    after = dict(after)
+    async for message in cluster.messages.browse(topic, start, LATEST, selection, begins=after):
+        if len(rows) >= PAGE_ROWS:
+            if len(after) > _PLACES_MAX:
+                raise InputRefused(f"more than {_PLACES_MAX} queues: begin at a later time")
+            places = (f"{each.broker_name}.{each.queue_id}.{after[each]}" for each in after)
+            return rows, "~".join(places)
+        rows.append(message)
+        queue = MessageQueue(topic, message.broker_name, message.queue_id)
+        after[queue] = message.queue_offset + 1
+    return rows, ""
+
+
+def _offsets(topic: str, text: str) -> dict[MessageQueue, int]:
+    """Return the offsets that the address of a page names. Raises InputRefused."""
+    found: dict[MessageQueue, int] = {}
+    for word in text.split("~") if text else ():
+        place, _, offset = word.rpartition(".")
+        broker, _, queue_id = place.rpartition(".")
+        if not broker or whole(offset, -1) < 0 or whole(queue_id, -1) < 0:
+            raise InputRefused(f"{word!r} is not a place: search again")
+        found[MessageQueue(topic, broker, int(queue_id))] = int(offset)
+    return found
 
 
 async def _latest(cluster: WatchedCluster, topic: str, selection: Selection) -> list[StoredMessage]:
