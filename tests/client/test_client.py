@@ -414,3 +414,63 @@ async def test_drain_ends_all_subscriptions_together_and_leaves_sending(
     for each in running:
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("turns", [1, 50])
+async def test_a_cancelled_close_ends_connections_and_tasks(
+    cometmq_session_cluster: Cluster, turns: int
+) -> None:
+    before = asyncio.all_tasks()
+    client = Client(cometmq_session_cluster.namesrv, trace=True, linger_ms=1_000)
+    await client.start()
+    topic = await fresh_topic(client)
+    session, hooks = client.session, len(client.consume_hooks)
+    await client.send(topic, b"one")
+    subscription = client.subscribe(topic, group=f"g-{topic}", start="first")
+    message = await anext(aiter(subscription))
+    async with message.processing():
+        # It waits for this message.
+        closing = asyncio.create_task(client.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert session.remoting.in_flight() == {}
+        assert asyncio.all_tasks() == before
+        with pytest.raises(RuntimeError, match="not open"):
+            _ = client.session
+        assert len(client.consume_hooks) == hooks - 1
+        await client.close()
+    async with client:
+        assert (await client.send(topic, b"two")).queue.topic == topic
+
+
+async def test_a_close_that_was_cancelled_while_connections_end_is_finished_by_another(
+    cometmq_session_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = asyncio.all_tasks()
+    client = Client(cometmq_session_cluster.namesrv)
+    await client.start()
+    remoting = client.session.remoting
+    await client.send(await fresh_topic(client), b"one")
+    end, reached, may_end = remoting.close, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        reached.set()
+        await may_end.wait()
+        await end()
+
+    monkeypatch.setattr(remoting, "close", slow)
+    closing = asyncio.create_task(client.close())
+    await reached.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    may_end.set()
+    await client.close()
+    assert remoting.in_flight() == {}
+    assert asyncio.all_tasks() == before
+    with pytest.raises(RuntimeError, match="not open"):
+        _ = client.session

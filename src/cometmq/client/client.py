@@ -118,23 +118,49 @@ class Client:
         return sum(await asyncio.gather(*drained))
 
     async def close(self) -> None:
-        """Leave all groups and close all connections; messages in progress have 10 s."""
+        """Leave all groups and close all connections; messages in progress have 10 s.
+
+        If it is cancelled, it closes the connections at once: messages in progress are delivered
+        again, and sends that wait for a batch fail. Call it again if it is cancelled twice.
+        """
+        is_settled = False
+        try:
+            await self._settle()
+            is_settled = True
+        finally:
+            self._forget()
+            if (session := self._session) is not None:
+                try:
+                    await session.close(unregister=is_settled)
+                finally:
+                    if session.has_ended:
+                        self._forget()
+                        self._session = None
+
+    async def _settle(self) -> None:
+        """End consumers, and send what waits to be sent."""
         await self.drain()
         for consumer in self._pull_consumers:
             await consumer.close()
-        self._subscriptions.clear()
-        self._pull_consumers.clear()
         if self._producer is not None:
             await self._producer.flush()
+        if (tracer := self._untrace()) is not None:
+            await tracer.close()
+
+    def _forget(self) -> None:
+        """Forget what belongs to the session."""
+        self._untrace()
+        self._subscriptions.clear()
+        self._pull_consumers.clear()
+        self._producers.clear()
+        self._producer = self._puller = None
+        self._asker = self._checkers = None
+
+    def _untrace(self) -> Tracer | None:
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self.consume_hooks.remove(tracer.on_consume)
-            await tracer.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = self._producer = self._puller = None
-            self._asker = self._checkers = None
-            self._producers.clear()
+        return tracer
 
     def _trace(self, session: Session) -> None:
         self._tracer = tracer = Tracer(session, self.config.trace_topic)

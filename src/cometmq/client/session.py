@@ -219,6 +219,8 @@ class Session:
         #: The last heartbeat of each broker that refused it.
         self.refused_heartbeats: dict[str, BrokerRefused] = {}
         self._started = False
+        #: True once all tasks and connections have ended.
+        self.has_ended = False
 
     async def __aenter__(self) -> Session:
         self.start()
@@ -237,8 +239,23 @@ class Session:
             self.tasks.spawn(self._poll_routes(), name="route poll")
             self.tasks.spawn(self._send_heartbeats(), name="heartbeats")
 
-    async def close(self) -> None:
-        """Unregister this client from the brokers, then close every connection."""
+    async def close(self, *, unregister: bool = True) -> None:
+        """Unregister this client from the brokers, then close every connection.
+
+        All tasks and connections are told to end also if it is cancelled.
+        """
+        try:
+            if unregister:
+                await self._leave_all()
+        finally:
+            try:
+                # Heartbeats end first: one that met closed connections would be logged as failed.
+                await self.tasks.close()
+            finally:
+                await self.remoting.close()
+                self.has_ended = True
+
+    async def _leave_all(self) -> None:
         await asyncio.gather(
             *(
                 self._leave(address, group, "")
@@ -246,9 +263,6 @@ class Session:
                 for group in sorted(self._producer_groups)
             ),
         )
-        # Heartbeats end first: one that met closed connections would be logged as failed.
-        await self.tasks.close()
-        await self.remoting.close()
 
     # ------------------------------------------------------------------ routes
 
