@@ -1,8 +1,13 @@
-"""Celery application of the tests, run by real workers; COMETMQ_TEST_URL names the broker."""
+"""Celery application of the tests, run by real workers; COMETMQ_TEST_URL names the broker.
+
+With COMETMQ_TEST_ENDS_WITH_INPUT a worker and the processes of its pool end with its standard
+input: a killed test run leaves none.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -20,6 +25,17 @@ app.conf.update(
     task_acks_on_failure_or_timeout=True,
     broker_transport_options={"offset_persist_interval_ms": 200},
 )
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if "COMETMQ_TEST_ENDS_WITH_INPUT" in os.environ:
+    assert os.getpgrp() == os.getpid(), "the worker needs a process group of its own"
+    threading.Thread(target=_end_with_input, name="end with input", daemon=True).start()
 
 
 @app.task  # type: ignore[untyped-decorator]

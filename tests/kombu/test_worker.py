@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -55,6 +55,7 @@ def worker(app: Celery, log: Path, *, pool: str = "prefork") -> Iterator[subproc
         **os.environ,
         "COMETMQ_TEST_URL": app.conf.broker_url,
         "COMETMQ_TEST_RESULTS": app.conf.result_backend,
+        "COMETMQ_TEST_ENDS_WITH_INPUT": "1",
     }
     words = ["celery", "-A", "tests.kombu.tasks", "worker", "-c", "2", "-P", pool, "-l", "INFO"]
     with log.open("ab") as file:
@@ -62,6 +63,7 @@ def worker(app: Celery, log: Path, *, pool: str = "prefork") -> Iterator[subproc
         process = subprocess.Popen(
             [sys.executable, "-m", *words, "-n", name],
             env=environment,
+            stdin=subprocess.PIPE,  # it closes when this process ends, in whatever way
             stdout=file,
             stderr=file,
             cwd=Path(__file__).parents[2],
@@ -78,6 +80,8 @@ def worker(app: Celery, log: Path, *, pool: str = "prefork") -> Iterator[subproc
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, 9)
             process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def wait_for(condition: Callable[[], Any], what: str, log: Path) -> None:
@@ -115,6 +119,29 @@ def asked(ask: Callable[[], Any]) -> Any:
     while not (answer := ask()):
         assert time.monotonic() < deadline
     return answer
+
+
+def processes_of(group: int) -> list[int]:
+    """The processes of a group, without those that only wait to be collected."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = path.read_text().rpartition(") ")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_worker_and_its_pool_end_with_the_run_that_started_it(
+    app: Celery, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with worker(app, log) as process:
+        assert len(processes_of(process.pid)) >= 3
+        assert process.stdin is not None
+        process.stdin.close()  # as the end of this process would
+        wait_for(lambda: process.poll() is not None, "end", log)
+        wait_for(lambda: not processes_of(process.pid), "end of the pool", log)
 
 
 def test_a_killed_worker_leaves_its_task_to_another_one(app: Celery, tmp_path: Path) -> None:
