@@ -54,7 +54,8 @@ async def test_its_pages_show_the_cluster(target: Target) -> None:
             preview = await page.get(f"/groups/{group}/reset?topic={topic}&to=last")
             form = {"topic": topic, "to": "last", "confirmed": group}
             done = await page.post(f"/groups/{group}/reset", form | {"change_token": preview.token})
-            assert "The offsets were reset in 2 queues" in done.text
+            shown = await page.get(done.headers["location"])
+            assert "The offsets were reset in 2 queues" in shown.text
             gone = {"change_token": preview.token, "confirmed": topic}
             assert (await page.post(f"/topics/{topic}/delete", gone)).status == 303
 
