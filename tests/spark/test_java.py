@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.spark.brokers import cluster, offsets
 from cometmq.spark.read.positions import AtTimes, NamedPosition, resolve
+from cometmq.spark.tiers.holdings import Tier
+from cometmq.spark.tiers.options import parse
+from cometmq.spark.tiers.planning import plan
 from cometmq.testing.cluster import Cluster
 from tests.compat.anchor import LATEST, VERSION, JavaCluster, fetch_jars
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
+from tests.spark.tiers import tiered
 from tests.spark.topics import access, fill, fill_all, make_topic, read_whole
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
@@ -148,3 +153,20 @@ def test_delay_levels_and_keys_in_order(spark: SparkSession, java: Cluster) -> N
         assert by_key == {
             key: [at for at in range(90) if at % 5 == key and at != 7] for key in range(5)
         }
+
+
+def test_an_archive_a_store_and_a_java_broker_as_one(java: Cluster, tmp_path: Path) -> None:
+    topic = "TiersOnJava"
+    with Client(java.namesrv) as client:
+        queues = make_topic(client, topic, 2)
+        fill_all(client, queues, 20)
+        archived = tiered.archive(tmp_path / "archive", tiered.live_rows(java.namesrv, topic))
+        fill_all(client, queues, 9, start=20)
+        for folder in ("commitlog", "consumequeue"):
+            shutil.copytree(java.store / folder, tmp_path / "store" / folder)
+        fill_all(client, queues, 6, start=29)
+    options = {"topic": topic, "nameservers": java.namesrv, "archive": archived,
+               "store": tmp_path / "store", "brokerName": queues[0].broker_name}  # fmt: skip
+    planned = plan(parse(tiered.texts(options)))
+    assert planned.rows == {Tier.ARCHIVE: 40, Tier.STORE: 18, Tier.LIVE: 12}
+    assert tiered.rows(options) == tiered.live_rows(java.namesrv, topic)

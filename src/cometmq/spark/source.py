@@ -78,8 +78,12 @@ class TopicSource(DataSource):
         return ", ".join(parts)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query, of topics or of store directories. Raises BadOption,
-        BadSchema."""
+        """Return the reader of a batch query: of topics, of store directories, or of several tiers.
+        Raises BadOption, BadSchema."""
+        from cometmq.spark.tiers.options import are_tiered
+
+        if are_tiered(self.options):
+            return self._tiered_reader(schema)
         if "store" in self.options:
             return self._store_reader(schema)
         from cometmq.spark.read.options import parse
@@ -95,12 +99,21 @@ class TopicSource(DataSource):
         options = parse(self.options)
         return StoreReader(options, *_columns(schema, options.values))
 
+    def _tiered_reader(self, schema: StructType) -> DataSourceReader:
+        from cometmq.spark.tiers.options import parse
+        from cometmq.spark.tiers.reader import TieredReader
+
+        options = parse(self.options)
+        return TieredReader(options, *_columns(schema, options.values))
+
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """Return the reader of a stream. Raises BadOption, BadSchema, SparkTooOld."""
         _need_spark("4.2", "streams from topics")
         from cometmq.spark.read.options import for_stream, parse
         from cometmq.spark.read.stream import TopicStreamReader
+        from cometmq.spark.tiers.options import refuse_stream
 
+        refuse_stream(self.options)
         options = for_stream(parse(self.options))
         return TopicStreamReader(options, *_columns(schema, options.values))
 

@@ -20,9 +20,12 @@ import numpy.typing as npt
 from cometmq.filter import tags
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.filter.tags import TagFilter
+from cometmq.message import properties
 from cometmq.spark.options import BadOption, Given, get, one_of, parsed, some_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cometmq.spark.decode import Block
 
 OPTIONS: Final = ("filter", "filterType", "sqlFilter")
@@ -84,10 +87,26 @@ class RowFilter:
         elif self.sql is not None:
             found = np.array(_compiled(self.sql).matches(block.property_texts()), np.bool_)
         else:
-            found = _tagged(block, self.tags)
+            found = _tagged(block.column("tags"), self.tags)
         if beside:
             found |= np.isin(block.starts, [*beside])
         block.choose(found)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that :meth:`among` needs."""
+        if self.matches_all or self.matches_none:
+            return ()
+        return ("tags",) if self.sql is None else ("properties",)
+
+    def among(self, rows: pa.RecordBatch) -> Flags:
+        """Return which rows match, of rows that are decoded already."""
+        if self.matches_all or self.matches_none:
+            return np.full(len(rows), not self.matches_none)
+        if self.sql is None:
+            return _tagged(rows.column("tags"), self.tags)
+        texts = [properties.encode(dict(each or ())) for each in rows["properties"].to_pylist()]
+        return np.array(_compiled(self.sql).matches(texts), np.bool_)
 
 
 def parse(given: Given) -> RowFilter:
@@ -115,8 +134,8 @@ def _compiled(expression: str) -> SqlFilter:
     return SqlFilter(expression)
 
 
-def _tagged(block: Block, wanted: TagFilter) -> Flags:
-    encoded = block.column("tags").dictionary_encode()
+def _tagged(found_tags: pa.Array, wanted: TagFilter) -> Flags:
+    encoded = found_tags.dictionary_encode()
     known = [wanted.accepts(tag) for tag in encoded.dictionary.to_pylist()]
     verdicts = np.array([*known, False])
     index = encoded.indices.fill_null(len(known)).to_numpy()

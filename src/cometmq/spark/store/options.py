@@ -61,7 +61,7 @@ KNOWN: Final = (
     *corrupt.OPTIONS,
     *values.OPTIONS,
 )
-_ALL: Final = Pattern(".*")
+ALL: Final = Pattern(".*")
 END: Final = (1 << 63) - 1
 
 Key = tuple[str, int]
@@ -143,7 +143,7 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
     chosen = only_one(given, ("topic", "subscribePattern", "assign"))
     read = StoreOptions(
         roots=roots,
-        choice=topics.parse(given) if chosen or "includeSystemTopics" in given else _ALL,
+        choice=topics.parse(given) if chosen or "includeSystemTopics" in given else ALL,
         starting=starting,
         ending=ending,
         min_partitions=get(given, "minPartitions", positive, 1),

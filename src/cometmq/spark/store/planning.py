@@ -108,7 +108,12 @@ def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
     """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
     parts: list[Part] = []
     for root in options.roots:
-        parts += _StorePlanner(root, options).parts()
+        parts += StorePlanner(root, options).parts()
+    return tasks_of(parts, options)
+
+
+def tasks_of(parts: Sequence[Part], options: StoreOptions) -> list[tuple[Part, ...]]:
+    """Return the parts of each task: large ones are split, small neighbours joined."""
     total = sum(part.size_bytes for part in parts)
     bytes_max = min(options.max_bytes_per_partition, max(1, -(-total // options.min_partitions)))
     cut: list[Part] = []
@@ -138,14 +143,14 @@ def is_wanted(
             return MessageQueue(topic, broker_name, queue_id) in choice.queues
 
 
-class _StorePlanner:
+class StorePlanner:
     """Surveys one store."""
 
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
         self._root = root
         self._options = options
-        self._files = log_files(root.path)
-        self._log_start = self._files[0].base if self._files else 0
+        self.files = log_files(root.path)
+        self.log_start = self.files[0].base if self.files else 0
         self._queues: dict[Key, ConsumeQueueReader] = {}
 
     def parts(self) -> list[Part]:
@@ -153,11 +158,11 @@ class _StorePlanner:
         root, options = self._root, self._options
         names = queue_names(root.path)
         believes_queues = options.only_queued and has_queues(root.path)
-        ends = self._ends(names)
-        end = log_end(self._files, ends.newest)
+        ends = self.ends(names)
+        end = log_end(self.files, ends.newest)
         wanted = [key for key in names if is_wanted(options.choice, root.broker_name, *key)]
         requested = requested_ranges(
-            options.starting, options.ending, root.broker_name, wanted, self._bounds
+            options.starting, options.ending, root.broker_name, wanted, self.bounds
         )
         requested = self._within_queues(requested, ends, end)
         if options.only_queued:
@@ -168,27 +173,31 @@ class _StorePlanner:
             if by_entries is not None:
                 return by_entries
         dispatched = ends.dispatched if believes_queues else -1
-        return [*self._log(start, end, requested, dispatched)]
+        return [*self.log(start, end, requested, dispatched)]
 
-    def _log(
+    def log(
         self, start: int, end: int, requested: RequestedRanges, dispatched: int
     ) -> list[LogPart]:
-        return log_parts(self._root, self._files, start, end, requested, dispatched, END)
+        """Return the log from ``start`` to ``end``, one part per file."""
+        return log_parts(self._root, self.files, start, end, requested, dispatched, END)
 
-    def _files_of(self, key: Key) -> ConsumeQueueReader:
+    def files_of(self, key: Key) -> ConsumeQueueReader:
+        """Return the files of a queue, as listed at the first call."""
         if key not in self._queues:
             self._queues[key] = ConsumeQueueReader(self._root.path, *key)
         return self._queues[key]
 
-    def _bounds(self, key: Key) -> tuple[int, int]:
-        files = self._files_of(key)
+    def bounds(self, key: Key) -> tuple[int, int]:
+        """Return the offset of a queue's first message and the offset after its last entry."""
+        files = self.files_of(key)
         stop = files.stop()
-        return files.start(self._log_start, stop), stop
+        return files.start(self.log_start, stop), stop
 
-    def _ends(self, names: Iterable[Key]) -> LogEnds:
+    def ends(self, names: Iterable[Key]) -> LogEnds:
+        """Return the physical offsets near the end of the log, as the queues tell them."""
         newest = -1
         for key in names:
-            files = self._files_of(key)
+            files = self.files_of(key)
             stop = files.stop()
             entry = files.entry(stop - 1) if stop else None
             if entry is None or not entry.is_record or entry.physical < newest:
@@ -198,7 +207,7 @@ class _StorePlanner:
                 newest = entry.physical + entry.size_bytes
         noted = noted_complete(self._root.path)
         complete = newest if noted is None else min(newest, noted)
-        return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self._log_start))
+        return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self.log_start))
 
     def _is_record(self, physical: int, size_bytes: int) -> bool:
         head = self._head(physical)
@@ -209,7 +218,7 @@ class _StorePlanner:
         )
 
     def _head(self, physical: int) -> bytes:
-        for file in self._files:
+        for file in self.files:
             if file.base <= physical < file.stop:
                 try:
                     with opened(file.path) as handle:
@@ -226,6 +235,10 @@ class _StorePlanner:
             return None
         return store_ms_of(head)
 
+    def store_ms(self, key: Key, offset: int) -> int | None:
+        """Return the store time of a queue's message, or None if its record cannot be read."""
+        return self._store_ms(self.files_of(key).entry(offset).physical)
+
     def _within_queues(
         self, requested: RequestedRanges, ends: LogEnds, end: int
     ) -> RequestedRanges:
@@ -235,7 +248,7 @@ class _StorePlanner:
         ignored, or starts a range after its end.
         """
         named = {key: self._end_named(asked) for key, asked in requested.by_queue.items()}
-        beyond = [key for key, offset in named.items() if offset > self._bounds(key)[1]]
+        beyond = [key for key, offset in named.items() if offset > self.bounds(key)[1]]
         reached = self._reached(beyond, ends, end)
         found = dict(requested.by_queue)
         for key, asked in requested.by_queue.items():
@@ -258,8 +271,8 @@ class _StorePlanner:
     def _reached(self, keys: list[Key], ends: LogEnds, end: int) -> dict[Key, int]:
         """Return the ends of queues, by their entries and by records in the log that are in no
         queue yet."""
-        found = {key: self._bounds(key)[1] for key in keys}
-        for part in self._log(ends.dispatched, end, RequestedRanges(), -1) if keys else ():
+        found = {key: self.bounds(key)[1] for key in keys}
+        for part in self.log(ends.dispatched, end, RequestedRanges(), -1) if keys else ():
             for block in blocks(part.file, part.start, part.stop, part.root.broker_name):
                 if isinstance(block, DamagedBytes):
                     continue  # damage is reported when it is read
@@ -268,23 +281,23 @@ class _StorePlanner:
                 for topic, queue_id in keys:
                     if topic in names:
                         rows = (codes == names.index(topic)) & (ids == queue_id)
-                        rows &= places >= self._first_place(topic, queue_id)
+                        rows &= places >= self.first_place(topic, queue_id)
                         newest = int(block.queue_offsets[rows].max(initial=-1))
                         found[topic, queue_id] = max(found[topic, queue_id], newest + 1)
         return found
 
-    def _first_place(self, topic: str, queue_id: int) -> int:
+    def first_place(self, topic: str, queue_id: int) -> int:
         """Return the physical offset of a queue's first entry, 0 for an empty queue. Earlier
         records belong to a deleted topic of the same name."""
-        first, stop = self._bounds((topic, queue_id))
-        return self._files_of((topic, queue_id)).entry(first).physical if first < stop else 0
+        first, stop = self.bounds((topic, queue_id))
+        return self.files_of((topic, queue_id)).entry(first).physical if first < stop else 0
 
     def _report_gone(self, requested: RequestedRanges) -> None:
         """Report messages that were named by their offsets and are gone."""
         for (topic, queue_id), asked in requested.by_queue.items():
             if asked.start < 0:
                 continue
-            start, stop = self._bounds((topic, queue_id))
+            start, stop = self.bounds((topic, queue_id))
             gone = min(start, asked.stop)
             if asked.start < gone and asked.start < stop:
                 queue = MessageQueue(topic, self._root.broker_name, queue_id)
@@ -294,10 +307,10 @@ class _StorePlanner:
         """Return the physical offset where reading starts. Files with only older records are
         skipped."""
         from_ms = requested.otherwise.from_ms
-        first = self._log_start
+        first = self.log_start
         if requested.by_queue or from_ms <= 0:
             return first
-        for file in self._files[1:]:
+        for file in self.files[1:]:
             store_ms = self._store_ms(file.base)
             if store_ms is None or store_ms >= from_ms:
                 break
@@ -313,7 +326,7 @@ class _StorePlanner:
 
         Return None if it is better to read the whole log.
         """
-        log_bytes = end - self._log_start
+        log_bytes = end - self.log_start
         found: list[QueuePart] = []
         rest: dict[Key, RequestedRange] = {}
         for key in wanted:
@@ -323,19 +336,24 @@ class _StorePlanner:
                 found.append(part)
             if sum(each.size_bytes for each in found) * FEW_PARTS > log_bytes:
                 return None
-        tail = self._log(dispatched, end, RequestedRanges(requested.otherwise, rest), dispatched)
+        tail = self.log(dispatched, end, RequestedRanges(requested.otherwise, rest), dispatched)
         if (end - dispatched) * FEW_PARTS > log_bytes:
             return None
         return [*found, *tail]
 
     def _range(self, key: Key, asked: RequestedRange) -> QueuePart:
-        files = self._files_of(key)
-        first, stop = self._bounds(key)
+        files = self.files_of(key)
+        first, stop = self.bounds(key)
         low, high = max(first, asked.start), min(stop, asked.stop)
         if low < high and asked.from_ms > -END:
-            low = self._first_since(files, low, high, asked.from_ms)
+            low = self.first_since(files, low, high, asked.from_ms)
         if low < high and asked.until_ms < END:
-            high = self._first_since(files, low, high, asked.until_ms)
+            high = self.first_since(files, low, high, asked.until_ms)
+        return self.queue_part(key, low, high)
+
+    def queue_part(self, key: Key, low: int, high: int) -> QueuePart:
+        """Return a range of a queue's entries, with the size of its last records as their mean."""
+        files = self.files_of(key)
         sizes = [
             entry["size"]
             for entry in files.entries(max(low, high - _SAMPLE), max(low, high))
@@ -344,7 +362,10 @@ class _StorePlanner:
         record_bytes = int(sum(map(int, sizes)) // len(sizes)) if sizes else 1
         return QueuePart(self._root, *key, low, max(low, high), record_bytes)
 
-    def _first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
+    def first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
+        """Return the first offset in ``low..high`` that was stored at a moment or later, ``high``
+        if there is none."""
+
         def store_ms(offset: int) -> int:
             found = self._store_ms(files.entry(offset).physical)
             # An unreadable record is reported when it is read.

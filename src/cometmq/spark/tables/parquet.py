@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 FOLD: Final = 100
-_SCHEMA: Final = "_schema.json"
+SCHEMA: Final = "_schema.json"
 _ROOT: Final = "_batches"
 _REPLACED: Final = "_replaced"
 _NAME: Final = re.compile(r"(\d+)(\.all)?\.json")
@@ -175,7 +175,7 @@ def _schema(folder: Folder, schema: StructType) -> StructType:
     try:
         return schema_at(folder)
     except FileNotFoundError:
-        folder.publish(_SCHEMA, schema.json().encode())
+        folder.publish(SCHEMA, schema.json().encode())
         return schema
 
 
@@ -184,7 +184,7 @@ def schema_at(folder: Folder) -> StructType:
     batch."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(msgspec.json.decode(folder.read(_SCHEMA), type=dict[str, Any]))
+    return StructType.fromJson(msgspec.json.decode(folder.read(SCHEMA), type=dict[str, Any]))
 
 
 class BatchLog:

@@ -1,0 +1,381 @@
+"""The files of an archive: which messages each of them holds, and the rows of some of these.
+
+The job archive writes the files (jobs/archive.py). They are read here by pyarrow, in the processes
+that plan and in tasks, which have no Spark session. The folder of a file names its topic. Offsets
+are read from the files themselves: a file may lack some between its first and its last one, and two
+files may have the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cometmq.core.errors import CometError
+from cometmq.message.model import MessageQueue
+from cometmq.message.walk import numbers
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.planning import Range
+from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
+from cometmq.spark.store.holdings import runs
+from cometmq.spark.store.planning import is_wanted
+from cometmq.spark.tables.datafiles import LocalFolder
+from cometmq.spark.tables.parquet import SCHEMA, BatchLog, DataFile
+from cometmq.spark.tiers.cover import cover, merged
+
+if TYPE_CHECKING:
+    from cometmq.message.walk import Flags, Ints
+    from cometmq.spark.read.topics import TopicChoice
+    from cometmq.spark.tiers.cover import Span
+    from cometmq.spark.tiers.options import TieredOptions
+
+THREADS: Final = 8
+BATCH_BYTES: Final = 1 << 20
+"""About the size of an Arrow batch, as in read/corrupt.py."""
+
+BATCH_ROWS_MAX: Final = 20_000
+_PLACE: Final = ("broker_name", "queue_id", "queue_offset")
+_STORED: Final = "store_timestamp"
+_NO_TOPIC: Final = "__HIVE_DEFAULT_PARTITION__"
+_DELETION_VECTORS: Final = "deletionVectors"
+
+
+class ArchiveFileGone(CometError):
+    """Raised if the file at ``path`` was removed between the plan and the task."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is gone: the archive was compacted twice since this query was planned, and "
+            "other files have its messages; run the query again"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArchiveFile:
+    """A file of an archive, all of whose messages are of one topic."""
+
+    path: str
+    topic: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """A file, and the ranges of the messages that it holds."""
+
+    file: ArchiveFile
+    ranges: tuple[Range, ...]
+
+
+def archive_files(root: str, choice: TopicChoice) -> list[ArchiveFile]:
+    """Return the files of the chosen topics. Raises BadOption if there is no archive."""
+    found = []
+    for file in _delta_files(root) if _is_delta(root) else _parquet_files(root):
+        topic = _topic_of(file.name)
+        if topic is None:
+            continue
+        if is_wanted(choice, "", topic):
+            found.append(ArchiveFile(os.path.join(root, file.name), topic, file.size_bytes))
+    return found
+
+
+def held_files(files: Sequence[ArchiveFile], choice: TopicChoice) -> list[HeldFile]:
+    """Return the ranges of chosen queues that each file holds.
+
+    Reads three narrow columns. Raises ArchiveFileGone, OSError.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(lambda file: _held(file, choice), files))
+
+
+def first_at(
+    files: Sequence[HeldFile], moments: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Return the first archived offset that was stored at each queue's moment (ms) or later.
+
+    A queue without such a message is left out. Raises ArchiveFileGone, OSError.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = list(pool.map(lambda file: _first_at(file, moments), files))
+    found: dict[MessageQueue, int] = {}
+    for answer in answers:
+        for queue, offset in answer.items():
+            found[queue] = min(offset, found.get(queue, offset))
+    return found
+
+
+def stored_ms(
+    files: Sequence[HeldFile], places: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Return the store time of one archived message of each queue. Raises ArchiveFileGone,
+    OSError."""
+    wanted: dict[ArchiveFile, dict[MessageQueue, int]] = {}
+    for portion in cover(
+        [Range(queue, offset, offset + 1) for queue, offset in places.items()],
+        [(held.file, held.ranges) for held in files],
+    ).portions:
+        wanted.setdefault(portion.place, {})[portion.part.queue] = portion.part.start
+    found: dict[MessageQueue, int] = {}
+    for file, of_file in wanted.items():
+        with _opened(file.path) as opened:
+            parts = [Range(queue, offset, offset + 1) for queue, offset in of_file.items()]
+            groups = _groups(opened.metadata, parts)
+            table = opened.read_row_groups(groups, columns=[*_PLACE, _STORED])
+            for rows in table.combine_chunks().to_batches():
+                times = _times_ms(rows)
+                for queue, at in _rows_by_queue(rows, file.topic):
+                    mine = at[
+                        rows["queue_offset"].fill_null(-1).to_numpy()[at] == of_file.get(queue, -1)
+                    ]
+                    if len(mine):
+                        found[queue] = int(times[mine[0]])
+    return found
+
+
+def rows_of_file(
+    file: ArchiveFile, parts: Sequence[Range], names: tuple[str, ...], options: TieredOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield each message of the ranges once, and report those that the file does not have.
+
+    Raises ArchiveFileGone, DataLoss, OSError.
+    """
+    wanted = _Wanted(parts)
+    needed = dict.fromkeys((*_PLACE, *names, *options.row_filter.columns))
+    with _opened(file.path) as opened:
+        columns = [name for name in needed if name not in ("topic", CORRUPT.name)]
+        for rows in opened.iter_batches(
+            _batch_rows(opened.metadata), row_groups=_groups(opened.metadata, parts),
+            columns=columns,
+        ):  # fmt: skip
+            chosen = rows.filter(pa.array(wanted.take(rows, file.topic)))
+            chosen = chosen.filter(pa.array(options.row_filter.among(chosen)))
+            if len(chosen):
+                yield _with_columns(chosen, names, file.topic)
+    for part in wanted.missing():
+        report_loss(part.queue, part.start, part.stop, options)
+
+
+class _Wanted:
+    """The messages to read from a file, and those that were found."""
+
+    def __init__(self, parts: Sequence[Range]) -> None:
+        self._of_queue = {
+            queue: _QueueWanted(queue, spans) for queue, spans in merged(parts).items()
+        }
+
+    def take(self, rows: pa.RecordBatch, topic: str) -> Flags:
+        """Return which rows are wanted and were not found before."""
+        found = np.zeros(len(rows), np.bool_)
+        for queue, at in _rows_by_queue(rows, topic):
+            wanted = self._of_queue.get(queue)
+            if wanted is not None:
+                found[at] = wanted.take(rows["queue_offset"].fill_null(-1).to_numpy()[at])
+        return found
+
+    def missing(self) -> Iterator[Range]:
+        """Return the ranges that were not found."""
+        for wanted in self._of_queue.values():
+            yield from wanted.missing()
+
+
+class _QueueWanted:
+    """The wanted messages of one queue. Each has a place in ``seen``, in order."""
+
+    def __init__(self, queue: MessageQueue, spans: Sequence[Span]) -> None:
+        self._queue = queue
+        self._starts, self._stops = np.array(spans, np.int64).T
+        ends = np.cumsum(self._stops - self._starts)
+        self._places = ends - (self._stops - self._starts)
+        self._seen = np.zeros(int(ends[-1]), np.bool_)
+
+    def take(self, offsets: Ints) -> Flags:
+        """Return which offsets are wanted and were not found before."""
+        span = np.maximum(np.searchsorted(self._starts, offsets, side="right") - 1, 0)
+        inside = (offsets >= self._starts[span]) & (offsets < self._stops[span])
+        rows = np.flatnonzero(inside)
+        places = self._places[span[rows]] + offsets[rows] - self._starts[span[rows]]
+        places, first = np.unique(places, return_index=True)
+        is_new = ~self._seen[places]
+        self._seen[places] = True
+        found = np.zeros(len(offsets), np.bool_)
+        found[rows[first[is_new]]] = True
+        return found
+
+    def missing(self) -> Iterator[Range]:
+        """Return the ranges that were not found."""
+        if self._seen.all():
+            return
+        for start, stop, place in zip(
+            self._starts.tolist(), self._stops.tolist(), self._places.tolist(), strict=True
+        ):
+            for run in runs(np.flatnonzero(~self._seen[place : place + stop - start]) + start):
+                yield Range(self._queue, *run)
+
+
+def _is_delta(root: str) -> bool:
+    return os.path.isdir(os.path.join(root, "_delta_log"))
+
+
+def _parquet_files(root: str) -> list[DataFile]:
+    folder = LocalFolder(Path(root))
+    if SCHEMA not in folder.names(""):
+        raise BadOption("archive", f"there is no archive at {root}")
+    return BatchLog(folder).files()
+
+
+def _delta_files(root: str) -> list[DataFile]:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(root)
+    if _DELETION_VECTORS in (table.protocol().reader_features or ()):
+        raise BadOption("archive", f"{root} has deletion vectors, which this read cannot apply")
+    actions = table.get_add_actions()
+    names = (unquote(name) for name in actions.column("path").to_pylist())
+    sizes = actions.column("size_bytes").to_pylist()
+    return [DataFile(name, size) for name, size in zip(names, sizes, strict=True)]
+
+
+def _topic_of(name: str) -> str | None:
+    """Return the topic that a file's folder names, None for records without a readable topic."""
+    for folder in name.split("/")[:-1]:
+        column, _, value = folder.partition("=")
+        if column == "topic" and value != _NO_TOPIC:
+            return unquote(value)
+    return None
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise ArchiveFileGone(path) from None
+
+
+def _held(file: ArchiveFile, choice: TopicChoice) -> HeldFile:
+    found: list[Range] = []
+    with _opened(file.path) as opened:
+        for rows in opened.read(columns=list(_PLACE)).combine_chunks().to_batches():
+            found += [Range(queue, *run) for queue, of in _by_queue(rows, file.topic)
+                      for run in runs(np.sort(of))]  # fmt: skip
+    chosen = {
+        queue for queue in {part.queue for part in found}
+        if is_wanted(choice, queue.broker_name, queue.topic, queue.queue_id)
+    }  # fmt: skip
+    return HeldFile(file, tuple(part for part in sorted(found) if part.queue in chosen))
+
+
+def _first_at(held: HeldFile, moments: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    queues = {part.queue for part in held.ranges} & moments.keys()
+    found: dict[MessageQueue, int] = {}
+    if not queues:
+        return found
+    with _opened(held.file.path) as opened:
+        earliest_ms = min(moments[queue] for queue in queues)
+        groups = _since(opened.metadata, earliest_ms)
+        if not groups:
+            return found
+        table = opened.read_row_groups(groups, columns=[*_PLACE, _STORED]).combine_chunks()
+        for rows in table.to_batches():
+            times = _times_ms(rows)
+            for queue, at in _rows_by_queue(rows, held.file.topic):
+                if queue in queues:
+                    later = at[times[at] >= moments[queue]]
+                    if len(later):
+                        offset = int(rows["queue_offset"].fill_null(-1).to_numpy()[later].min())
+                        found[queue] = min(offset, found.get(queue, offset))
+    return found
+
+
+def _places(rows: pa.RecordBatch) -> tuple[pa.DictionaryArray, Ints, Ints]:
+    """Return broker (as codes), queue id and offset of rows; -1 for a null."""
+    brokers = rows["broker_name"].dictionary_encode()
+    ids = rows["queue_id"].fill_null(-1).to_numpy().astype(np.int64)
+    return brokers, ids, rows["queue_offset"].fill_null(-1).to_numpy()
+
+
+def _times_ms(rows: pa.RecordBatch) -> Ints:
+    """Return the store times of rows, 0 for a null."""
+    times = rows[_STORED].cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy() // 1000
+    return numbers(times)
+
+
+def _rows_by_queue(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[MessageQueue, Ints]]:
+    """Yield each queue of some rows, and which rows are its messages."""
+    brokers, ids, offsets = _places(rows)
+    codes = brokers.indices.fill_null(-1).to_numpy().astype(np.int64)
+    held = (codes >= 0) & (ids >= 0) & (offsets >= 0)
+    keys = codes << 32 | ids
+    for key in np.unique(keys[held]).tolist():
+        queue = MessageQueue(topic, brokers.dictionary[key >> 32].as_py(), key & 0xFFFF_FFFF)
+        yield queue, np.flatnonzero(held & (keys == key))
+
+
+def _by_queue(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[MessageQueue, Ints]]:
+    """Yield each queue of some rows with its offsets."""
+    for queue, at in _rows_by_queue(rows, topic):
+        yield queue, rows["queue_offset"].fill_null(-1).to_numpy()[at]
+
+
+def _since(metadata: pq.FileMetaData, moment_ms: int) -> list[int]:
+    """Return the row groups that may have messages stored at a moment (ms) or later."""
+    found = []
+    for group in range(metadata.num_row_groups):
+        newest = _bounds(metadata, group, _STORED)[1]
+        if newest is None or newest.timestamp() * 1000 >= moment_ms:
+            found.append(group)
+    return found
+
+
+def _groups(metadata: pq.FileMetaData, parts: Sequence[Range]) -> list[int]:
+    """Return the row groups that may have messages of the ranges."""
+    found = []
+    for group in range(metadata.num_row_groups):
+        low, high = _bounds(metadata, group, "queue_offset")
+        if low is None or any(part.start <= high and low < part.stop for part in parts):
+            found.append(group)
+    return found
+
+
+def _bounds(metadata: pq.FileMetaData, group: int, name: str) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a column in a row group, None if not known."""
+    rows = metadata.row_group(group)
+    for at in range(rows.num_columns):
+        column = rows.column(at)
+        if column.path_in_schema == name:
+            statistics = column.statistics
+            if statistics is not None and statistics.has_min_max:
+                return statistics.min, statistics.max
+    return None, None
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    size_bytes = sum(
+        metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)
+    )
+    mean_bytes = max(1, size_bytes // max(1, metadata.num_rows))
+    return int(max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // mean_bytes)))
+
+
+def _with_columns(rows: pa.RecordBatch, names: tuple[str, ...], topic: str) -> pa.RecordBatch:
+    """Return rows with the columns of the source."""
+    columns = []
+    for name in names:
+        kind = BY_NAME[name].arrow
+        if name == "topic":
+            columns.append(pa.repeat(pa.scalar(topic, kind), len(rows)))
+        elif name == CORRUPT.name:
+            columns.append(pa.nulls(len(rows), kind))
+        else:
+            columns.append(rows[name].cast(kind))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(names))
