@@ -23,6 +23,7 @@ from cometmq.spark.read.planning import Range
 from cometmq.spark.schema import NAMES, arrow_schema
 from cometmq.spark.store.files import ConsumeQueueReader
 from cometmq.spark.store.planning import LogPart
+from cometmq.spark.tiers import archivefiles
 from cometmq.spark.tiers.archivefiles import ArchiveFileGone
 from cometmq.spark.tiers.holdings import TiersDisagree
 from cometmq.spark.tiers.options import parse
@@ -292,6 +293,14 @@ def test_an_archive_with_a_gap(tiers: Tiers, tmp_path: Path) -> None:
         *((0, 7, 2), (0, 30, 1)),
         *((1, 7, 2), (1, 30, 1)),
     ]
+
+
+def test_a_message_twice_in_a_file(
+    tiers: Tiers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archivefiles, "BATCH_ROWS_MAX", 7)
+    twice = tiered.archive(tmp_path, [*tiers.everything, *reversed(tiers.everything)])
+    assert rows({"archive": twice}) == tiers.everything
 
 
 def test_a_delta_archive(tiers: Tiers, tmp_path: Path) -> None:

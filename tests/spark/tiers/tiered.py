@@ -53,11 +53,11 @@ def places(found: Sequence[Row]) -> list[tuple[str, int, int]]:
 
 
 def archive(folder: Path, found: Sequence[Row], batch: int = 0) -> Path:
-    """Add rows to an archive as the job does, one file for each topic."""
+    """Add rows of one or more topics to an archive, in their order, one file for each topic."""
     root = LocalFolder(folder)
     root.publish("_schema.json", b"{}")
     files = []
-    for topic, chosen in groupby(in_order(found), key=lambda row: row["topic"]):
+    for topic, chosen in groupby(found, key=lambda row: row["topic"]):
         name = f"data/batch={batch:08}-q-00000000/topic={topic}/day=2026-01-31/part.parquet"
         path = folder / name
         path.parent.mkdir(parents=True)
