@@ -12,11 +12,14 @@ from typing import Final
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.admin.users import PolicyEntry, User, users_of
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused, ClientError, NotConnected
 from cometmq.message.model import Message
 from cometmq.net.outgoing import TlsOptions
 from cometmq.protocol.acl import Credentials
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.headers import Header
 from tests.cluster.load import Load, names, until
 from tests.cluster.logs import assert_same_logs, log_end
 from tests.cluster.secured import ADMIN, WRONG, Files, make_files
@@ -193,6 +196,46 @@ async def test_our_client_sends_reads_and_administers(
                     break
         async with client.transaction(Message(TOPIC, b"both or none")) as transaction:
             assert transaction.message_id
+
+
+class Username(Header):
+    """Request header of 3001 (AUTH_CREATE_USER)."""
+
+    username: str
+
+
+class Subject(Header):
+    """Request header of 3006 (AUTH_CREATE_ACL)."""
+
+    subject: str
+
+
+async def test_users_of_rocketmq_5_are_read(
+    java: anchor.JavaCluster, files: Files, request: pytest.FixtureRequest
+) -> None:
+    async with secured(java.namesrv, files, ADMIN) as client:
+        admin, call = Admin(client.session), client.session.remoting.call
+        if request.node.callspec.params["java"] == "4.9.7":
+            with pytest.raises(BrokerRefused) as refused:
+                await users_of(admin, java.broker)
+            assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            return
+        reader = {"username": "reader", "password": "never-shown", "userType": "Normal"}
+        entry = {
+            "resource": "Topic:orders", "actions": ["Sub"], "decision": "Allow",
+            "sourceIps": ["10.0.0.0/8"],
+        }  # fmt: skip
+        policies = [{"policyType": "Custom", "entries": [entry]}]
+        acl = {"subject": "User:reader", "policies": policies}
+        for code, header, body in (
+            (3001, Username("reader"), reader),
+            (3006, Subject("User:reader"), acl),
+        ):
+            await call(java.broker, code, header, json.dumps(body).encode(), timeout_ms=10_000)
+        found = {each.name: each for each in await users_of(admin, java.broker)}
+        assert found[ADMIN.access_key].is_super
+        allowed = PolicyEntry("Topic:orders", ("Sub",), ("10.0.0.0/8",), "Allow")
+        assert found["reader"] == User("reader", False, True, (allowed,))
 
 
 async def test_a_wrong_secret_is_refused(java: anchor.JavaCluster, files: Files) -> None:

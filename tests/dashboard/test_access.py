@@ -1,7 +1,9 @@
 """The view of accounts: who sees them, what they may do, and changes that brokers then obey."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,10 @@ from cometmq.cli.node import running_broker
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused
+from cometmq.net.client import Remoting
 from cometmq.protocol.acl import Credentials
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Response
 from cometmq.testing.cluster import SMALL_FILES, Cluster, running_cluster
 from tests.dashboard.page import Page, running_page
 from tests.dashboard.test_accounts import ADMIN, READER, written_accounts
@@ -202,3 +207,61 @@ async def test_without_access_control_the_page_says_so(cometmq_cluster: Cluster)
         async with Client(cometmq_cluster.namesrv) as client:
             with pytest.raises(BrokerRefused, match="does not enable acl"):
                 await Servers(Admin(client.session)).accounts()
+
+
+USERS = [
+    {"username": "rocket", "password": "never-shown", "userType": "Super", "userStatus": "enable"},
+    {"username": "reader", "password": "never-shown", "userStatus": "disable"},
+    {"username": "idle", "password": "never-shown", "userType": "Normal"},
+]
+POLICIES = [
+    {
+        "subject": "User:reader",
+        "policies": [
+            {
+                "policyType": "Custom",
+                "entries": [
+                    {
+                        "resource": "Topic:<orders>",
+                        "actions": ["Sub", "Get"],
+                        "sourceIps": ["10.0.0.0/8"],
+                        "decision": "Deny",
+                    }
+                ],
+            },
+            {"policyType": "Default"},
+        ],
+    }
+]
+
+
+async def test_users_of_rocketmq_5_are_shown_without_passwords(
+    cometmq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that answers as one of RocketMQ 5 does; tests/compat asks a real one."""
+    call = Remoting.call
+    answers = {3005: USERS, 3010: POLICIES}
+
+    async def as_rocketmq_5(
+        self: Remoting, address: str, code: int, *rest: Any, **more: Any
+    ) -> Any:
+        if code in answers:
+            return Response(0, 1, None, {}, json.dumps(answers[code]).encode())
+        if code == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
+            not_supported = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            raise BrokerRefused(address, code, not_supported, "not supported")
+        response = await call(self, address, code, *rest, **more)
+        if code == RequestCode.GET_BROKER_CONFIG:
+            response.body += b"\nenableControllerMode=false\n"
+        return response
+
+    monkeypatch.setattr(Remoting, "call", as_rocketmq_5)
+    async with running_page(cometmq_cluster.namesrv) as page:
+        text = (await page.get("/accounts")).text
+        for word in (
+            "Users of RocketMQ 5", "rocket", "administrator", "everything", "disabled", "nothing",
+            "Deny Sub, Get on", "Topic:&lt;orders&gt;", "10.0.0.0/8", "broker-a",
+        ):  # fmt: skip
+            assert word in text, word
+        assert "never-shown" not in text
+        assert ">idle" not in (await page.get("/accounts?q=reader")).text

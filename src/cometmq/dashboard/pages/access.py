@@ -1,13 +1,14 @@
 """Accounts of access control on the brokers, what they may do, and changes of them.
 
 Secrets are never shown: a broker of CometMQ does not tell them, and what a Java broker tells of
-them is dropped here.
+them is dropped here. Users of RocketMQ 5 (ACL 2.0) are shown, and not changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from cometmq.admin.servers import Account
+from cometmq.admin.users import users_of
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotFound
 from cometmq.dashboard import shown
 from cometmq.dashboard.rendering import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from cometmq.admin.api import Broker
     from cometmq.admin.servers import Applied
+    from cometmq.admin.users import User
     from cometmq.dashboard.watched import WatchedCluster
 
 #: Permissions of RocketMQ's access control, with what they mean.
@@ -45,6 +48,9 @@ PERMISSIONS: Final = {
 }  # fmt: skip
 _SECRET_MIN: Final = 7
 _IS_OFF: Final = "access control is off there"
+_ONLY_ADMINISTRATORS: Final = "only an administrator may see them"
+#: Users of RocketMQ 5 that the page shows; a search finds the others.
+_USERS_MAX: Final = 500
 #: A setting that only brokers of RocketMQ 5 have; their `aclEnable` means nothing.
 _OF_ROCKETMQ_5: Final = "enableControllerMode"
 #: What to do about values that a change cannot empty: the protocol leaves what is empty as it is.
@@ -82,12 +88,14 @@ class _Found:
 class _Accounts:
     """Accounts and white lists of all brokers that told them; ``unread`` says why others did not.
 
-    ``is_off`` is True if no broker has access control.
+    ``users`` of RocketMQ 5 have the brokers that have them so. ``is_off`` is True if no broker has
+    access control.
     """
 
     found: dict[str, list[_Found]]
     white_lists: dict[str, tuple[str, ...]]
     unread: dict[str, str]
+    users: dict[User, list[str]]
     is_off: bool = False
 
     def of(self, key: str) -> list[_Found]:
@@ -123,19 +131,18 @@ async def _read(cluster: WatchedCluster) -> _Accounts:
     answers = await asyncio.gather(
         *(cluster.servers.accounts(each.address) for each in asked), return_exceptions=True
     )
-    read = _Accounts({}, {}, {}, is_off=bool(brokers) and not asked)
+    read = _Accounts({}, {}, {}, {}, is_off=bool(brokers) and not asked)
     read.unread.update({_label(each): _IS_OFF for each in brokers if each.address in off})
+    with_users: list[Broker] = []
     for broker, answer in zip(asked, answers, strict=True):
         name = _label(broker)
         if isinstance(answer, BrokerRefused) and is_refusal(answer):
-            read.unread[name] = "only an administrator may see them"
+            read.unread[name] = _ONLY_ADMINISTRATORS
         elif (
             isinstance(answer, BrokerRefused)
             and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         ):
-            read.unread[name] = (
-                "it has users of RocketMQ 5 (ACL 2.0), which this page does not show"
-            )
+            with_users.append(broker)
         elif isinstance(answer, ClientError | OSError):
             read.unread[name] = str(answer)
         elif isinstance(answer, BaseException):
@@ -145,7 +152,26 @@ async def _read(cluster: WatchedCluster) -> _Accounts:
                 read.white_lists[name] = each.white_list
                 for account in each.accounts:
                     _add(read.found, replace(account, secret_key=None), name)
+    await _read_users(cluster, with_users, read)
     return read
+
+
+async def _read_users(cluster: WatchedCluster, brokers: list[Broker], read: _Accounts) -> None:
+    """Add the users of brokers of RocketMQ 5, which have no accounts."""
+    answers = await asyncio.gather(
+        *(users_of(cluster.admin, each.address) for each in brokers), return_exceptions=True
+    )
+    for broker, answer in zip(brokers, answers, strict=True):
+        name = _label(broker)
+        if isinstance(answer, BrokerRefused) and is_refusal(answer):
+            read.unread[name] = _ONLY_ADMINISTRATORS
+        elif isinstance(answer, CometError | OSError):
+            read.unread[name] = f"it has no accounts, and of users of RocketMQ 5 it says: {answer}"
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            for user in answer:
+                read.users.setdefault(user, []).append(name)
 
 
 def _add(found: dict[str, list[_Found]], account: Account, broker: str) -> None:
@@ -169,8 +195,12 @@ async def show_all(request: Request) -> Response:
     found = [
         each for key, rows in sorted(read.found.items()) if wanted in key.lower() for each in rows
     ]
+    users = [each for each in read.users.items() if wanted in each[0].name.lower()]
+    names = Counter(user.name for user in read.users)
     return render(
-        request, "accounts.html", title="Accounts", read=read, part=part_of(found, request)
+        request, "accounts.html", title="Accounts", read=read, part=part_of(found, request),
+        users=users[:_USERS_MAX], users_total=len(users),
+        differing={name for name in names if names[name] > 1},
     )  # fmt: skip
 
 
