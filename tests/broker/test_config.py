@@ -81,6 +81,8 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
         ("inSyncReplicas", "0", "at least 1, not 0"),
         ("maxHaTransferByteInSecond", "-1", "at least 0 bytes, not -1"),
         ("haMasterAddress", "somewhere", "host:port"),
+        ("haMasterAddress", "10.0.0.1:70000", "host:port, not '10.0.0.1:70000'"),
+        ("takenAddress", "10.0.0.1:0", "host:port, not '10.0.0.1:0'"),
         ("listenPort", "70000", "from 0 to 65535"),
         ("defaultTopicQueueNums", "0", "at least 1"),
         ("brokerName", "", "must have a name"),

@@ -15,6 +15,7 @@ import trustme
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import SettingsError
+from cometmq.net.outgoing import ClientTls, TlsOptions
 from cometmq.net.peer import Peer
 from cometmq.net.tls import ClientAuth, ServerTls, TlsMode, TlsSettings, server_tls
 from cometmq.protocol.codes import RequestCode
@@ -134,6 +135,47 @@ async def test_changed_files_are_used_for_new_connections(tmp_path: Path) -> Non
         await open_before.frame()
         open_before.writer.close()
         watching.cancel()
+
+
+async def test_files_are_read_again_after_a_passing_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that their times do not show, such as too many open files; it is logged once."""
+    tls = ServerTls(tls_settings(tmp_path, trustme.CA()))
+    before = tls.context
+    tls_settings(tmp_path, trustme.CA())
+    with monkeypatch.context() as patch:
+
+        def fails(_: object) -> ssl.SSLContext:
+            raise SettingsError("tlsServerCertPath", "too many open files")
+
+        patch.setattr("cometmq.net.tls._context", fails)
+        for _ in range(3):
+            await tls._look()
+        assert tls.context is before
+    await tls._look()
+    assert tls.context is not before
+    assert caplog.text.count("tls files not in use") == 1
+
+
+def test_client_files_are_read_again_after_a_passing_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "authority.pem"
+    trustme.CA().cert_pem.write_to_path(path)
+    tls = ClientTls(TlsOptions(str(path)))
+    before = tls.load()
+    trustme.CA().cert_pem.write_to_path(path)
+    os.utime(path, ns=(1, 1))
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> ssl.SSLContext:
+            raise SettingsError("tlsClientTrustCertPath", "too many open files")
+
+        patch.setattr("cometmq.net.outgoing._make_context", fails)
+        assert tls.load() is tls.load() is before
+    assert tls.load() is not before
+    assert caplog.text.count("tls client files not in use") == 1
 
 
 def test_disabled_needs_no_files() -> None:

@@ -305,6 +305,22 @@ def test_a_slave_that_has_nothing_asks_from_the_second_byte_and_then_for_all() -
     assert not overlap.retry()
 
 
+@pytest.mark.parametrize("told", ["127.0.0.1:99999", "127.0.0.1:x", "nowhere"])
+async def test_an_impossible_address_of_a_master_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, told: str
+) -> None:
+    """A name server may tell anything; the slave goes on asking."""
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        fill(master.store, 10)
+        addresses = [told]
+        slave = made.slave(lambda: addresses[0])
+        await until(lambda: f"master_unreachable address={told}" in caplog.text)
+        assert "has the form host:port" in caplog.text
+        addresses[0] = master.address
+        await until_copied(master, slave)
+
+
 async def test_a_log_is_copied_over_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Only by a slave that trusts the master, and shows a certificate that the master trusts."""
     authority = trustme.CA()

@@ -502,8 +502,8 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
             ("takenAddress", self.taken_address),
         ):
             host, _, port = address.rpartition(":")
-            if address and not (host and port.isdecimal()):
-                raise SettingsError(key, "it must have the form host:port")
+            if address and not (host and _is_port(port)):
+                raise SettingsError(key, f"it must have the form host:port, not {address!r}")
 
     def _check_address_server(self) -> None:
         host, port = host_and_port(self.rmq_address_server_domain, "8080")
@@ -538,6 +538,10 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
         if self.broker_role is not BrokerRole.SYNC_MASTER:
             return 1
         return max(self.in_sync_replicas, 2)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) <= 65_535
 
 
 #: Fields that may change while the broker runs.

@@ -165,6 +165,7 @@ class ClientTls:
     def __init__(self, options: TlsOptions) -> None:
         self.options = options
         self._seen: list[tuple[int, int, int]] = []
+        self._refused = ""
         self._contexts: dict[bool, ssl.SSLContext] = {}
 
     async def context(self, host: str) -> ssl.SSLContext:
@@ -174,7 +175,8 @@ class ClientTls:
     def load(self, host: str = "") -> ssl.SSLContext:
         """Return the context as :meth:`context` does, but read the files in this thread.
 
-        If changed files cannot be used, that is logged, and those before stay in use.
+        If changed files cannot be used, that is logged once, those before stay in use, and the next
+        connection reads the files again.
         """
         options = self.options
         times = file_times(
@@ -186,10 +188,11 @@ class ClientTls:
             except SettingsError as error:
                 if not self._contexts:
                     raise
-                log.error("tls client files not in use reason=%s", error)
+                if str(error) != self._refused:
+                    log.error("tls client files not in use reason=%s", error)
+                self._refused = str(error)
             else:
-                self._contexts = made
-            self._seen = times
+                self._contexts, self._seen, self._refused = made, times, ""
         is_own = bool(options.own_cert_path) and _is_loopback(host)
         return self._contexts[options.check_host_name and not is_own]
 

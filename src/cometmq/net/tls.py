@@ -109,6 +109,7 @@ class ServerTls:
         self._settings = settings
         _check(settings)
         self._seen = self._times()
+        self._refused = ""
         self.context: ssl.SSLContext = _context(settings)
         if settings.mode is TlsMode.PERMISSIVE and settings.client_auth is ClientAuth.REQUIRE:
             log.warning(
@@ -129,16 +130,19 @@ class ServerTls:
             await self._look()
 
     async def _look(self) -> None:
-        """Read the files if one has changed. If they cannot be used, those before stay in use."""
+        """Read the files if one has changed. If they cannot be used, those before stay in use, and
+        the next look reads them again: what was missing need not show in their times."""
         times = await asyncio.to_thread(self._times)
         if times == self._seen:
             return
-        self._seen = times
         try:
             self.context = await asyncio.to_thread(_context, self._settings)
         except SettingsError as error:
-            log.error("tls files not in use reason=%s", error)
+            if str(error) != self._refused:
+                log.error("tls files not in use reason=%s", error)
+            self._refused = str(error)
         else:
+            self._seen, self._refused = times, ""
             log.info("tls files in use cert=%s", self._settings.cert_path)
 
     def _times(self) -> list[tuple[int, int, int]]:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from cometmq.core.errors import CometError, SettingsError, StoreError
+from cometmq.core.errors import CometError, NotConnected, SettingsError, StoreError
+from cometmq.net.client import split_address
 from cometmq.replication.transfer import BadPeer, MasterLink
 
 if TYPE_CHECKING:
@@ -216,14 +217,19 @@ class Slave:
 
     async def _follow(self, address: str, overlap: Overlap) -> bool:
         """Copy until the connection ends; return True if an earlier offset is worth a try."""
-        host, _, port = address.rpartition(":")
-        host, tls = host.strip("[]"), self._tls
+        try:
+            host, port = split_address(address)
+        except NotConnected as error:
+            # A name server may have told it.
+            log.warning("master_unreachable address=%s reason=%r", address, error.problem)
+            return False
+        tls = self._tls
         loop = asyncio.get_running_loop()
         connection = _Connection(self, address, overlap)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 context = None if tls is None else await tls.context(host)
-                await loop.create_connection(lambda: connection, host, int(port), ssl=context)
+                await loop.create_connection(lambda: connection, host, port, ssl=context)
         except (OSError, TimeoutError, SettingsError) as error:
             reason = str(error) if tls is None else tls.explain(error, host)
             if isinstance(error, TimeoutError):

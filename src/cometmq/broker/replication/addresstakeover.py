@@ -187,7 +187,8 @@ class Addresses:
         Raise what :meth:`reserve_at` raises, and OSError if the address cannot be kept; then
         nothing has changed.
         """
-        listeners = self.reserve_at(address)
+        # A host name may take its resolver seconds.
+        listeners = await asyncio.to_thread(self.reserve_at, address)
         role, root = self._config.broker_role, self._root
         try:
             for listener in listeners:
@@ -256,7 +257,7 @@ class AddressAdmin:
         if self._config.taken_address:
             raise _refused(f"this broker has already taken over {self._config.taken_address}")
         if wanted.check:
-            _close(self._addresses.reserve_at(wanted.address))
+            _close(await asyncio.to_thread(self._addresses.reserve_at, wanted.address))
             return AddressState("free")
         await self._addresses.take(wanted.address, self._files, self._clock, self._serve)
         log.warning("address_taken_over address=%s own=%s", wanted.address, self._addresses.own)
