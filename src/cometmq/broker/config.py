@@ -269,6 +269,14 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
         rocketmq=OURS,
         see="limits.md",
     )
+    max_topics: int = setting(
+        50_000,
+        "topics from which on sends create no further ones; 0 is no limit",
+        least=0,
+        live=True,
+        rocketmq=OURS,
+        see="limits.md",
+    )
     cluster_topic_enable: bool = setting(
         True,
         "whether the topic named after the cluster may be read and written",

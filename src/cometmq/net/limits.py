@@ -68,6 +68,7 @@ class Limit(Enum):
     REQUEST_RATE = "requestRate"
     WAITING_SENDS = "waitingSends"
     HELD_PULLS = "heldPulls"
+    TOPICS = "topics"
     CONSUMER_GROUPS = "consumerGroups"
     CONSUMER_OFFSETS = "consumerOffsets"
     QUEUE_LOCKS = "queueLocks"

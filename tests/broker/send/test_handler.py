@@ -12,7 +12,7 @@ from cometmq.broker.send.admission import Admission
 from cometmq.core.errors import BadRequest
 from cometmq.message import batch, properties
 from cometmq.net.peer import Peer
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, JSON, Request, encode_head
 from tests.broker.serving import BATCH, NO_SPACE, SEND, FailingFiles, running_broker, send_fields
 
@@ -49,6 +49,25 @@ async def test_a_message_is_answered_with_its_place_and_stored_as_sent(tmp_path:
         "TAGS": "red",
         "CLUSTER": "DefaultCluster",
     }
+
+
+async def test_sends_create_topics_up_to_a_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_broker(tmp_path) as running:
+        topics = running.broker.topics.table
+        running.broker.config.max_topics = len(topics) + 1
+        client = await running.connect()
+        first = await client.send(b="first")
+        refused = [await client.send(b=name) for name in ("second", "%RETRY%nobody")]
+        again = await client.send(b="first")
+        assert "second" not in topics
+        running.broker.config.max_topics = 0
+        unlimited = await client.send(b="second")
+    assert [head.code for head in (first, again, unlimited)] == [0, 0, 0]
+    assert [head.code for head in refused] == [ResponseCode.TOPIC_NOT_EXIST] * 2
+    assert caplog.text.count("limit_reached limit=topics") == 2
+    assert all("raise maxTopics" in (head.remark or "") for head in refused)
 
 
 async def test_every_form_of_send_is_understood(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from cometmq.message.names import (
     TIMER_TOPIC,
 )
 from cometmq.message.record import TRANSACTION_MASK
+from cometmq.net.limits import Limit
 from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -434,13 +435,18 @@ class SendHandler:
             peer.address,
             unit=truth(header.unit_mode),
         )
-        if created is None and topic.startswith(RETRY_PREFIX):
+        is_full = created is None and self._topics.is_full
+        if is_full:
+            reason = f"{len(self._topics)} topics exist, {topic} was not created"
+            peer.limits.hit(Limit.TOPICS, peer.address, reason)
+        elif created is None and topic.startswith(RETRY_PREFIX):
             created = self._topics.create_retry(topic, 1, unit=truth(header.unit_mode))
         if created is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{topic}] not exist, apply first please! Create it with "
-                "cometmq topic create or mqadmin updateTopic, or set autoCreateTopicEnable=true",
+                "cometmq topic create or mqadmin updateTopic, or "
+                + ("raise maxTopics" if is_full else "set autoCreateTopicEnable=true"),
             )
         self._answers.unannounced.add(topic)
         self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))

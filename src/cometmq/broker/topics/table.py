@@ -120,6 +120,11 @@ class TopicTable:
     def __len__(self) -> int:
         return len(self._table)
 
+    @property
+    def is_full(self) -> bool:
+        """True if sends may not create further topics."""
+        return 0 < self._config.max_topics <= len(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
 
@@ -265,12 +270,15 @@ class TopicTable:
     ) -> TopicConfig | None:
         """Create ``topic`` from ``default_topic``, for a client that sent to it.
 
-        Return None if the default topic does not exist or has no inherit permission.
+        Return None if the default topic does not exist or has no inherit permission, or if there
+        are ``maxTopics`` already.
         """
         default = self.get(default_topic)
         if default is None or not default.perm & PERM_INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+            return None
+        if self.is_full:
             return None
         queues = max(1, min(queue_nums, default.write_queue_nums))
         config = TopicConfig(
