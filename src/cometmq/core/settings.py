@@ -178,7 +178,7 @@ def convert(
     Return the converted values by field name, and the keys of ``values`` that belong to a field.
     Append an error to ``problems`` for each value that cannot be parsed or is out of range.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     declared = declarations(cls)
     fields = {normalise(name): name for name in declared}
     taken: dict[str, Any] = {}
@@ -197,6 +197,11 @@ def convert(
             if problem is not None:
                 problems.append(SettingsError(key, problem))
     return taken, used
+
+
+@lru_cache(maxsize=64)
+def _hints(cls: type[DataclassInstance]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def build(
@@ -271,7 +276,11 @@ def nearest(key: str, known: Iterable[str]) -> list[str]:
         known_joined, others, known_in_order, known_letters = _known_parts(name)
         distance = most + 4
         # An edit adds and removes at most one letter, so most keys need no comparison in order.
-        if max((letters - known_letters).total(), (known_letters - letters).total()) <= most:
+        may_be = abs(len(joined) - len(known_joined)) <= most
+        if (
+            may_be
+            and max((letters - known_letters).total(), (known_letters - letters).total()) <= most
+        ):
             distance = _edit_distance(joined, known_joined, most)
             if distance > 0 and len(words) > 1:
                 distance = min(distance, _edit_distance(in_order, known_in_order, most - 1) + 1)
