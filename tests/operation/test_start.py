@@ -19,7 +19,8 @@ from tests.pace import slowness
 COMETMQ = str(Path(sys.executable).parent / "cometmq")
 SMALL = ("--set", "mappedFileSizeCommitLog=4194304", "--set", "maxHashSlotNum=1000")
 STARTS = 5
-FIRST_MESSAGE_MS_MAX = 600
+#: Usual are 400 to 600. Where others use the caches it is up to 800, which `slowness` does not see.
+FIRST_MESSAGE_MS_MAX = 900
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def processor_ms(pid: int) -> int:
     return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
 
 
-def test_the_first_message_is_acknowledged_after_600_ms_of_work(tmp_path: Path) -> None:
+def test_the_first_message_is_acknowledged_after_900_ms_of_work(tmp_path: Path) -> None:
     """On a quiet machine this is the time since the start; benchmarks/ measures that one."""
     used: list[int] = []
     while len(used) < STARTS and min(used, default=FIRST_MESSAGE_MS_MAX) >= FIRST_MESSAGE_MS_MAX:
