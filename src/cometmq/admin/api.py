@@ -288,6 +288,7 @@ def _is_ip_address(host: str) -> bool:
     return True
 
 
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
@@ -376,7 +377,7 @@ class Admin:
         queues: int = 8,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = _READ_WRITE,
         order: bool = False,
         filter_type: str = "SINGLE_TAG",
         sys_flag: int = 0,
@@ -417,6 +418,32 @@ class Admin:
         code = RequestCode.UPDATE_AND_CREATE_TOPIC
         await asyncio.gather(*(self.call(broker.address, code, header) for broker in masters))
         return await self._await_route(topic, {broker.name for broker in masters}, header)
+
+    async def change_topic(
+        self,
+        topic: str,
+        broker: str,
+        before: TopicConfig,
+        *,
+        read_queues: int,
+        write_queues: int,
+        perm: int,
+        order: bool,
+    ) -> None:
+        """Change a topic on one broker, where it is ``before``.
+
+        Its filter type, its flags, and permissions beyond reading and writing stay.
+        """
+        await self.create_topic(
+            topic,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            perm=perm & _READ_WRITE | before.perm & ~_READ_WRITE,
+            order=order,
+            filter_type=before.topic_filter_type,
+            sys_flag=before.topic_sys_flag,
+            brokers=[broker],
+        )
 
     async def delete_topic(self, topic: str, cluster: str = "") -> None:
         """Delete a topic on all brokers of a cluster (empty: of all) and on the name servers.

@@ -256,18 +256,13 @@ async def update(
 ) -> list[TopicConfigRow]:
     """Change a topic on the brokers that have it; what is not named stays as it is."""
     for each, before in (await _found(cluster, name, broker)).items():
-        # What is neither of them, such as that new topics inherit, stays.
-        others = before.perm & ~_PERM["RW"]
-        await cluster.admin.create_topic(
-            name,
+        await cluster.admin.change_topic(
+            name, each.name, before,
             read_queues=_first(read_queues, queues, before.read_queue_nums),
             write_queues=_first(write_queues, queues, before.write_queue_nums),
-            perm=_PERM[permission] | others if permission else before.perm,
+            perm=_PERM[permission] if permission else before.perm,
             order=before.order if order is None else order,
-            filter_type=before.topic_filter_type,
-            sys_flag=before.topic_sys_flag,
-            brokers=[each.name],
-        )
+        )  # fmt: skip
     return await _configs(cluster, name, broker)
 
 

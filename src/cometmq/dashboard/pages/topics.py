@@ -244,16 +244,17 @@ async def _carry_out(
     strange = sorted(set(chosen).difference(masters))
     if strange or not chosen:
         raise InputRefused(f"there is no master {', '.join(strange)}".rstrip())
+    admin, order = cluster_of(request).admin, field(request, "order") == "on"
     for broker in chosen:
-        before = known.get(broker)
-        # What the form does not have stays.
-        others = before.perm & ~_READ_AND_WRITE if before else 0
-        await cluster_of(request).admin.create_topic(
-            name, read_queues=read, write_queues=write, perm=perm | others,
-            order=field(request, "order") == "on",
-            filter_type=before.topic_filter_type if before else "SINGLE_TAG",
-            sys_flag=before.topic_sys_flag if before else 0, brokers=(broker,),
-        )  # fmt: skip
+        if (before := known.get(broker)) is None:
+            await admin.create_topic(
+                name, read_queues=read, write_queues=write, perm=perm, order=order,
+                brokers=(broker,),
+            )  # fmt: skip
+        else:
+            await admin.change_topic(
+                name, broker, before, read_queues=read, write_queues=write, perm=perm, order=order
+            )
 
 
 async def delete(request: Request) -> Response:
