@@ -20,7 +20,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from cometmq.core.errors import SettingsError
+from cometmq.core.errors import NotConnected, SettingsError
 from cometmq.core.javakeys import ignored_keys, ignored_notice
 from cometmq.core.settings import (
     OURS,
@@ -34,6 +34,7 @@ from cometmq.core.settings import (
     setting,
 )
 from cometmq.monitoring.config import MonitoringFields
+from cometmq.net.client import split_address
 from cometmq.net.limits import LimitFields
 from cometmq.net.outgoing import OutgoingFields
 from cometmq.net.tls import TlsMode
@@ -509,8 +510,7 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
             ("haMasterAddress", self.ha_master_address),
             ("takenAddress", self.taken_address),
         ):
-            host, _, port = address.rpartition(":")
-            if address and not (host and _is_port(port)):
+            if address and not _is_address(address):
                 raise SettingsError(key, f"it must have the form host:port, not {address!r}")
 
     def _check_address_server(self) -> None:
@@ -548,8 +548,12 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
         return max(self.in_sync_replicas, 2)
 
 
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) <= 65_535
+def _is_address(text: str) -> bool:
+    try:
+        host, port = split_address(text)
+    except NotConnected:
+        return False
+    return host != "" and port > 0
 
 
 #: Fields that may change while the broker runs.

@@ -90,7 +90,8 @@ def split_address(address: str) -> tuple[str, int]:
     Raises NotConnected when it does not have that form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not (port.isdecimal() and len(port) <= 5) or int(port) > 65_535:
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not is_number or int(port) > 65_535:
         raise NotConnected(address, "an address has the form host:port, such as 127.0.0.1:9876")
     return host.strip("[]"), int(port)
 
