@@ -66,6 +66,9 @@ TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
+ORIGIN_TOPICS = (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
+"""Names of properties that say to which topic a message in a topic of the system was sent."""
+
 RESERVED = frozenset(
     value
     for name, value in list(globals().items())

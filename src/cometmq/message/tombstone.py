@@ -45,6 +45,16 @@ KEPT: Final = props.RESERVED - _OF_SENDER
 """Names of the properties that a tombstone keeps."""
 
 
+def keys_in(text: str) -> list[str]:
+    """Return the keys of a text that has one in each line."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def is_key(text: str) -> bool:
+    """Return whether messages of this key can be erased: it is one word, and no FILLER_KEY."""
+    return text.split() == [text] and text != FILLER_KEY
+
+
 def entomb(raw: bytes, erased: Set[str], cause: str) -> bytes:
     """Return the tombstone of a record, of the same size.
 

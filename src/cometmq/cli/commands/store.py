@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -532,14 +532,6 @@ class _Steps:
 _SHOWN = 20
 
 
-class MentionTreatment(StrEnum):
-    """Treatment of messages that only contain the text of a key."""
-
-    report = "report"
-    erase = "erase"
-    ignore = "ignore"
-
-
 @dataclass(frozen=True, slots=True)
 class ErasedTopic:
     """The selected messages of a topic, and how many messages still contain the text of a key."""
@@ -615,9 +607,9 @@ def redact(
         Option(help="Only messages sent to this topic, with their retries and dead letters."),
     ] = None,
     mentions: Annotated[
-        MentionTreatment,
+        Literal["report", "erase", "ignore"],
         Option(help="What to do with other messages that contain the text of a key."),
-    ] = MentionTreatment.report,
+    ] = "report",
     to: Target = None,
     in_place: InPlace = False,
 ) -> Result[ErasedStore]:
@@ -635,7 +627,7 @@ def redact(
     with refusing(), Bar("erasing") as bar:
         done = erase_keys(
             settings(directory, config), keys, SystemClock(), _way(to, in_place, bar),
-            topics=topic or (), mentions=Mentions(mentions.value),
+            topics=topic or (), mentions=Mentions(mentions),
         )  # fmt: skip
     return _erased(done, directory)
 
@@ -662,11 +654,13 @@ def compact(
 
 
 def _keys_in(path: Path | None) -> list[str]:
+    from cometmq.message.tombstone import keys_in
+
     if path is None:
         return []
     with refusing():
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return keys_in(text)
 
 
 def _way(to: Path | None, in_place: bool, bar: Bar) -> Way:

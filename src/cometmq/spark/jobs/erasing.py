@@ -85,6 +85,7 @@ class Erased:
 class ArchiveFiles(Protocol):
     """The files of an archive as they are when this is made."""
 
+    spark: SparkSession
     folder: Folder
     schema: StructType
     names: list[str]
@@ -106,7 +107,7 @@ class _ParquetFiles:
     """The files of a Parquet archive."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
+        self.spark = spark
         self.folder = folder_at(path, spark)
         self._before = replaced_files(self.folder)
         self._sizes = {file.name: file.size_bytes for file in BatchLog(self.folder).files()}
@@ -117,7 +118,7 @@ class _ParquetFiles:
         self.names = [*self._sizes]
 
     def rows(self, names: Sequence[str]) -> DataFrame:
-        return _read(self._spark, self.folder, self.schema, names, self.folder.url(DATA))
+        return _read(self.spark, self.folder, self.schema, names, self.folder.url(DATA))
 
     def exchange(self, gone: Sequence[str], made: Sequence[StoredFile]) -> bool:
         files = [DataFile(file.name, file.size_bytes) for file in made]
@@ -139,7 +140,7 @@ class _DeltaFiles:
     def __init__(self, spark: SparkSession, path: str) -> None:
         from cometmq.spark.tables.delta import DeltaLakeTable
 
-        self._spark = spark
+        self.spark = spark
         self._table = DeltaLakeTable(path)
         self.folder = folder_at(path, spark)
         self.schema = self._table.schema(spark)
@@ -150,14 +151,14 @@ class _DeltaFiles:
         of_batches = [name for name in names if name.startswith(f"{DATA}/")]
         others = [name for name in names if not name.startswith(f"{DATA}/")]
         parts = [
-            _read(self._spark, self.folder, self.schema, some, base)
+            _read(self.spark, self.folder, self.schema, some, base)
             for some, base in ((of_batches, f"{root}/{DATA}"), (others, root))
             if some
         ]
         return reduce(DataFrame.unionByName, parts)
 
     def exchange(self, gone: Sequence[str], made: Sequence[StoredFile]) -> bool:
-        return self._table.exchange(self._spark, gone, made)
+        return self._table.exchange(self.spark, gone, made)
 
     def outdated(self) -> list[str]:
         return []
@@ -211,8 +212,7 @@ def erase(
     if in_place:
         for name in files.outdated():
             files.folder.remove(name)
-    spark = files.rows(files.names).sparkSession
-    with progress_reported(spark, "search", progress):
+    with progress_reported(files.spark, "search", progress):
         found = (
             select(files.rows(files.names)).where(SELECTED)
             .groupBy("topic", _FILE).agg(f.count("*").alias("messages")).collect()
@@ -226,9 +226,9 @@ def erase(
         for topic in sorted({row.topic for row in found})
     )  # fmt: skip
     if in_place and gone:
-        with progress_reported(spark, "erase", progress):
+        with progress_reported(files.spark, "erase", progress):
             _replace(files, path, gone, lambda rows: content_erased(select(rows)), file_bytes)
-    return Erased(topics, len(gone), _unknown(files_of(spark, path) if in_place else files))
+    return Erased(topics, len(gone), _unknown(files_of(files.spark, path) if in_place else files))
 
 
 def _replace(

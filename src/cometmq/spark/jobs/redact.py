@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pyspark.sql import functions as f
 
 from cometmq.message import properties as props
-from cometmq.message.tombstone import FILLER_KEY, REDACTED
+from cometmq.message.tombstone import REDACTED, is_key, keys_in
 from cometmq.spark.jobs.erasing import SELECTED, TopicErasure, erase, files_of, without_content
 from cometmq.spark.jobs.job import JobOption, Progress, silent, size_bytes
 from cometmq.spark.options import BadOption
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_ORIGINS = (props.REAL_TOPIC, props.RETRY_TOPIC, props.DLQ_ORIGIN_TOPIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +42,12 @@ class RedactOptions:
 
     def wanted(self) -> tuple[str, ...]:
         """Return all keys, each once. Raises BadOption, OSError."""
-        lines = Path(self.keys_file).read_text("utf-8").splitlines() if self.keys_file else []
-        found = [*self.keys, *(line.strip() for line in lines if line.strip())]
+        text = Path(self.keys_file).read_text("utf-8") if self.keys_file else ""
+        found = [*self.keys, *keys_in(text)]
         if not found:
             raise BadOption("keys", "no key is given: use --key or --keys-file")
         for number, key in enumerate(found, 1):
-            if key.split() != [key] or key == FILLER_KEY:
+            if not is_key(key):
                 raise BadOption("keys", f"key {number} is not one key")
         return tuple(dict.fromkeys(found))
 
@@ -100,7 +98,7 @@ def of_keys(keys: Sequence[str], topics: Sequence[str]) -> Column:
     )
     if topics:
         sent = f.col("topic").isin(*topics)
-        for name in _ORIGINS:
+        for name in props.ORIGIN_TOPICS:
             origin = f.col("properties").getItem(name)
             sent = sent | f.coalesce(origin.isin(*topics), f.lit(False))
         found = found & sent

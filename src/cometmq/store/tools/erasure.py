@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.core.errors import CometError, StoreCorrupt, StoreError, StoreLocked
 from cometmq.message.record import BLANK_BYTES
-from cometmq.message.tombstone import FILLER_KEY
+from cometmq.message.tombstone import is_key
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.checkpoint import lock_path
 from cometmq.store.config import DamagePolicy, delay_levels_ms
@@ -129,7 +129,7 @@ def redact(
     :func:`erase`.
     """
     for number, key in enumerate(keys, 1):
-        if not key or key.split() != [key] or key == FILLER_KEY:
+        if not is_key(key):
             raise NotAKey(number, "is not one key: it is empty, has blanks, or is a filler")
     tallies = Tallies(read_offsets(ReadOnlyFiles(), config.store_path_root_dir))
     # Without repetitions: each key has one number.

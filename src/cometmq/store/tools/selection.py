@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logfile import Chunk
 
 _MARK: Final = f"{ERASED}\x01".encode()
-#: Properties that name the topic for which a record in a topic of the system was sent.
-_ORIGINS: Final = (props.REAL_TOPIC, props.RETRY_TOPIC, props.DLQ_ORIGIN_TOPIC)
 
 
 class Mentions(StrEnum):
@@ -222,7 +220,7 @@ class ByKeys:
     def _is_sent_to(self, topic: str, found: dict[str, str]) -> bool:
         if not self._topics or topic in self._topics:
             return True
-        return any(found.get(name) in self._topics for name in _ORIGINS)
+        return any(found.get(name) in self._topics for name in props.ORIGIN_TOPICS)
 
     def _select(self, chunk: Chunk, row: int) -> None:
         self.tallies.add(_found(chunk, row))
