@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.dashboard.outcomes import KEPT_MAX, Outcomes
+from cometmq.dashboard.accounts import OUTCOMES_MAX, Outcomes
 
 
 def test_an_outcome_is_taken_once() -> None:
@@ -20,6 +20,6 @@ def test_an_outcome_of_another_page_is_not_shown() -> None:
 
 def test_outcomes_that_nobody_takes_have_a_bound() -> None:
     outcomes = Outcomes()
-    tokens = [outcomes.keep([number]) for number in range(KEPT_MAX + 1)]
+    tokens = [outcomes.keep([number]) for number in range(OUTCOMES_MAX + 1)]
     assert outcomes.take(tokens[0], list) is None
     assert outcomes.take(tokens[1], list) == [1]

@@ -15,20 +15,21 @@ import hmac
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.core.errors import ClientError, CometError
 from cometmq.dashboard.attempts import Attempts
 from cometmq.dashboard.history import History
-from cometmq.dashboard.outcomes import Outcomes
 from cometmq.dashboard.watched import WatchedCluster, is_refusal
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.acl import Credentials
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+
+T = TypeVar("T")
 
 #: Logins at one time; the one that was used least recently ends.
 VIEWERS_MAX: Final = 256
@@ -40,6 +41,8 @@ LOGIN_MS: Final = 8 * 3_600_000
 LOGIN_LASTS_MS: Final = 12 * 3_600_000
 #: Logins that have ended are looked for at this interval.
 SWEEP_MS: Final = 30_000
+#: Outcomes of changes of one viewer that no page has taken yet; the oldest goes.
+OUTCOMES_MAX: Final = 32
 #: Logins that are tried on the cluster at one time.
 _TRIALS_MAX: Final = 8
 #: Brokers that a login is tried on at one time.
@@ -48,6 +51,31 @@ _BROKERS_AT_ONCE: Final = 16
 
 class LoginRefused(CometError):
     """A login did not succeed; the message says why."""
+
+
+class Outcomes:
+    """What the changes of one viewer came to, kept until a page has shown it once.
+
+    A change answers with a redirect, so that a browser that reloads the page after it does not
+    repeat the change. The page behind the redirect takes the outcome by a token that only its
+    address has.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, object] = OrderedDict()
+
+    def keep(self, outcome: object) -> str:
+        """Keep an outcome; return the token with which a page takes it."""
+        token = secrets.token_urlsafe(12)
+        self._kept[token] = outcome
+        while len(self._kept) > OUTCOMES_MAX:
+            self._kept.popitem(last=False)
+        return token
+
+    def take(self, token: str, kind: type[T]) -> T | None:
+        """Return the outcome of a token and forget it; None if there is none of this kind."""
+        outcome = self._kept.pop(token, None)
+        return outcome if isinstance(outcome, kind) else None
 
 
 @dataclass(slots=True)
