@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from cometmq.admin.node import lasting_port
 from cometmq.client.blocking import Client
 from cometmq.testing.cluster import Cluster
 from tests.architecture.rules import ROOT
+from tests.compat.anchor import JavaServer
 from tests.packaging.tools import locked_packages
-from tests.spark.processes import end_group
 from tests.spark.topics import fill_all, make_topic
 
 pytestmark = pytest.mark.spark
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.spark
 HERE = Path(__file__).parent
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 LOCK = ROOT / "requirements" / "connect.lock"
-START_S = 120
 RUN_S = 240
 
 
@@ -41,33 +39,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
     }
-    words = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = ["env", *(f"{name}={value}" for name, value in variables(ROOT / "src").items())]
+    command += [str(program), "--master", "local[2]"]
     for key, value in settings.items():
-        words += ["--conf", f"{key}={value}"]
-    words += ["--class", SERVER, "spark-internal"]
-    folder = tmp_path_factory.mktemp("connect")
-    path = folder / "server.log"
-    with path.open("ab") as log:
-        process = subprocess.Popen(
-            words, env=environment(ROOT / "src"), stdout=log, stderr=log, cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
+        command += ["--conf", f"{key}={value}"]
+    command += ["--class", SERVER, "spark-internal"]
+    running = JavaServer("connect", command, tmp_path_factory.mktemp("connect"), port)
+    running.start()
     try:
-        deadline = time.monotonic() + START_S
-        while "Spark Connect server started at" not in path.read_text(errors="replace"):
-            assert process.poll() is None, path.read_text(errors="replace")
-            assert time.monotonic() < deadline, path.read_text(errors="replace")
-            time.sleep(0.05)
         yield f"sc://127.0.0.1:{port}"
     finally:
-        end_group(process.pid)
-        process.wait(30)
+        running.stop()
 
 
-def environment(*paths: Path) -> dict[str, str]:
-    """The environment of a process of Spark: it imports from the paths, and from what a client of
-    Spark Connect needs."""
-    return os.environ | {
+def variables(*paths: Path) -> dict[str, str]:
+    """Variables of a process of Spark: it imports from the paths, and from what a client of Spark
+    Connect needs."""
+    return {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(map(str, [locked_packages(LOCK), *paths])),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -78,7 +67,7 @@ def run(program: str, *words: str, paths: list[Path]) -> subprocess.CompletedPro
     # Without -S, the environment's Python would find CometMQ by itself.
     return subprocess.run(
         [sys.executable, "-S", str(HERE / program), *words],
-        env=environment(Path(sysconfig.get_paths()["purelib"]), *paths), check=False,
+        env=os.environ | variables(Path(sysconfig.get_paths()["purelib"]), *paths), check=False,
         capture_output=True, text=True, timeout=RUN_S,
     )  # fmt: skip
 
