@@ -1,4 +1,4 @@
-"""What commands ask the person who runs them: an answer, a text, a secret.
+"""Input that commands ask for: a confirmation, a text, a secret.
 
 A read of standard input blocks the event loop. asyncio turns the first interrupt into the
 cancellation of its task, which that read would never notice; :func:`interruptible` lets it end the

@@ -54,7 +54,7 @@ class LoginRefused(CometError):
 
 
 class Outcomes:
-    """What the changes of one viewer came to, kept until a page has shown it once.
+    """Results of one viewer's changes, kept until a page has shown them once.
 
     A change answers with a redirect, so that a browser that reloads the page after it does not
     repeat the change. The page behind the redirect takes the outcome by a token that only its

@@ -41,7 +41,7 @@ MAX_HELD: Final = 100_000
 MAX_HELD_BY_PEER: Final = 10_000
 #: Maximum number of released pulls served in one turn of the loop.
 SERVED_PER_TURN: Final = 32
-#: Maximum number of queues of which pulls are released in one turn.
+#: Maximum number of queues whose pulls one turn releases.
 VISITED_PER_TURN: Final = 256
 #: Time after which a turn serves no further pull.
 SERVING_NS: Final = 5_000_000

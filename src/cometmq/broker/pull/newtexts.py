@@ -1,4 +1,4 @@
-"""How much is parsed of filter expressions that are new to the broker.
+"""Limits on parsing filter expressions that the broker has not parsed yet.
 
 An expression is parsed on the event loop, once, and nobody else is served meanwhile. So the words
 of new ones are counted, for each connection and for all of them. What is over the limit is parsed

@@ -66,7 +66,7 @@ class TopicErasure:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What an erasure found: the topics with selected messages, and the files to replace.
+    """Result of an erasure: the topics with selected messages, and the number of files to replace.
 
     ``left`` are data files in the folder that are not files of the archive: those of unfinished
     runs, and those that Delta keeps for earlier versions.

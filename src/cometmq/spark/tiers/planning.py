@@ -135,7 +135,7 @@ def _cut(
 
 
 def archive_parts(wanted: Iterable[Range], files: Sequence[HeldFile]) -> list[ArchivePart]:
-    """Return which file gives which of the wanted messages, all of which some file holds."""
+    """Assign each wanted message to the first file that holds it. Some file holds each of them."""
     found = cover(wanted, [(held.file, held.ranges) for held in files])
     by_file: dict[ArchiveFile, list[Range]] = {}
     for portion in found.portions:
@@ -144,7 +144,7 @@ def archive_parts(wanted: Iterable[Range], files: Sequence[HeldFile]) -> list[Ar
 
 
 def store_parts(wanted: Iterable[Range], stores: Sequence[StoreHoldings]) -> list[Part]:
-    """Return the parts of stores that give the wanted messages, all of which some store holds."""
+    """Assign each wanted message to a store that holds it, and return the parts to read."""
     by_store = cover(wanted, [(at, store.held()) for at, store in enumerate(stores)])
     return [
         part

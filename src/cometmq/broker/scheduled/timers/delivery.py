@@ -124,9 +124,9 @@ class TimerDelivery:
             start += len(part)
 
     async def _read(self, rows: Sequence[Row]) -> list[Found]:
-        """Return the records of rows, of which one that the device does not give counts as damaged.
+        """Return the records of rows. A record that the device cannot read counts as damaged.
 
-        This never raises: these rows are in the wheel no more, and would be lost with it.
+        This never raises: these rows have left the wheel, and an error would lose them.
         """
         places = [(at, abs(size)) for _, _, at, size in rows]
         while True:
