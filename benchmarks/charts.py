@@ -91,6 +91,17 @@ def bars(title: str, rows: Sequence[Row]) -> str:
     return _svg(_WIDTH, y + 10, title, pieces)
 
 
+def _marks(y_max: float) -> list[float]:
+    """Return four to eight round marks of an axis from 0 to ``y_max`` or a little more."""
+    power = 10.0 ** math.floor(math.log10(y_max / 4))
+    step = next(each * power for each in (1, 2, 2.5, 5, 10) if y_max / (each * power) <= 6)
+    return [step * number for number in range(math.ceil(y_max / step - 1e-9) + 1)]
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.10g}".replace(",", " ")
+
+
 def lines(
     title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
@@ -101,20 +112,20 @@ def lines(
         return _svg(_WIDTH, 80, title, [_text(12, 52, "nothing was measured")])
     xs = [math.log10(max(x, 1e-9)) for x, _ in points]
     low, high = min(xs), max(xs)
-    y_max = max(y for _, y in points) or 1.0
+    marks = _marks(max(y for _, y in points) or 1.0)
 
     def place(x: float, y: float) -> tuple[float, float]:
         share = (math.log10(max(x, 1e-9)) - low) / (high - low) if high > low else 0.5
-        return left + share * width, top + height * (1 - y / y_max)
+        return left + share * width, top + height * (1 - y / marks[-1])
 
     pieces = [_text(12, 44, y_label, "m")]
-    for step in range(5):
-        _, y = place(1, y_max * step / 4)
+    for mark in marks:
+        _, y = place(1, mark)
         pieces.append(f'<line class="g" x1="{left}" x2="{left + width}" '
                       f'y1="{y:.1f}" y2="{y:.1f}"/>')  # fmt: skip
-        pieces.append(_text(left - 6, y + 4, number_text(y_max * step / 4), "m", "end"))
+        pieces.append(_text(left - 6, y + 4, _plain(mark), "m", "end"))
     pieces += [
-        _text(place(x, 0)[0], top + height + 16, f"{x:.10g}", "m", "middle")
+        _text(place(x, 0)[0], top + height + 16, _plain(x), "m", "middle")
         for x in sorted({x for x, _ in points})
     ]
     pieces.append(_text(left + width / 2, top + height + 36, x_label, "m", "middle"))

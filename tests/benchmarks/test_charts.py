@@ -59,3 +59,17 @@ def test_one_point_and_zeros_are_drawn() -> None:
     svg = charts.lines("Title", "x", "y", {"cometmq": [(8.0, 0.0)]})
     assert len(elements(svg, "circle")) == 1
     assert "nothing was measured" in texts(charts.lines("Title", "x", "y", {"cometmq": []}))
+
+
+@pytest.mark.parametrize(
+    ("highest", "marks"),
+    [
+        (43_200, ["0", "10 000", "20 000", "30 000", "40 000", "50 000"]),
+        (100, ["0", "20", "40", "60", "80", "100"]),
+        (0.9, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (346, ["0", "100", "200", "300", "400"]),
+    ],
+)
+def test_the_marks_of_an_axis_are_round(highest: float, marks: list[str]) -> None:
+    svg = charts.lines("Title", "connections", "y", {"cometmq": [(7, 1.0 * highest)]})
+    assert [text for text in texts(svg) if text in marks] == marks
