@@ -1,6 +1,8 @@
-"""Commands configure logging and read the user's contexts; each test gives both back."""
+"""Commands configure logging, read the user's contexts, and servers end with their signals ignored;
+each test gives all that back."""
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,15 @@ def _root_logger() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,8 @@ import os
 import pwd
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,45 @@ def test_a_start_or_a_stop_that_hangs_is_given_up(
 
     assert serve.run("start", main) == 0
     assert "stopped before its start" in caplog.text
+
+
+#: Gets the signals again once its servers have stopped: before the interpreter ends, and when it
+#: has taken the handlers away.
+SIGNALLED_WHILE_IT_ENDS = """
+import asyncio, os, signal, sys
+from cometmq.cli import serve
+
+if sys.argv[1] == "asyncio":
+    serve.loop_factory = lambda: asyncio.new_event_loop
+
+async def main(lifetime):
+    lifetime.announce("ready")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await lifetime.wait()
+
+def signal_self(kill=os.kill, own=os.getpid()):
+    for number in (15, 2, 1):
+        kill(own, number)
+
+class Last:
+    def __del__(self, signal_self=signal_self, write=os.write):
+        signal_self()
+        write(1, b"ended")
+
+sys.last = Last()  # deleted after all modules
+code = serve.run("start", main, on_hangup=lambda: None)
+signal_self()
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "fastest"])
+def test_signals_in_the_last_moments_do_not_change_the_exit_code(loop: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IT_ENDS, loop],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\nended", "")
 
 
 def failing(error: Exception) -> serve.Main:

@@ -105,7 +105,7 @@ def run(
 
     With ``watch_input`` the end of standard input counts as a stop signal. ``ports`` has the
     settings that the ports of the servers come from. ``on_hangup`` is called on SIGHUP, which
-    otherwise ends the process.
+    otherwise ends the process. Afterwards the process ignores these signals: it is to exit.
     """
     gc.disable()
     keep_freed_memory()
@@ -280,3 +280,21 @@ async def _until_signal(
     finally:
         collector.stop()
         await tasks.close()
+        _ignore(STOP_SIGNALS if on_hangup is None else (*STOP_SIGNALS, signal.SIGHUP))
+
+
+def _ignore(numbers: Collection[signal.Signals]) -> None:
+    """Ignore signals from now on, also while the interpreter ends.
+
+    The end of the loop, or else that of the interpreter, gives a signal that has a handler its
+    default back. The signal would then end a process that has stopped in order, and its exit code
+    would say the opposite. A thread may block signals for itself only, and threads of uvloop live
+    until the exit, so blocking is not enough. Nothing that follows needs the signals: the children
+    have ended, and what is left is a refusal's lines and the exit.
+    """
+    loop = asyncio.get_running_loop()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        loop.remove_signal_handler(number)  # this gives the default back, so it comes first
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
