@@ -98,6 +98,11 @@ class _Accounts:
     users: dict[User, list[str]]
     is_off: bool = False
 
+    @property
+    def may_be_added(self) -> bool:
+        """True if a broker takes new accounts: those of RocketMQ 5 have users instead."""
+        return bool(self.white_lists)
+
     def of(self, key: str) -> list[_Found]:
         """Return an account in each form that brokers have of it. Raises NotFound."""
         if key in self.found:
