@@ -169,7 +169,7 @@ async def test_running_members(client: Client, admin: Admin, groups: Groups) -> 
         assert (row.members, row.message_model) == (1, "CLUSTERING")
         plan = await groups.plan_reset(group, topic, at_offset(1))
         assert plan.members == (member.client_id,)
-        with pytest.raises(GroupInUse, match="1 connected consumers: stop them") as raised:
+        with pytest.raises(GroupInUse, match="1 connected consumer: stop them") as raised:
             await groups.apply(plan)
         assert raised.value.members == (member.client_id,)
         for call in (groups.forget_offsets(group), groups.delete(group)):

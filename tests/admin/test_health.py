@@ -194,7 +194,7 @@ def test_figures_of_a_store() -> None:
         table = {"brokerRole": "SYNC_MASTER", "slaves": str(connected), "slavesNeeded": "1"}
         (found_one,) = store_checks(master, table, HealthLimits(), 0)
         assert (found_one.aspect, found_one.is_ok) == (Aspect.SLAVE, connected >= 1)
-        assert found_one.text == f"{connected} of 1 slaves that its sends wait for are connected"
+        assert found_one.text == f"its sends wait for 1 slave, connected: {connected}"
     table = {"brokerRole": "ASYNC_MASTER", "slaves": "0", "slavesNeeded": "0"}
     assert store_checks(master, table, HealthLimits(), 0) == []
     assert store_checks(master, {"commitLogDiskRatio": "-1.0"}, HealthLimits(), 0) == []

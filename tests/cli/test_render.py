@@ -204,4 +204,5 @@ def test_a_body_is_shown_as_text_where_it_is_text() -> None:
     assert render.body_text("grüße\n".encode()) == "grüße\n"
     assert render.body_text(b"\xff\x00") == "<2 bytes>"
     assert render.body_text(b"\x00\x01") == "<2 bytes>"
+    assert render.body_text(b"\xff") == "<1 byte>"
     assert render.body_text(b"x" * 300) == "x" * 200 + "... (300 characters)"

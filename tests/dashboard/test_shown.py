@@ -35,8 +35,6 @@ from cometmq.dashboard.watched import number
         (shown.at(1_000), "1970-01-01 00:00:01.000"),
         (shown.percent(0.254), "25 %"),
         (shown.percent(-1), "–"),
-        (shown.plural(1, "topic"), "1 topic"),
-        (shown.plural(1_000, "topic"), "1,000 topics"),
         (shown.body_text(b"\xff"), None),
         (shown.body_text("ä".encode()), "ä"),
         (shown.body_json(b'{"a":1}'), '{\n  "a": 1\n}'),

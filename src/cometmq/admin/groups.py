@@ -32,6 +32,7 @@ from cometmq.core.errors import (
     SettingsError,
     fresh_copy,
 )
+from cometmq.core.plural import plural
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (
@@ -66,7 +67,8 @@ class GroupInUse(ClientError):
     def __init__(self, group: str, members: Collection[str], problem: str) -> None:
         self.group = group
         self.members = tuple(sorted(members))
-        super().__init__(f"group {group!r} has {len(members)} connected consumers: {problem}")
+        connected = plural(len(members), "connected consumer")
+        super().__init__(f"group {group!r} has {connected}: {problem}")
 
 
 @dataclass(frozen=True, slots=True)

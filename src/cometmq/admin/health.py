@@ -17,6 +17,7 @@ from cometmq.admin.api import Broker
 from cometmq.admin.groups import Groups
 from cometmq.admin.views import moment
 from cometmq.core.errors import ClientError, CometError
+from cometmq.core.plural import plural
 from cometmq.message.names import SELF_TEST_TOPIC
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import ClusterInfo, TopicRoute, writable
@@ -165,7 +166,7 @@ async def _cluster(admin: Admin, address: str) -> ClusterInfo | CometError:
 
 
 def _count(brokers: list[Broker]) -> str:
-    return "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
+    return plural(len(brokers), "broker")
 
 
 def _brokers(info: ClusterInfo) -> list[Broker]:
@@ -226,7 +227,7 @@ def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
     checks: list[Check] = []
     if limits.brokers_min:
         count = sum(map(bool, ids.values()))
-        text = f"{count} broker{'' if count == 1 else 's'} registered, {limits.brokers_min} needed"
+        text = f"{plural(count, 'broker')} registered, {limits.brokers_min} needed"
         is_ok = count >= limits.brokers_min
         checks.append(Check(Aspect.REGISTRATION, "cluster", is_ok, text))
     for name, found in sorted(ids.items()):
@@ -239,9 +240,8 @@ def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
         elif 0 not in found:
             checks.append(Check(Aspect.REGISTRATION, name, False, "it has no master"))
         else:
-            of = f"{slaves} slave{'' if slaves == 1 else 's'}"
             needed = f", {limits.slaves} needed" if limits.slaves else ""
-            text = f"master and {of} registered{needed}"
+            text = f"master and {plural(slaves, 'slave')} registered{needed}"
             checks.append(Check(Aspect.REGISTRATION, name, slaves >= limits.slaves, text))
     return checks
 
@@ -270,7 +270,7 @@ async def _broker_checks(admin: Admin, brokers: list[Broker], limits: HealthLimi
             elif broker.name in ends:
                 behind = max(0, ends[broker.name] - end)
                 in_step = behind <= limits.slave_behind_bytes
-                text = f"{behind:,} bytes behind its master"
+                text = f"{plural(behind, 'byte')} behind its master"
                 checks.append(Check(Aspect.SLAVE, broker.address, in_step, text))
     return checks
 
@@ -287,12 +287,13 @@ def store_checks(
             checks.append(Check(Aspect.DISK, broker.address, ratio <= limits.disk_ratio, text))
     behind = _number(table, "dispatchBehindBytes")
     if behind >= 0:
-        text = f"{behind:,} bytes are not in the queues yet"
+        text = plural(behind, "byte is", "bytes are") + " not in the queues yet"
         is_ok = behind <= limits.dispatch_behind_bytes
         checks.append(Check(Aspect.DISPATCH, broker.address, is_ok, text))
     if table.get("brokerRole") == "SYNC_MASTER" and (needed := _number(table, "slavesNeeded")) > 0:
         connected = _number(table, "slaves")
-        text = f"{connected} of {needed} slaves that its sends wait for are connected"
+        waits_for = plural(needed, "slave")
+        text = f"its sends wait for {waits_for}, connected: {connected}"
         checks.append(Check(Aspect.SLAVE, broker.address, connected >= needed, text))
     accepts_ms = _number(table, "startAcceptSendRequestTimeStamp")
     if broker.broker_id == 0 and accepts_ms > now_ms:

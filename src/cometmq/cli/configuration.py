@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.core.javakeys import JAVA_KEYS
+from cometmq.core.plural import plural
 from cometmq.core.settings import (
     HIDDEN,
     Declaration,
@@ -254,8 +255,13 @@ def print_config(configured: Configured, given: Given, notices: Sequence[str]) -
             f"# {source or 'follows from other settings'}; default: {default or '(empty)'}",
             f"{key}={value}",
         ]
+    differ = plural(
+        len(differing) // 2,
+        "setting differs from its default",
+        "settings differ from their defaults",
+    )
     return [
-        f"# {configured.server}: {len(differing) // 2} settings differ from their defaults",
+        f"# {configured.server}: {differ}",
         *(f"# notice: {notice}" for notice in notices),
         *differing,
         "# defaults",

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from cometmq.cli.parser import terminal_width
 from cometmq.core.errors import CometError
+from cometmq.core.plural import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -449,12 +450,13 @@ def _is_table(value: Any) -> bool:
 
 def body_text(body: bytes, limit: int = 200) -> str:
     """Return a body as text, shortened to ``limit`` characters, or its size if it is not text."""
+    size = plural(len(body), "byte")
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return f"<{len(body)} bytes>"
+        return f"<{size}>"
     if not text.isprintable() and not text.replace("\n", " ").isprintable():
-        return f"<{len(body)} bytes>"
+        return f"<{size}>"
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 

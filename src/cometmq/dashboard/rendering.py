@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from cometmq.core.errors import CometError
+from cometmq.core.plural import plural
 from cometmq.dashboard import drawing, shown
 from cometmq.dashboard.guard import TOKEN_FIELD, path_of
 
@@ -133,7 +134,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    for name in ("count", "rate", "size", "duration", "at", "percent", "plural", "short"):
+    for name in ("count", "rate", "size", "duration", "at", "percent", "short"):
         made.filters[name] = getattr(shown, name)
+    made.filters["plural"] = plural
     made.globals.update(link=link, spark=drawing.spark, bar=drawing.bar)
     return made

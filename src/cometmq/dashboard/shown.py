@@ -76,11 +76,6 @@ def percent(ratio: float | None) -> str:
     return NONE if ratio is None or ratio < 0 else f"{ratio * 100:.0f} %"
 
 
-def plural(value: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
-
-
 def untold(why_by_broker: Mapping[str, str]) -> str:
     """Return which brokers did not tell what was asked, and why; "" if all did."""
     return "; ".join(f"{broker} did not tell: {why}" for broker, why in why_by_broker.items())

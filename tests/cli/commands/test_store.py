@@ -67,7 +67,7 @@ def test_info_of_a_java_broker_s_store(tmp_path: Path, capsys: pytest.CaptureFix
 def test_verify(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "verify", str(store)]) == 0
     shown = capsys.readouterr()
-    assert f"{store} is sound: 2500 records" in shown.out
+    assert f"{store} is sound: 2,500 records" in shown.out
     assert shown.err == ""
     assert main(["store", "verify", str(store), "--full", "--json", "--processes", "1"]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -122,7 +122,7 @@ def test_snapshot_and_restore(
 ) -> None:
     snap, back = str(tmp_path / "snap"), str(tmp_path / "back")
     assert main(["store", "snapshot", str(store), snap]) == 0
-    assert f"{2 * FILE_BYTES} bytes shared" in capsys.readouterr().out
+    assert f"{2 * FILE_BYTES:,} bytes shared" in capsys.readouterr().out
     assert main(["store", "restore", snap, back]) == 0
     shown = capsys.readouterr().out
     assert f"restored {back}" in shown

@@ -47,7 +47,7 @@ def test_queue_and_index(store: Path, capsys: Captured) -> None:
     assert "\nmake queue 1 of t again\nmake the index again\n" in shown.out
     assert "made queue 1 of t again" in shown.out
     assert shown.out.count("set aside: ") >= 2
-    assert "repaired: 2500 records read" in shown.out
+    assert "repaired: 2,500 records read" in shown.out
     assert verify(store) == 0
 
 

@@ -16,6 +16,7 @@ from cometmq.cli.command import Noun
 from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Option
 from cometmq.core.clock import SystemClock
+from cometmq.core.plural import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +156,8 @@ async def _draw(phase: Phase, clock: SystemClock, console: Console | None) -> No
         while True:
             seconds = max(1e-9, (clock.monotonic_ns() - phase.started_ns) / 1e9)
             rate = phase.messages / seconds
-            text = f"{phase.name} {seconds:5.1f} s  {phase.messages:,} messages  {rate:,.0f}/s"
+            messages = plural(phase.messages, "message")
+            text = f"{phase.name} {seconds:5.1f} s  {messages}  {rate:,.0f}/s"
             live.update(Text(text), refresh=True)
             await clock.sleep_ms(DRAW_INTERVAL_MS)
 

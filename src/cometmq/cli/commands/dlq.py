@@ -14,6 +14,7 @@ from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
 from cometmq.cli.render import Address, Result, body_text, cell, time_text, when
 from cometmq.core.errors import CometError
+from cometmq.core.plural import plural
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Unread
@@ -146,7 +147,7 @@ async def resend(
     destination = Destination.RETRY if to_retry else Destination.ORIGIN
     if not dry_run:
         where = "that group" if to_retry else "their original topics, to all their groups"
-        which = f"{len(id)} dead letters" if id else "the dead letters"
+        which = plural(len(id), "dead letter") if id else "the dead letters"
         confirm(f"Send {which} of group {group} again to {where}?", yes)
     failed, missing = 0, set(id or ())
     async for letter in _letters(cluster, group, start, end, count):
@@ -164,7 +165,8 @@ async def resend(
     if missing:
         raise CometError(f"group {group!r} has no dead letter {', '.join(sorted(missing))}")
     if failed:
-        raise CometError(f"{failed} dead letters were not sent: see their problems above")
+        letters = plural(failed, "dead letter was", "dead letters were")
+        raise CometError(f"{letters} not sent: see above why")
 
 
 # ------------------------------------------------------------------------------- transactions

@@ -12,6 +12,7 @@ from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, position_of
 from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, RouteNotFound, SettingsError
+from cometmq.core.plural import plural
 from cometmq.message.names import DLQ_PREFIX, SYSTEM_GROUP_PREFIX
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ async def check(cluster: Connected, name: Name) -> Result[MemberProblem]:
             MemberProblem(client, queue.topic, f"blocked at {queue.broker_name}/{queue.queue_id}")
             for queue in blocked_queues(state.info)
         ]
-    problem = f"group {name!r} has {len(rows)} problems" if rows else ""
+    problem = f"group {name!r} has {plural(len(rows), 'problem')}" if rows else ""
     return Result(rows, notes=(f"members={len(states)}",), problem=problem)
 
 
@@ -525,7 +526,7 @@ async def delete(
     """Delete a group with its offsets, on all masters."""
     await cluster.admin.require_group(name)
     letters = await _dead_letters(cluster, name) if topics else 0
-    more = f", its retry topic and its {letters} dead letters" if topics else ""
+    more = f", its retry topic and its {plural(letters, 'dead letter')}" if topics else ""
     having = await _having(cluster, name)
     where = ", ".join(having) or "no broker"
     confirm(f"Delete group {name} with its offsets{more} on {where}?", yes)

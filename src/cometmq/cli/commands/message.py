@@ -17,6 +17,7 @@ from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option, moment_of, position_of
 from cometmq.cli.render import Address, Result, body_text, cell, time_text, when
 from cometmq.core.errors import CometError, NotFound, RouteNotFound, SettingsError
+from cometmq.core.plural import plural
 
 if TYPE_CHECKING:
     from cometmq.admin.messages import Selection
@@ -501,7 +502,8 @@ async def ping(
             )
         )  # fmt: skip
     failed = sum(row.failed for row in rows)
-    return Result(rows, problem=f"{failed} of {count} sends failed" if failed else "")
+    problem = f"{failed} of {plural(count, 'send')} failed" if failed else ""
+    return Result(rows, problem=problem)
 
 
 _SEND = ('send regions "Canillo" --tag update --key AD-02', "send regions --lines < changes.txt")

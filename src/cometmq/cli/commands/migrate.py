@@ -19,6 +19,7 @@ from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result
 from cometmq.core.errors import SettingsError
+from cometmq.core.plural import plural
 from cometmq.core.settings import format_properties
 
 app = Noun("migrate", "Move from a running broker, Java or CometMQ, to a new one.")
@@ -103,7 +104,7 @@ def _lines(found: MigrationPlan) -> list[str]:
         f"master   {found.address} name={found.name} cluster={found.cluster} "
         f"version={found.version} role={found.role}",
         f"log      {size:,} bytes, from offset {found.log_start:,} to {found.log_end:,}",
-        f"tables   {found.topics:,} topics, {found.groups:,} groups",
+        f"tables   {plural(found.topics, 'topic')}, {plural(found.groups, 'group')}",
         *(finding_line(each) for each in found.findings),
     ]
 

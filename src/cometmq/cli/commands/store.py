@@ -20,6 +20,7 @@ from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Result, when
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError, StoreError
+from cometmq.core.plural import plural
 from cometmq.core.settings import build, parse_properties
 from cometmq.store.config import DamagePolicy, StoreConfig
 
@@ -290,9 +291,10 @@ def _verdict(found: Verified, seconds: float) -> Result[Verdict]:
     word = "sound" if found.is_sound else "DAMAGED"
     lines = [finding.line() for finding in found.findings]
     lines.append(
-        f"{verdict.root} is {word}: {found.records} records in {verdict.log_files} log files "
-        f"({found.sealed_files} sealed), {found.entries} entries of {found.queues} queues, "
-        f"{found.index_entries} index entries, in {seconds:.1f} s"
+        f"{verdict.root} is {word}: {plural(found.records, 'record')} in "
+        f"{plural(verdict.log_files, 'log file')} ({found.sealed_files} sealed), "
+        f"{plural(found.entries, 'entry', 'entries')} of {plural(found.queues, 'queue')}, "
+        f"{plural(found.index_entries, 'index entry', 'index entries')}, in {seconds:.1f} s"
     )
     return Result(
         [verdict], shown="\n".join(lines), problem="" if found.is_sound else _hint(found.findings)
@@ -348,10 +350,8 @@ def dump(
 
     def tell(gap: Gap) -> None:
         gaps.append(gap)
-        print(
-            f"no record at offset {gap.start}: {gap.problem} ({gap.stop - gap.start} bytes)",
-            file=sys.stderr,
-        )
+        size = plural(gap.stop - gap.start, "byte")
+        print(f"no record at offset {gap.start}: {gap.problem} ({size})", file=sys.stderr)
 
     with refusing():
         wanted = DumpSelection(
@@ -418,8 +418,8 @@ def snapshot(
         )  # fmt: skip
     print(
         f"snapshot of a {'running' if made.running else 'stopped'} store at {made.path}: log "
-        f"{made.log_start} to {made.log_end}, {made.linked_bytes} bytes shared, "
-        f"{made.copied_bytes} copied"
+        f"{made.log_start} to {made.log_end}, {plural(made.linked_bytes, 'byte')} shared, "
+        f"{made.copied_bytes:,} copied"
     )
 
 
@@ -434,7 +434,7 @@ def restore(
 
     with refusing(), Bar("restoring") as bar:
         copied = put_back(str(source), str(target), began=bar.began, progress=bar.advance)
-    print(f"restored {target} from {source}: {copied} bytes copied")
+    print(f"restored {target} from {source}: {plural(copied, 'byte')} copied")
     if check:
         found = verify(target)
         print(found.shown)
@@ -695,7 +695,8 @@ def _erasure_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
     yield from map(_topic_line, item.topics)
     if item.keys:
         missing = [str(number) for number, count in enumerate(item.keys, 1) if not count]
-        yield f"{len(item.keys) - len(missing)} of {len(item.keys)} keys were found" + (
+        keys = plural(len(item.keys), "key was", "keys were")
+        yield f"{len(item.keys) - len(missing)} of {keys} found" + (
             f"; none of these numbers: {', '.join(missing[:_SHOWN])}" if missing else ""
         )
     for group in item.unread:
@@ -704,32 +705,37 @@ def _erasure_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
             "messages without content"
         )
     if item.tombstones_before:
-        yield f"{item.tombstones_before} messages were erased by earlier runs"
+        before = plural(item.tombstones_before, "message was", "messages were")
+        yield f"{before} erased by earlier runs"
     if item.residue_bytes:
-        yield f"{item.residue_bytes} bytes behind the last records of log files are no record"
+        yield f"no record: {plural(item.residue_bytes, 'byte')} behind the last ones of log files"
     for place in item.left:
         yield f"left: {place.path}: {place.problem}"
     yield from _end_lines(item, directory)
 
 
 def _topic_line(each: ErasedTopic) -> str:
-    line = f"{each.topic}: {each.messages} messages, {each.size_bytes} bytes"
+    line = f"{each.topic}: {plural(each.messages, 'message')}, {plural(each.size_bytes, 'byte')}"
     if each.first_stored_at and each.last_stored_at:
         line += f", stored from {each.first_stored_at:%F %T} to {each.last_stored_at:%F %T} UTC"
     if each.mentions:
-        line += f"; {each.mentions} messages contain the text of a key and stay"
+        mentions = plural(
+            each.mentions, "message that stays contains", "messages that stay contain"
+        )
+        line += f"; {mentions} the text of a key"
     return line
 
 
 def _end_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
     if item.root is None:
-        yield f"would erase {item.messages} messages and change {item.log_files} log files"
+        messages, files = plural(item.messages, "message"), plural(item.log_files, "log file")
+        yield f"would erase {messages} and change {files}"
         yield "Nothing was changed: erase with --to TARGET or --in-place."
         return
     yield (
-        f"erased {item.messages} messages in {item.root}: changed {item.log_files} log files, "
-        f"{item.queue_files} queue files and {item.index_files} index files, sealed "
-        f"{item.sealed_files} log files"
+        f"erased {plural(item.messages, 'message')} in {item.root}: changed "
+        f"{plural(item.log_files, 'log file')}, {plural(item.queue_files, 'queue file')} and "
+        f"{plural(item.index_files, 'index file')}, sealed {plural(item.sealed_files, 'log file')}"
     )
     if item.root != str(directory):
         yield f"left: {directory}: the original store is unchanged"

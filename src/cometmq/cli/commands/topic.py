@@ -13,6 +13,7 @@ from cometmq.cli.connect import Connected
 from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Address, Result, when
 from cometmq.core.errors import CometError, NotFound, SettingsError, fresh_copy
+from cometmq.core.plural import plural
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Broker, Unread
@@ -301,7 +302,8 @@ async def delete(
             raise NotFound("topic", name, f"no broker of cluster {cluster_name!r} has it")
     names = [row.broker for row in rows]
     count = await _stored(cluster, name, names)
-    confirm(f"Delete topic {name} with {count} messages on {', '.join(names)}?", yes)
+    stored = plural(count, "message")
+    confirm(f"Delete topic {name} with {stored} on {', '.join(names)}?", yes)
     await cluster.admin.delete_topic(name, cluster_name)
     return TopicDeleted(name, names)
 

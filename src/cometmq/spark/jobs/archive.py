@@ -24,6 +24,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.core.errors import CometError
+from cometmq.core.plural import plural
 from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
 from cometmq.spark.jobs.job import (
     JobOption,
@@ -83,7 +84,8 @@ class CountDiffers(CometError):
         self.path = path
         self.read = read
         self.written = written
-        super().__init__(f"{path}: {read} rows were read and {written} written; nothing is changed")
+        rows = plural(read, "row was", "rows were")
+        super().__init__(f"{path}: {rows} read and {written} written; nothing is changed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
 from cometmq.core.errors import RouteNotFound
+from cometmq.core.plural import plural
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.message.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
@@ -215,8 +216,9 @@ def why(reconsume_times: int, most: int) -> str:
     if reconsume_times <= 0:
         return "sent by a producer, or sent back without a retry count"
     if reconsume_times < most:
-        return f"given up after {reconsume_times} retries: the consumer requested no further retry"
-    return f"failed {reconsume_times} retries, the group's limit"
+        retries = plural(reconsume_times, "retry", "retries")
+        return f"given up after {retries}: the consumer requested no further one"
+    return f"failed {plural(reconsume_times, 'retry', 'retries')}, the group's limit"
 
 
 def chosen(rows: DataFrame, key: str, message_id: str, where: str) -> DataFrame:
@@ -316,7 +318,7 @@ def _origins(summary: Sequence[Row]) -> tuple[Origin, ...]:
     for row in summary:
         after: dict[int, int] = row["after"]
         reasons = [f"{count}: {why(times, most)}" for times, count in after.items()]
-        histogram = {f"{times} retries": count for times, count in after.items()}
+        histogram = {plural(times, "retry", "retries"): count for times, count in after.items()}
         times = (moment(row["first"]), moment(row["last"]))
         found.append(Origin(row.origin or "?", row.n, *times, histogram, "; ".join(reasons)))
     return tuple(found)

@@ -24,6 +24,7 @@ from cometmq.core.errors import (
     RequestTimedOut,
     RouteNotFound,
 )
+from cometmq.core.plural import plural
 from cometmq.message import batch
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -75,7 +76,7 @@ class SendFailed(CometError):
         self.topic = topic
         self.rows = rows
         self.cause = cause
-        super().__init__(f"{rows} rows for topic {topic!r} were not stored: {cause}")
+        super().__init__(f"{plural(rows, 'row')} for topic {topic!r} not stored: {cause}")
 
 
 class Sender:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cometmq.core.plural import plural
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.index import (
     ENTRY,
@@ -337,8 +338,8 @@ class _Chains:
             add = self._findings.damage if is_clean else self._findings.note
             add(
                 "index-slot", self._header.path, -1,
-                f"{len(wrong)} slots do not name their newest entry, slot {slot} names "
-                f"{slots[slot]} instead of {by_slot[slot]}", len(wrong),
+                f"{plural(len(wrong), 'slot does', 'slots do')} not name the newest entry: slot "
+                f"{slot} names {slots[slot]} instead of {by_slot[slot]}", len(wrong),
             )  # fmt: skip
         self._check_used(int(np.count_nonzero(by_slot)), is_clean=is_clean)
 
@@ -453,7 +454,8 @@ class KeyCheck:
             if (place, key_hash) in expected:
                 self._findings.note(
                     "index-entry-twice", self._owner(entry), place,
-                    f"hash {key_hash} of that record is there {amount} more times", amount,
+                    f"hash {key_hash} of that record is there {plural(amount, 'time')} more",
+                    amount,
                 )  # fmt: skip
             else:
                 self._findings.damage(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cometmq.core.plural import plural
 from cometmq.message.record import BadRecord, decode_one, takes_queue_slot
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.dispatch import code_and_keys
@@ -220,8 +221,9 @@ def survey_queue(
     if lost.made:
         findings.note(
             "queue-unit-lost", queue.directory, -1,
-            f"{lost.made} entries have lost their unit in {EXTENSIONS}; a start here takes their "
-            "tags from the records, a Java broker sends them to every consumer", lost.made,
+            f"{plural(lost.made, 'entry has', 'entries have')} lost the unit in {EXTENSIONS}; a "
+            "start here takes the tags from the records, a Java broker sends such messages to "
+            "every consumer", lost.made,
         )  # fmt: skip
     return QueueSurvey(reading.span(), reading.runs, reading.digests)
 
@@ -265,7 +267,7 @@ class _Survey:
         if holes:
             self._findings.note(
                 "queue-hole", self._queue.directory, -1,
-                f"{holes} entries without a record come after other entries", holes,
+                f"{plural(holes, 'entry', 'entries')} without a record after other entries", holes,
             )  # fmt: skip
         outside = live & ((phys < 0) | (phys >= self._stop) | (sizes <= 0))
         for at in np.flatnonzero(outside):
@@ -513,30 +515,30 @@ class EntryCheck:
         phys = self._phys[rest]
         beyond = phys >= end
         if beyond.any():
-            first = int(phys[beyond].min())
+            first, count = int(phys[beyond].min()), int(np.count_nonzero(beyond))
             add = findings.damage if is_clean else findings.note
             add(
                 "queue-entry-beyond", self._file.path, first,
-                f"{np.count_nonzero(beyond)} queue entries are for records after the end of the "
-                f"log at {end}", int(np.count_nonzero(beyond)),
+                f"{plural(count, 'queue entry', 'queue entries')} for records after the end of "
+                f"the log at {end}", count,
             )  # fmt: skip
         lost = np.zeros(len(rest), np.bool_)
         for gap in gaps:
             lost |= (phys >= gap.start) & (phys < gap.stop)
         lost &= ~beyond
         if lost.any():
+            count = int(np.count_nonzero(lost))
             findings.note(
                 "queue-entry-lost", self._file.path, int(phys[lost].min()),
-                f"{np.count_nonzero(lost)} queue entries are for records that cannot be read",
-                int(np.count_nonzero(lost)),
+                f"{plural(count, 'queue entry', 'queue entries')} for records that cannot be read",
+                count,
             )  # fmt: skip
         for entry in rest[~beyond & ~lost][:_EXPLAINED].tolist():
             self._explain(entry, findings)
         more = int(np.count_nonzero(~beyond & ~lost)) - _EXPLAINED
         if more > 0:
-            findings.damage(
-                "queue-entry-wrong", self._file.path, -1, f"{more} more entries like that", more
-            )
+            text = f"{plural(more, 'more entry', 'more entries')} like that"
+            findings.damage("queue-entry-wrong", self._file.path, -1, text, more)
 
     def _explain(self, entry: int, findings: Findings) -> None:
         number = int(np.searchsorted(self._ends, entry, side="right"))

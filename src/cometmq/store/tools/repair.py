@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from cometmq.core.plural import plural
 from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
@@ -177,7 +178,8 @@ def repair(
 def report_lines(report: RecoveryReport) -> list[str]:
     """Return lines for a person that describe what a repair did."""
     lines = [
-        f"omitted {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"
+        f"omitted {plural(lost.next_offset - lost.offset, 'byte')} of {lost.path} at offset "
+        f"{lost.offset}"
         for lost in report.damages
         if lost.offset != report.cut
     ]
@@ -186,8 +188,8 @@ def report_lines(report: RecoveryReport) -> list[str]:
     lines += [f"made queue {number} of {topic} again" for topic, number in report.remade]
     lines += [f"set aside: {path}" for path in report.kept]
     lines.append(
-        f"repaired: {report.records} records read in {report.duration_ms / 1000:.1f} s, the log "
-        f"ends at {report.end}"
+        f"repaired: {plural(report.records, 'record')} read in {report.duration_ms / 1000:.1f} s, "
+        f"the log ends at {report.end}"
     )
     if report.shrunk:
         lines.append(

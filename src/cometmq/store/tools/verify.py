@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from cometmq.core.errors import CometError
+from cometmq.core.plural import plural
 from cometmq.message.record import FIXED_BYTES
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.fastjson import parse_json
@@ -464,7 +465,8 @@ def _check_gaps(
     positions = directory.positions
     proven = positions.durable if positions is not None else -1
     for gap in outcome.gaps:
-        text = f"{gap.stop - gap.start} bytes are not a record: {gap.problem}"
+        size = plural(gap.stop - gap.start, "byte is", "bytes are")
+        text = f"{size} not a record: {gap.problem}"
         if directory.is_clean and gap.open and is_last and positions is None:
             findings.note("behind-end", path, gap.start, f"{text}; the log ends before them")
         elif not directory.is_clean and gap.start >= proven and is_last:
@@ -525,9 +527,8 @@ def _report_missing(
     findings: Findings,
 ) -> None:
     path = os.path.join(directory.root, "consumequeue", missing.topic, str(missing.queue_id))
-    which = (
-        f"{missing.amount} records (queue offsets {missing.first_offset} to {missing.last_offset})"
-    )
+    offsets = f"queue offsets {missing.first_offset} to {missing.last_offset}"
+    which = f"{plural(missing.amount, 'record')} ({offsets})"
     behind = span is None or missing.first_offset >= span.end
     is_gone = missing.reason is MissingReason.NO_QUEUE and missing.topic not in topics.names
     # The topic was created again, and this queue has got no messages since.
@@ -535,17 +536,17 @@ def _report_missing(
     if missing.reason is MissingReason.NEWER or is_gone or is_former:
         findings.note(
             "deleted-topic", path, missing.physical_offset,
-            f"{which} belong to a deleted topic", missing.amount,
+            f"of a deleted topic: {which}", missing.amount,
         )  # fmt: skip
     elif behind and not directory.is_clean:
         findings.note(
             "queue-behind", path, missing.physical_offset,
-            f"{which} have no entry yet; the next start adds them", missing.amount,
+            f"without an entry yet, which the next start adds: {which}", missing.amount,
         )  # fmt: skip
     else:
         findings.damage(
             "record-without-entry", path, missing.physical_offset,
-            f"{which} have no entry: {missing.reason.value}", missing.amount,
+            f"without an entry: {which}: {missing.reason.value}", missing.amount,
         )  # fmt: skip
 
 
@@ -562,17 +563,19 @@ def _check_index(
     early = sum(outcome.early_keys for outcome in outcomes)
     if not any(header.entries for header in contents.indexes):
         if late and config.message_index_enable:
-            findings.note("no-index", path, -1, f"{late} keys of messages are not indexed", late)
+            text = f"{plural(late, 'key of a message is', 'keys of messages are')} not indexed"
+            findings.note("no-index", path, -1, text, late)
         return
     if early:
         findings.note(
             "index-begins-later", path, contents.index_bounds[0],
-            f"{early} keys of messages before this are not indexed", early,
+            f"{plural(early, 'key is', 'keys are')} not indexed of messages before this", early,
         )  # fmt: skip
     if late:
         first = min(outcome.late_from for outcome in outcomes if outcome.late_keys)
         add = findings.damage if directory.is_clean else findings.note
-        add("index-behind", path, first, f"{late} keys from here on are not indexed", late)
+        text = f"{plural(late, 'key is', 'keys are')} not indexed from here on"
+        add("index-behind", path, first, text, late)
     for header in contents.indexes:
         ends = (
             (header.begin_phys, header.begin_ms, "first"),
