@@ -61,6 +61,20 @@ def faults(block: str) -> list[str]:
     return found
 
 
+def kept_readers(block: str) -> list[str]:
+    """Return where a Python block gives options to a reader or writer of Spark in a variable."""
+    tree = compile(block, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("option", "options"):
+            chain: ast.expr = node.value
+            while isinstance(chain, ast.Call) and isinstance(chain.func, ast.Attribute):
+                chain = chain.func.value
+            if isinstance(chain, ast.Name):
+                found.append(ast.unparse(node))
+    return found
+
+
 def test_every_page_with_code_is_listed() -> None:
     with_code = {name for name, text in PAGES.items() if BLOCK.search(text)}
     assert with_code - set(listed()) == set(), f"say in {LIST.name} which test runs their code"
@@ -93,3 +107,16 @@ def test_python_names_what_there_is(page: str, block: str) -> None:
 )
 def test_a_missing_name_is_found(block: str, count: int) -> None:
     assert len(faults(block)) == count
+
+
+@pytest.mark.parametrize(("page", "block"), snippets())
+def test_no_option_of_spark_stays_for_the_next_load(page: str, block: str) -> None:
+    """``option`` changes the reader itself, so each ``load()`` needs a reader of its own."""
+    assert kept_readers(block) == [], page
+
+
+def test_a_kept_reader_is_found() -> None:
+    kept = "read = spark.read.format('rocketmq')\nread.schema(s).option('topic', 't').load()"
+    assert kept_readers(kept) == ["read.schema(s).option"]
+    assert kept_readers("spark.read.format('rocketmq').option('topic', 't').load()") == []
+    assert kept_readers("orders.writeStream.options(topic='t').start()") == []
