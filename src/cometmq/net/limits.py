@@ -67,6 +67,7 @@ class Limit(Enum):
     CONNECTIONS_PER_ADDRESS = "connectionsPerAddress"
     REQUEST_RATE = "requestRate"
     WAITING_SENDS = "waitingSends"
+    NEW_TOPIC_SENDS = "newTopicSends"
     HELD_PULLS = "heldPulls"
     TOPICS = "topics"
     CONSUMER_GROUPS = "consumerGroups"

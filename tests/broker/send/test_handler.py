@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.send import admission
 from cometmq.broker.send.admission import Admission
 from cometmq.core.errors import BadRequest
 from cometmq.message import batch, properties
+from cometmq.net import server as servers
 from cometmq.net.peer import Peer
+from cometmq.net.resources import MemoryBudget
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, JSON, Request, encode_head
 from tests.broker.serving import BATCH, NO_SPACE, SEND, FailingFiles, running_broker, send_fields
+from tests.net.serving import until
 
 
 def long_names(fields: dict[str, Any]) -> dict[str, Any]:
@@ -382,3 +386,48 @@ async def test_the_first_answer_waits_until_name_servers_know_the_topic(tmp_path
         announced.set()
         offsets = [(await client.frame())[0].ext["queueOffset"] for client in (first, second)]
         assert sorted(offsets) == ["0", "1"]
+
+
+async def test_sends_that_wait_for_the_announcement_of_their_topic_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(admission, "MAX_WAITING_SENDS", 3)
+    async with running_broker(tmp_path) as running:
+        announced = asyncio.Event()
+        topics = running.broker.topics.table
+        sender, other = await running.connect(), await running.connect()
+        assert (await other.send()).code == 0
+        topics.announced = announced.wait  # type: ignore[assignment]
+        answers = running.broker.answers
+        for count in range(1, 4):
+            sender.post(SEND, b"held", **send_fields(b="fresh"))
+            await until(lambda count=count: answers.held_count == count)  # type: ignore[misc]
+        refused = [await other.send(b=topic) for topic in ("fresh", "newer")]
+        assert [head.code for head in refused] == [ResponseCode.SYSTEM_BUSY] * 2
+        assert all("until name servers know" in (head.remark or "") for head in refused)
+        assert caplog.text.count("limit_reached limit=newTopicSends") == 2
+        assert "newer" not in topics
+        assert (await other.send()).code == 0  # to a topic that is known
+        announced.set()
+        assert [(await sender.frame())[0].code for _ in range(3)] == [0, 0, 0]
+        assert (answers.held_count, answers.held_bytes) == (0, 0)
+        assert (await other.send(b="newer")).code == 0
+
+
+async def test_the_messages_of_a_batch_that_waits_for_an_announcement_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = MemoryBudget(1 << 20)
+    monkeypatch.setattr(servers, "process_budget", lambda: budget)
+    async with running_broker(tmp_path) as running:
+        announced = asyncio.Event()
+        topics, answers = running.broker.topics.table, running.broker.answers
+        topics.announced = announced.wait  # type: ignore[assignment]
+        sender, other = await running.connect(), await running.connect()
+        messages = batch.pack((0, b"", b"") for _ in range(5_000))
+        sender.post(BATCH, messages, **send_fields(b="fresh", m="true"))
+        await until(lambda: answers.held_count == 1)
+        assert (await other.send(b="fresh")).code == ResponseCode.SYSTEM_BUSY
+        announced.set()
+        assert (await sender.frame())[0].code == 0
+        assert (answers.held_count, answers.held_bytes) == (0, 0)

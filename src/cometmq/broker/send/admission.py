@@ -93,6 +93,8 @@ def without_id(text: str) -> str:
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
+#: Part of the memory for connections that sends to new topics may take while they wait: a quarter.
+HELD_SHARE: Final = 4
 
 
 class Admission:
@@ -123,6 +125,19 @@ class Admission:
             )
             peer.limits.hit(Limit.WAITING_SENDS, peer.address, problem)
             raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}: send slower")
+
+    def check_new_topic(self, peer: Peer, held_count: int, held_bytes: int) -> None:
+        """Raise BadRequest for a send to a topic that name servers do not know yet while too many
+        such sends wait for their response."""
+        budget = peer.memory.budget
+        if held_count < MAX_WAITING_SENDS and held_bytes < budget.bound_bytes // HELD_SHARE:
+            return
+        problem = f"{held_count} sends are waiting until name servers know their new topics"
+        peer.limits.hit(Limit.NEW_TOPIC_SENDS, peer.address, problem)
+        raise BadRequest(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD]{problem}: send slower, or create topics before their first messages",
+        )
 
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that clients may send to; None if it does not exist.

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.acknowledgement import Scattered
+from cometmq.net.resources import WAITING_BYTES
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import (
     DONE_HEAD,
@@ -40,6 +41,8 @@ class SendAnswers:
 
     ``recall_handles`` has the recall handles of sends not answered yet, by physical offset.
     ``unannounced`` has the topics that a send created and that name servers do not know yet.
+    ``held_count`` and ``held_bytes`` say how many sends to them wait for their response, and about
+    how much memory these take (``Admission.check_new_topic`` bounds both).
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class SendAnswers:
         self._pieces = (head + self._id_prefix, *rest, DONE_HEAD)
         self.recall_handles: dict[int, str] = {}
         self.unannounced: set[str] = set()
+        self.held_count = 0
+        self.held_bytes = 0
 
     def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         """Write the responses of sends whose turn has ended, with one write per connection.
@@ -173,8 +178,18 @@ class SendAnswers:
         """
         held = [send for send in sends if send[1].header.topic in self.unannounced]
         if held:
-            self._topics.when_announced(lambda: self._answer(held, code, remark))
+            size_bytes = sum(map(_held_bytes, held))
+            self.held_count += len(held)
+            self.held_bytes += size_bytes
+            self._topics.when_announced(lambda: self._release(held, size_bytes, code, remark))
         return [send for send in sends if send[1].header.topic not in self.unannounced]
+
+    def _release(
+        self, held: list[WaitingSend], size_bytes: int, code: int, remark: str | None
+    ) -> None:
+        self.held_count -= len(held)
+        self.held_bytes -= size_bytes
+        self._answer(held, code, remark)
 
     def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
         peer, request, queue_id, queue_offset, physical = send
@@ -219,6 +234,18 @@ class SendAnswers:
         return ",".join([f"{prefix}{place:016X}" for place in places])
 
 
+def _held_bytes(send: WaitingSend) -> int:
+    """Return about how much memory a send takes that waits for its response."""
+    places = send[4]
+    if isinstance(places, tuple):
+        return WAITING_BYTES + _ROW_BYTES * (places[2] - places[1])
+    if isinstance(places, list):
+        return WAITING_BYTES + _ROW_BYTES * sum(part.count for part in places)
+    return WAITING_BYTES
+
+
+#: Memory of one message of a batch that waits for its response.
+_ROW_BYTES: Final = 64
 _STORED: Final = frozenset(
     (
         ResponseCode.SUCCESS,

@@ -420,7 +420,9 @@ class SendHandler:
     # ------------------------------------------------------------------------------------ checks
 
     def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
-        config = self._admission.find_topic(header.topic)
+        config, answers = self._admission.find_topic(header.topic), self._answers
+        if answers.held_count and (config is None or header.topic in answers.unannounced):
+            self._admission.check_new_topic(peer, answers.held_count, answers.held_bytes)
         if config is None:
             config = self._create_topic(peer, header)
             self._admission.check_writable(config)
