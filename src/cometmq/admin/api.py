@@ -15,7 +15,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import convert
@@ -31,6 +30,7 @@ from cometmq.core.errors import (
     RequestTimedOut,
     RouteNotFound,
 )
+from cometmq.core.hosts import is_ip_address
 from cometmq.core.settings import format_properties, parse_properties
 from cometmq.message.ids import decode_offset_id
 from cometmq.message.model import MessageQueue, StoredMessage, from_record
@@ -278,14 +278,6 @@ def _merged(parts: Mapping[Broker, Mapping[MessageQueue, T]]) -> dict[MessageQue
     """Return what brokers said of their queues, sorted."""
     found = {queue: each for part in parts.values() for queue, each in part.items()}
     return dict(sorted(found.items()))
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -764,7 +756,7 @@ class Admin:
         loop = asyncio.get_running_loop()
         for each in brokers:
             name, _, own_port = each.address.rpartition(":")
-            if own_port != str(port) or _is_ip_address(name):
+            if own_port != str(port) or is_ip_address(name.strip("[]")):
                 continue
             with suppress(OSError):
                 if host in {found[4][0] for found in await loop.getaddrinfo(name, port)}:

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import NotConnected, SettingsError
+from cometmq.core.hosts import is_loopback
 from cometmq.core.javakeys import ignored_keys, ignored_notice
 from cometmq.core.settings import (
     OURS,
@@ -788,8 +789,8 @@ def join(host: str, port: int) -> str:
 
 def advertising_problem(config: BrokerConfig) -> str | None:
     """Return why others cannot reach this broker at the address it advertises; None if they can."""
-    listens_beyond = not _is_loopback(config.bind_address)
-    advertises_beyond = not _is_loopback(config.broker_ip1)
+    listens_beyond = not is_loopback(config.bind_address)
+    advertises_beyond = not is_loopback(config.broker_ip1)
     if config.broker_ip1 in ("0.0.0.0", "::"):
         return (
             f"brokerIP1 {config.broker_ip1} is not an address that clients can connect to: set "
@@ -807,10 +808,3 @@ def advertising_problem(config: BrokerConfig) -> str | None:
             f"{config.bind_address} only: set bindAddress=0.0.0.0 to accept them"
         )
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

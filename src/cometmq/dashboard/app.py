@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -18,6 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cometmq.core.errors import CometError, NotFound, RouteNotFound, SettingsError
+from cometmq.core.hosts import is_loopback
 from cometmq.dashboard.accounts import Viewers
 from cometmq.dashboard.connections import BrowserConnection
 from cometmq.dashboard.guard import Guard, Place
@@ -143,14 +143,6 @@ async def running_dashboard(
         await tasks.close()
         await viewers.close()
         listener.close()
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 class _Server(uvicorn.Server):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import ip_address
 from typing import Final
+
+from cometmq.core.hosts import is_ip_address
 
 #: A Host header: a name or an address, and perhaps a port. No browser sends anything else.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
@@ -31,8 +32,6 @@ def is_known_host(header: str, names: frozenset[str], *, short_names: bool = Fal
     name = found[1].strip("[]").lower().rstrip(".")
     if name == "localhost" or name in names:
         return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return short_names and found[1][0] != "[" and name != "" and "." not in name
-    return True
+    if is_ip_address(name):
+        return True
+    return short_names and found[1][0] != "[" and name != "" and "." not in name

@@ -13,10 +13,10 @@ import os
 import socket
 import stat
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import SettingsError
+from cometmq.core.hosts import is_loopback
 from cometmq.core.settings import OURS, setting
 from cometmq.net.tls import TlsFields, TlsMode, file_times
 from cometmq.protocol.acl import Credentials
@@ -193,7 +193,7 @@ class ClientTls:
                 self._refused = str(error)
             else:
                 self._contexts, self._seen, self._refused = made, times, ""
-        is_own = bool(options.own_cert_path) and _is_loopback(host)
+        is_own = bool(options.own_cert_path) and is_loopback(host)
         return self._contexts[options.check_host_name and not is_own]
 
     def is_tls_error(self, error: Exception) -> bool:
@@ -334,13 +334,6 @@ def _first_certificate(path: str) -> str:
     if start < 0 or end < 0:
         raise ValueError("it has no certificate")
     return content[start : end + len(_PEM_END)].decode("ascii")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_credentials(path: str) -> Credentials:

@@ -25,6 +25,7 @@ from cometmq.cli.parser import Argument, Option
 from cometmq.cli.render import Result
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.hosts import is_ip_address
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -142,7 +143,7 @@ def settings_lines(made: Iterable[Issued]) -> list[str]:
 
 def _check_hosts(hosts: Sequence[str]) -> None:
     for host in hosts:
-        if not _is_address(host) and not _HOST.fullmatch(host):
+        if not is_ip_address(host) and not _HOST.fullmatch(host):
             raise SettingsError("host", f"{host[:80]!r} is neither a host name nor an address")
 
 
@@ -153,14 +154,6 @@ def _check_absent(directory: Path, names: Iterable[str]) -> None:
                 raise SettingsError(
                     "directory", f"{path} exists; it is not overwritten: choose another or move it"
                 )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _new_key() -> EllipticCurvePrivateKey:
@@ -222,7 +215,7 @@ def _issue(
     named = tuple(dict.fromkeys(hosts))
     if named:
         names: list[x509.GeneralName] = [
-            x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host)
+            x509.IPAddress(ip_address(host)) if is_ip_address(host) else x509.DNSName(host)
             for host in named
         ]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
