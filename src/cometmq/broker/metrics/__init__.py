@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.metrics import catalog
 from cometmq.broker.metrics.groups import GroupMetrics
+from cometmq.broker.metrics.labels import runtime_labels
 from cometmq.broker.metrics.messages import MessageMetrics
 from cometmq.broker.metrics.state import StateMetrics, one
 from cometmq.monitoring.series import Series
@@ -53,12 +54,10 @@ class RuntimeMetrics:
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return the metrics, one after another."""
         state = await self._admin.state()
-        labels = (
-            self._context.config.broker_cluster_name, self._context.store_address, "",
-            state["brokerVersionDesc"], state["bootTimestamp"], state["brokerVersion"],
-        )  # fmt: skip
+        labels = runtime_labels(self._context)
         for metric, key, number in catalog.RUNTIME:
-            yield one(metric, float(state[key].split()[number]), *labels)
+            # A range of times is followed by its count: "[0~10ms]:7".
+            yield one(metric, float(state[key].split()[number].rpartition(":")[2]), *labels)
         await slices.pause()
 
 

@@ -240,6 +240,11 @@ DLQ_DIFF: Final = _declare(
 )  # fmt: skip
 
 _RUNTIME: Final = "cluster brokerIP brokerHost des boottime broker_version"
+#: Ranges of the times of puts, as the ends of metrics' names.
+_PUT_TIMES: Final = (
+    "0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s",
+    "1to2s", "2to3s", "3to4s", "4to5s", "5to10s", "10stomore",
+)  # fmt: skip
 #: By the end of a metric's name: its key in the answer to request 28, and which of the numbers
 #: there.
 _RUNTIME_KEYS: Final = {
@@ -262,6 +267,8 @@ _RUNTIME_KEYS: Final = {
     "consumequeue_disk_ratio": ("consumeQueueDiskRatio", 0),
     "commitlog_maxoffset": ("commitLogMaxOffset", 0),
     "commitlog_minoffset": ("commitLogMinOffset", 0),
+    "remain_transientstore_buffer_numbs": ("remainTransientStoreBufferNumbs", 0),
+    **{f"pmdt_{name}": ("putMessageDistributeTime", at) for at, name in enumerate(_PUT_TIMES)},
     **{
         f"{name}_tps{window_s}": (key, number)
         for name, key in (
@@ -274,18 +281,42 @@ _RUNTIME_KEYS: Final = {
         for number, window_s in enumerate((10, 60, 600))
     },
 }
+#: The same for what describes threads and buffers that only Java has: dashboards draw these, too.
+_CONSTANT_KEYS: Final = {
+    "send_threadpool_queue_size": "sendThreadPoolQueueSize",
+    "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
+    "send_threadpoolqueue_headwait_timemills": "sendThreadPoolQueueHeadWaitTimeMills",
+    "pull_threadpoolqueue_size": "pullThreadPoolQueueSize",
+    "pull_threadpoolqueue_capacity": "pullThreadPoolQueueCapacity",
+    "pull_threadpoolqueue_headwait_timemills": "pullThreadPoolQueueHeadWaitTimeMills",
+    "query_threadpoolqueue_size": "queryThreadPoolQueueSize",
+    "query_threadpool_queue_capacity": "queryThreadPoolQueueCapacity",
+    "query_threadpoolqueue_headwait_timemills": "queryThreadPoolQueueHeadWaitTimeMills",
+    "dispatch_maxbuffer": "dispatchMaxBuffer",
+    "pagecache_lock_time_mills": "pageCacheLockTimeMills",
+    "getmessage_entire_time_max": "getMessageEntireTimeMax",
+}
+
+
+def _runtime(name: str, key: str, difference: str = "") -> Metric:
+    return _declare(
+        _EXPORTER, Kind.GAUGE, f"rocketmq_brokeruntime_{name}", f"`{key}` of `brokerStatus`",
+        _RUNTIME, difference,
+    )  # fmt: skip
+
+
 #: Metrics that repeat the broker's runtime information, with key and number.
-RUNTIME: Final = tuple(
-    (
-        _declare(
-            _EXPORTER, Kind.GAUGE, f"rocketmq_brokeruntime_{name}", f"`{key}` of `brokerStatus`",
-            _RUNTIME,
-        ),
-        key,
-        number,
-    )
-    for name, (key, number) in _RUNTIME_KEYS.items()
-)  # fmt: skip
+RUNTIME: Final = (
+    *((_runtime(name, key), key, number) for name, (key, number) in _RUNTIME_KEYS.items()),
+    *(
+        (_runtime(name, key, "Always the same number: no request waits for a thread"), key, 0)
+        for name, key in _CONSTANT_KEYS.items()
+    ),
+)
+_EXACT: Final = "In bytes, not rounded"
+TO_FLUSH: Final = _runtime("remain_howmanydata_toflush", "remainHowManyDataToFlush", _EXACT)
+LOG_DEVICE_SIZE: Final = _runtime("commitlogdir_capacity_total", "commitLogDirCapacity", _EXACT)
+LOG_DEVICE_FREE: Final = _runtime("commitlogdir_capacity_free", "commitLogDirCapacity", _EXACT)
 
 # ---------------------------------------------------------------------------------------- our own
 

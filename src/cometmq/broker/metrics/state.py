@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.lookup import find_record
 from cometmq.broker.metrics import catalog
+from cometmq.broker.metrics.labels import runtime_labels
 from cometmq.broker.replication.roles import MasterPart
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.names import TIMER_TOPIC
@@ -163,6 +164,10 @@ class StateMetrics:
         # A network file system may be slow.
         log = await asyncio.to_thread(files.disk_space, config.commit_log_directory)
         queues = await asyncio.to_thread(files.disk_space, config.store_path_root_dir)
+        labels = runtime_labels(self._context)
+        yield one(catalog.TO_FLUSH, max(flushes, 0), *labels)
+        yield one(catalog.LOG_DEVICE_SIZE, log.total_bytes, *labels)
+        yield one(catalog.LOG_DEVICE_FREE, log.free_bytes, *labels)
         yield one(catalog.STORAGE_SIZE, queues.total_bytes - queues.free_bytes, *_LOCAL)
         ratios: dict[str, float] = {"log": log.used_ratio, "queues": queues.used_ratio}
         yield some(catalog.DISK_RATIO, ratios)
