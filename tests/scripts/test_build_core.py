@@ -206,7 +206,7 @@ def package(kind: str, target: Path, root: Path = ROOT, **environment: str) -> P
     }
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(target), "-t", kind]
     done = subprocess.run(
-        command, cwd=root, env=inherited | environment, capture_output=True, text=True, timeout=120
+        command, cwd=root, env=inherited | environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     [path] = target.iterdir()
