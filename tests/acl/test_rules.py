@@ -152,6 +152,16 @@ def test_an_administrator_without_own_topics_may_send_everything() -> None:
         check(found, Code.SEND_MESSAGE, {"topic": "orders"})
 
 
+def test_where_consumers_stand_is_shown_to_those_who_may_consume() -> None:
+    """The broker asks every consumer of the group for it."""
+    code, asked = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "orders", "group": "billing"}
+    check(rules(topicPerms=["orders=SUB"], groupPerms=["billing=SUB"]), code, asked)
+    with pytest.raises(AclDenied, match="group:billing"):
+        check(rules(topicPerms=["orders=SUB"]), code, asked)
+    with pytest.raises(AclDenied, match="topic:orders"):
+        check(rules(groupPerms=["billing=SUB"]), code, asked)
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -333,7 +343,6 @@ ANY_ACCOUNT = {
     Code.VIEW_BROKER_STATS_DATA,
     Code.QUERY_CONSUME_TIME_SPAN,
     Code.QUERY_CORRECTION_OFFSET,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     Code.QUERY_TOPIC_CONSUME_BY_WHO,
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
 }

@@ -62,6 +62,10 @@ class RecordingPeer:
     #: What the client answers to requests: an answer, or what goes wrong with it.
     answers: dict[int, Response | Exception] = field(default_factory=dict)
     asked: list[tuple[int, Header | None, bytes]] = field(default_factory=list)
+    #: Keeps the client from answering until it is set.
+    stopped: asyncio.Event | None = None
+    #: Bytes that the client has not read.
+    buffered_bytes: int = 0
     on_close: list[Callable[[Any], None]] = field(default_factory=list)
     late: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
     running_tasks: int = 0
@@ -85,6 +89,8 @@ class RecordingPeer:
         self, code: int, header: Header | None, body: bytes = b"", *, timeout_ms: int
     ) -> Response:
         self.asked.append((code, header, body))
+        if self.stopped is not None:
+            await self.stopped.wait()
         answer = self.answers[code]
         if isinstance(answer, Exception):
             raise answer

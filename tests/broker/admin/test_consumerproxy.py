@@ -1,9 +1,11 @@
 """Questions to consumers through the broker."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from cometmq.broker.admin import clients
 from cometmq.core.errors import BadRequest, NotConnected, RequestTimedOut
 from cometmq.message.ids import encode_offset_id
 from cometmq.message.record import decode_one
@@ -20,6 +22,7 @@ from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 from cometmq.protocol.frame import Response
 from tests.broker.world import STORE_HOST, Parts, open_parts, recorded
+from tests.net.serving import until, until_still
 
 KEY = QueueKey("t", "broker-a", 0)
 
@@ -71,6 +74,43 @@ async def test_a_member_that_gives_no_status_is_left_out(
         recorded(two).answers[221] = bad
         assert await status(parts) == {"one": {KEY: 5}}
         assert "client=two" in caplog.text
+
+
+async def test_few_members_are_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "MAX_ASKED", 2)
+    async with open_parts(tmp_path) as parts:
+        go = asyncio.Event()
+        peers = [await parts.join("g", "t", client_id=f"c{number}") for number in range(5)]
+        for number, peer in enumerate(peers):
+            stands_at(peer, number)
+            recorded(peer).stopped = go
+
+        def asked() -> int:
+            return sum(bool(recorded(peer).asked) for peer in peers)
+
+        found = asyncio.ensure_future(status(parts))
+        await until(lambda: asked() > 0)
+        await until_still(asked)
+        assert asked() == 2
+        go.set()
+        assert await found == {f"c{number}": {KEY: number} for number in range(5)}
+
+
+async def test_members_together_have_a_time_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clients, "MAX_ASKED", 1)
+    monkeypatch.setattr(clients, "STATUS_TOTAL_MS", 200)
+    async with open_parts(tmp_path) as parts:
+        peers = [await parts.join("g", "t", client_id=name) for name in ("one", "two", "three")]
+        for peer in peers:
+            stands_at(peer, 1)
+        recorded(peers[1]).stopped = asyncio.Event()
+        async with asyncio.timeout(60):
+            assert await status(parts) == {"one": {KEY: 1}}
+        assert "consumers=3 not_asked=1 answered=1" in caplog.text
 
 
 async def test_a_group_that_is_not_there_has_no_status(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.admin import offsets as progress
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import QueueKey, TopicConfig, read_offsets
@@ -117,3 +118,24 @@ async def test_nobody_online_and_no_topic_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="no topic in this broker") as caught:
             await reset(parts, ResetOffset("no", "g", -1, "true"))
         assert caught.value.code == 1
+
+
+async def test_a_reset_waits_for_members_that_do_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "MAX_UNREAD_BYTES", 100)
+    monkeypatch.setattr(progress, "NOTIFY_TIMEOUT_MS", 200)
+    async with open_parts(tmp_path) as parts:
+        parts.topics.put(TopicConfig("t", 1, 1))
+        members = [await parts.join("g", "t", client_id=name) for name in "abc"]
+
+        def told() -> list[bool]:
+            return [220 in [code for code, _ in sent_to(member)] for member in members]
+
+        recorded(members[1]).buffered_bytes = 101
+        with pytest.raises(BadRequest, match="only 2 of its 3 consumers were told"):
+            await reset(parts, ResetOffset("t", "g", -1, "true"))
+        assert told() == [True, True, False]
+        recorded(members[1]).buffered_bytes = 0
+        await reset(parts, ResetOffset("t", "g", -1, "true"))
+        assert told() == [True, True, True]

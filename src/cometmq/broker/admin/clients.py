@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -56,8 +57,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time that consumers have to answer; administrators wait 5 s for the joined answer.
-STATUS_TIMEOUT_MS: Final = 4_000
+#: Time that one consumer, and all of a group together, have to answer; administrators wait 5 s for
+#: the joined answer.
+STATUS_TIMEOUT_MS: Final = 3_000
+STATUS_TOTAL_MS: Final = 4_000
+#: Consumers of one group that are asked at once, and groups whose consumers are asked at once.
+MAX_ASKED: Final = 64
+MAX_STATUSES: Final = 4
 #: Time that a consumer has to answer requests 307 and 309; administrators wait 15 s.
 RELAY_TIMEOUT_MS: Final = 10_000
 #: Limit of messages sent to consumers and of answers waiting for other consumers' answers, summed
@@ -124,6 +130,7 @@ class RelayHandler:
         self._store = context.store
         self._members = context.tables.members
         self._reads = asyncio.Semaphore(MAX_READS)
+        self._statuses = asyncio.Semaphore(MAX_STATUSES)
         self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -136,7 +143,7 @@ class RelayHandler:
 
     async def status(self, _peer: Peer, request: Request[GetConsumerStatus]) -> Reply:
         """Return the offsets of a group's consumers in a topic, as each consumer reports them;
-        consumers that do not answer are left out."""
+        consumers that do not answer, or are not asked in time, are left out."""
         header = request.header
         group = self._members.group(header.group)
         if group is None:
@@ -150,11 +157,29 @@ class RelayHandler:
             if not header.client_addr or header.client_addr == member.client_id
         ]
         found: dict[str, msgspec.Raw] = {}
+        waiting = iter(asked)
         try:
-            await asyncio.gather(*(self._ask_one(peer, one, header, found) for peer, one in asked))
-            return Reply(body=encode_json(ConsumerStatus(found)))
+            async with asyncio.timeout(STATUS_TOTAL_MS / 1000), self._statuses:
+                await asyncio.gather(
+                    *(self._ask_each(waiting, header, found) for _ in asked[:MAX_ASKED])
+                )
+        except TimeoutError:
+            log.warning(
+                "consumer status incomplete group=%s consumers=%d not_asked=%d answered=%d",
+                header.group, len(asked), len(list(waiting)), len(found),
+            )  # fmt: skip
         finally:
             self._waiting_bytes -= sum(map(len, found.values()))
+        return Reply(body=encode_json(ConsumerStatus(found)))
+
+    async def _ask_each(
+        self,
+        waiting: Iterator[tuple[Peer, Member]],
+        header: GetConsumerStatus,
+        found: dict[str, msgspec.Raw],
+    ) -> None:
+        for peer, member in waiting:
+            await self._ask_one(peer, member, header, found)
 
     async def _ask_one(
         self,

@@ -63,6 +63,11 @@ log = logging.getLogger(__name__)
 
 #: Limit of all parts together; the rest of the frame is for its header and the enclosing JSON.
 ANSWER_MAX_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
+#: Bytes of new offsets that the consumers of a group have not read before more are sent, and the
+#: time that they have for it; administrators wait 5 s. Each consumer gets up to a frame.
+MAX_UNREAD_BYTES: Final = 16 << 20
+NOTIFY_TIMEOUT_MS: Final = 3_000
+_READING_MS: Final = 10
 #: Timestamp that means the end of each queue.
 NOW: Final = -1
 #: Correction that leaves the offset of a queue unchanged.
@@ -316,6 +321,7 @@ class ResetHandler:
         self._topics = context.tables.topics
         self._offsets = context.tables.offsets
         self._members = context.tables.members
+        self._clock = context.clock
         self._answers = answers
 
     def handlers(self) -> dict[int, Handler]:
@@ -355,9 +361,32 @@ class ResetHandler:
                 language: await _table(offsets, language, answer)
                 for language in ("JAVA", *(languages - {"JAVA"}))
             }
-        for member_peer, member in group.members.items():
-            _notify(member_peer, member, header, bodies[_dialect(member)])
+            await self._notify_all(list(group.members.items()), header, bodies)
         return Reply(body=bodies["JAVA"])
+
+    async def _notify_all(
+        self, members: list[tuple[Peer, Member]], header: ResetOffset, bodies: Mapping[str, bytes]
+    ) -> None:
+        """Send the new offsets to the members; wait for them to read where that is much."""
+        deadline_ms = self._clock.monotonic_ms() + NOTIFY_TIMEOUT_MS
+        reading: list[Peer] = []
+        new_bytes = 0
+        for count, (peer, member) in enumerate(members):
+            while new_bytes > MAX_UNREAD_BYTES:
+                if self._clock.monotonic_ms() > deadline_ms:
+                    raise BadRequest(
+                        ResponseCode.SYSTEM_BUSY,
+                        f"[OVERLOAD]the offsets of group {header.group} are reset, but only "
+                        f"{count} of its {len(members)} consumers were told, as they do not read "
+                        "what they are sent: reset them again",
+                    )
+                await self._clock.sleep_ms(_READING_MS)
+                reading = [each for each in reading if each.buffered_bytes]
+                new_bytes = sum(each.buffered_bytes for each in reading)
+            body = bodies[_dialect(member)]
+            _notify(peer, member, header, body)
+            new_bytes += len(body)
+            reading.append(peer)
 
     def _queues(self, header: ResetOffset) -> range | list[int]:
         topic = self._topics.get(header.topic)
