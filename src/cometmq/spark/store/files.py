@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final
 
@@ -22,6 +23,15 @@ from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord, decode_one
 from cometmq.message.walk import is_blank, next_record, problem_at
 from cometmq.spark import decode
 from cometmq.spark.decode import Block
+from cometmq.spark.store.urls import (
+    RemoteFile,
+    is_url,
+    joined,
+    list_below,
+    listed,
+    open_url,
+    shown,
+)
 from cometmq.speedups import RecordColumns, check_records
 from cometmq.store.layout import (
     HOLE_SIZE,
@@ -47,12 +57,15 @@ ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 
 Entries = npt.NDArray[np.void]
 
+StoreFile = FileIO | RemoteFile
+
 
 @dataclass(frozen=True, slots=True)
 class LogFileStatus:
-    """A file of the commit log: the physical offset of its first byte, and its length."""
+    """A file of the commit log: the physical offset of its first byte, and its length. A URL may
+    have credentials, so it is in no text of this value."""
 
-    path: str
+    path: str = field(repr=False)
     base: int
     size_bytes: int
 
@@ -93,33 +106,40 @@ class _Positions(msgspec.Struct):
     number: int = 0
 
 
-def opened(path: str) -> FileIO:
-    """Open a file for :func:`read_at`; the caller closes it. Raises OSError."""
-    return FileIO(path)
+def opened(path: str) -> StoreFile:
+    """Open a file for :func:`read_at`; the caller closes it. Raises OSError, StoreUnreadable."""
+    return open_url(path) if is_url(path) else FileIO(path)
 
 
-def read_at(handle: FileIO, size: int, at: int) -> bytes:
+def read_at(handle: StoreFile, size: int, at: int) -> bytes:
     """Read up to ``size`` bytes from byte ``at`` of a file. Raises OSError."""
     handle.seek(at)
     return handle.read(size)
 
 
 def log_files(root: str) -> list[LogFileStatus]:
-    """Return the files of the commit log, in order. Raises NoStore."""
-    folder = os.path.join(root, "commitlog")
+    """Return the files of the commit log, in order. Raises NoStore, StoreUnreadable."""
     try:
-        names = sorted(os.listdir(folder))
+        found = _numbered(joined(root, "commitlog"))
     except OSError as error:
-        raise NoStore(root, f"commitlog cannot be listed ({error.strerror})") from None
-    found: list[LogFileStatus] = []
-    for name in names:
+        raise NoStore(shown(root), f"commitlog cannot be listed ({error.strerror})") from None
+    return [LogFileStatus(path, base, size_bytes) for base, path, size_bytes in found]
+
+
+def _numbered(folder: str) -> list[tuple[int, str, int]]:
+    """Return offset, path and size of the files of a folder that are named by an offset, in order.
+    Raises OSError, StoreUnreadable."""
+    found: list[tuple[int, str, int]] = []
+    sizes = listed(folder) if is_url(folder) else None
+    for name in sorted(os.listdir(folder) if sizes is None else sizes):
         base = file_offset(name)
         if base is not None:
-            path = os.path.join(folder, name)
+            path = joined(folder, name)
             try:
-                found.append(LogFileStatus(path, base, os.stat(path).st_size))
+                size_bytes = os.stat(path).st_size if sizes is None else sizes[name]
             except FileNotFoundError:
                 continue
+            found.append((base, path, size_bytes))
     return found
 
 
@@ -157,7 +177,7 @@ def _end_of_file(file: LogFileStatus, start: int, further_bytes: int) -> int:
             position = further
 
 
-def _follow(handle: FileIO, file: LogFileStatus, position: int) -> int:
+def _follow(handle: StoreFile, file: LogFileStatus, position: int) -> int:
     while file.stop - position >= FIXED_BYTES:
         data = read_at(handle, _SEARCH_BYTES, position - file.base)
         stop = check_records(data, 0, len(data), position)
@@ -176,7 +196,7 @@ def _follow(handle: FileIO, file: LogFileStatus, position: int) -> int:
     return position
 
 
-def find_record(handle: FileIO, file: LogFileStatus, start: int, stop: int) -> int:
+def find_record(handle: StoreFile, file: LogFileStatus, start: int, stop: int) -> int:
     """Return the first position in ``start <= position < stop`` where a record of this file begins,
     or -1.
 
@@ -215,22 +235,26 @@ def blocks(
     """Yield the records of a log file that begin at ``start <= physical offset < stop``, in order,
     and the damage between them.
 
-    Raises FileNotFoundError before the first block if the file is gone, OSError.
+    Raises FileNotFoundError before the first block if the file is gone, OSError, StoreUnreadable.
     """
     with opened(file.path) as handle:
+        held = file.base + handle.seek(0, os.SEEK_END)
+        end = min(stop, held)
         position = start
         if position > file.base:
             # The previous part ends with the record that extends into this one.
-            position = find_record(handle, file, position, stop)
-        while 0 <= position < stop:
-            found, following = _next(handle, file, position, stop, broker_name)
+            position = find_record(handle, file, position, end)
+        while 0 <= position < end:
+            found, following = _next(handle, file, position, end, broker_name)
             if found is not None and (isinstance(found, DamagedBytes) or len(found)):
                 yield found
             position = following
+        if held < stop:
+            yield DamagedBytes(max(start, held), stop, "the file has become shorter")
 
 
 def _next(
-    handle: FileIO, file: LogFileStatus, position: int, stop: int, broker_name: str
+    handle: StoreFile, file: LogFileStatus, position: int, stop: int, broker_name: str
 ) -> tuple[Block | DamagedBytes | None, int]:
     """Read the records from ``position`` on. Return them, and the position to continue at (-1:
     none)."""
@@ -273,22 +297,26 @@ def _long_size(data: bytes, position: int) -> int:
 
 def has_queues(root: str) -> bool:
     """Return whether the store has queues, or only a log."""
-    return os.path.isdir(os.path.join(root, "consumequeue"))
+    top = joined(root, "consumequeue")
+    return bool(_names(top)) if is_url(top) else os.path.isdir(top)
 
 
 def queue_names(root: str) -> list[tuple[str, int]]:
     """Return topic and id of every queue, in order."""
     found: list[tuple[str, int]] = []
-    top = os.path.join(root, "consumequeue")
+    top = joined(root, "consumequeue")
+    with suppress(FileNotFoundError):
+        if is_url(top):
+            list_below(top)
     for topic in sorted(_names(top)):
-        ids = [int(name) for name in _names(os.path.join(top, topic)) if name.isdecimal()]
+        ids = [int(name) for name in _names(joined(top, topic)) if name.isdecimal()]
         found += [(topic, queue_id) for queue_id in sorted(ids)]
     return found
 
 
 def _names(path: str) -> list[str]:
     try:
-        return os.listdir(path)
+        return [*listed(path)] if is_url(path) else os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -301,7 +329,7 @@ def noted_complete(root: str) -> int | None:
     found: list[_Positions] = []
     for name in _POSITIONS:
         try:
-            with opened(os.path.join(root, name)) as handle:
+            with opened(joined(root, name)) as handle:
                 found.append(msgspec.json.decode(read_at(handle, 1 << 20, 0), type=_Positions))
         except (OSError, msgspec.MsgspecError):
             continue
@@ -315,21 +343,13 @@ class ConsumeQueueReader:
     """The files of a queue, as listed at creation. A queue without files is empty."""
 
     def __init__(self, root: str, topic: str, queue_id: int) -> None:
-        self._folder = os.path.join(root, "consumequeue", topic, str(queue_id))
         self._files: list[tuple[int, str, int]] = []
         try:
-            names = sorted(os.listdir(self._folder))
+            found = _numbered(joined(root, "consumequeue", topic, str(queue_id)))
         except (FileNotFoundError, NotADirectoryError):
-            names = []
-        for name in names:
-            base = file_offset(name)
-            if base is not None:
-                path = os.path.join(self._folder, name)
-                try:
-                    count = os.stat(path).st_size // QUEUE_ENTRY_BYTES
-                except FileNotFoundError:
-                    continue
-                self._files.append((base // QUEUE_ENTRY_BYTES, path, count))
+            found = []
+        for base, path, size_bytes in found:
+            self._files.append((base // QUEUE_ENTRY_BYTES, path, size_bytes // QUEUE_ENTRY_BYTES))
 
     @property
     def exists(self) -> bool:
@@ -356,14 +376,19 @@ class ConsumeQueueReader:
         is none."""
         low = min(self._files[0][0], stop) if self._files else stop
         high = stop
+        if low < high and self._begins_at(low, physical_min):
+            return low  # as long as nothing is deleted
         while low < high:
             middle = (low + high) // 2
-            found = self.entry(middle)
-            if found.is_record and found.physical >= physical_min:
+            if self._begins_at(middle, physical_min):
                 high = middle
             else:
                 low = middle + 1
         return low
+
+    def _begins_at(self, offset: int, physical_min: int) -> bool:
+        found = self.entry(offset)
+        return found.is_record and found.physical >= physical_min
 
     def entry(self, offset: int) -> StoredEntry:
         """Return one entry, or an empty one if there is none. Raises OSError."""
@@ -387,6 +412,6 @@ class ConsumeQueueReader:
         return found
 
 
-def _entry(handle: FileIO, number: int) -> StoredEntry:
+def _entry(handle: StoreFile, number: int) -> StoredEntry:
     raw = read_at(handle, QUEUE_ENTRY_BYTES, number * QUEUE_ENTRY_BYTES)
     return StoredEntry(*QUEUE_ENTRY.unpack(raw.ljust(QUEUE_ENTRY_BYTES, b"\0")))

@@ -19,6 +19,7 @@ from cometmq.spark.read.planning import Range
 from cometmq.spark.store.files import DamagedBytes, blocks, has_queues, log_end, queue_names
 from cometmq.spark.store.options import Key, RequestedRange, RequestedRanges
 from cometmq.spark.store.planning import StorePlanner, is_wanted
+from cometmq.spark.store.urls import forget
 from cometmq.store.layout import HOLE_SIZE
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ def runs(offsets: Ints) -> list[tuple[int, int]]:
 
 
 class StoreHoldings:
-    """The messages of one store directory, as found at creation. Raises NoStore, OSError."""
+    """The messages of one store directory, as found at creation. Raises NoStore, StoreUnreadable,
+    OSError."""
 
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
+        forget()
         self._root = root
         self._choice = options.choice
         self._planner = StorePlanner(root, options)

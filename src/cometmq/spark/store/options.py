@@ -28,6 +28,7 @@ from cometmq.spark.options import (
 from cometmq.spark.read import corrupt, filters, positions, topics
 from cometmq.spark.read.positions import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTimes, Edge
 from cometmq.spark.read.topics import Pattern
+from cometmq.spark.store.urls import checked, place_of
 from cometmq.spark.values import options as values
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ Bounds = Callable[[Key], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A store directory, and the name of its broker."""
+    """A store directory, and the name of its broker. A URL may have credentials, so it is in no
+    text of this value."""
 
-    path: str
+    path: str = field(repr=False)
     broker_name: str
 
 
@@ -134,7 +136,7 @@ class RequestedRanges:
 def parse(options: Mapping[str, str]) -> StoreOptions:
     """Parse the options of ``spark.read`` with a ``store``. Raises BadOption."""
     given = by_name(options, KNOWN, topics.ALIASES | values.ALIASES)
-    paths = required(given, "store", names)
+    paths = required(given, "store", _stores)
     starting, ending = positions.starting(given), positions.ending(given)
     positions.in_order(starting, ending)
     roots = _roots(paths, get(given, "brokerName", names, None))
@@ -160,6 +162,10 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
     return read
 
 
+def _stores(text: str) -> tuple[str, ...]:
+    return tuple(map(checked, names(text)))
+
+
 def _roots(paths: tuple[str, ...], given: tuple[str, ...] | None) -> tuple[StoreRoot, ...]:
     if given is not None and len(given) != len(paths):
         raise BadOption("brokerName", f"names {len(given)} brokers for {len(paths)} stores")
@@ -172,7 +178,7 @@ def _roots(paths: tuple[str, ...], given: tuple[str, ...] | None) -> tuple[Store
 def broker_of(path: str) -> str:
     """Return the broker's name derived from the path of its store: the last folder not called
     ``store``. No file of a store contains the name."""
-    folder, name = os.path.split(os.path.abspath(path))
+    folder, name = os.path.split(os.path.abspath(place_of(path)))
     return os.path.basename(folder) or name if name == "store" else name
 
 

@@ -34,6 +34,7 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
+from cometmq.spark.store.urls import forget
 
 if TYPE_CHECKING:
     from cometmq.spark.read.topics import TopicChoice
@@ -105,7 +106,9 @@ class LogEnds:
 
 
 def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
-    """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
+    """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, StoreUnreadable,
+    OSError."""
+    forget()
     parts: list[Part] = []
     for root in options.roots:
         parts += StorePlanner(root, options).parts()

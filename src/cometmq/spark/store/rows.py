@@ -29,6 +29,7 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.planning import LogPart, Part, QueuePart, is_wanted, plan
+from cometmq.spark.store.urls import forget, shown
 from cometmq.spark.workermemory import keep_loaded
 from cometmq.store.layout import HOLE_SIZE, MAX_UNIT_ADDRESS
 
@@ -78,8 +79,9 @@ class DamagedLog(CometError):
 def report_gone(part: LogPart, options: StoreOptions) -> None:
     """Raise LogGone, or log it if the user chose to continue."""
     if options.fail_on_data_loss:
-        raise LogGone(part.file.path, part.start, part.stop)
-    log.warning("log_file_missing path=%s start=%d stop=%d", part.file.path, part.start, part.stop)
+        raise LogGone(shown(part.file.path), part.start, part.stop)
+    path = shown(part.file.path)
+    log.warning("log_file_missing path=%s start=%d stop=%d", path, part.start, part.stop)
 
 
 def report_damage(part: LogPart, damage: DamagedBytes, options: StoreOptions) -> None:
@@ -88,10 +90,10 @@ def report_damage(part: LogPart, damage: DamagedBytes, options: StoreOptions) ->
     The damaged bytes yield no rows, because their topic and queue are unknown.
     """
     if options.corrupt.mode is Mode.FAILFAST:
-        raise DamagedLog(part.file.path, damage.start, damage.problem)
+        raise DamagedLog(shown(part.file.path), damage.start, damage.problem)
     log.warning(
         "log_damaged path=%s start=%d stop=%d problem=%r",
-        part.file.path, damage.start, damage.stop, damage.problem,
+        shown(part.file.path), damage.start, damage.stop, damage.problem,
     )  # fmt: skip
 
 
@@ -177,8 +179,9 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the order of the log or of their queue.
 
-    Raises LogGone, DataLoss, DamagedLog, CorruptMessage, OSError.
+    Raises LogGone, DataLoss, DamagedLog, CorruptMessage, StoreUnreadable, OSError.
     """
+    forget()
     with quarantine(options.corrupt.path, _file_name(parts)) as aside:
         for part in parts:
             for block, problems in _read_part(part, options):
@@ -195,7 +198,7 @@ def _file_name(parts: Sequence[Part]) -> str:
         return ""
     first = parts[0]
     of = "log" if isinstance(first, LogPart) else f"{first.topic}-{first.queue_id}"
-    every = ";".join(f"{part.root.path} {part.start} {part.stop}" for part in parts)
+    every = ";".join(f"{shown(part.root.path)} {part.start} {part.stop}" for part in parts)
     return safe_name(f"{first.root.broker_name}-{of}-{first.start}", every)
 
 
@@ -284,14 +287,14 @@ def _block(
         )
     except BadRecord as error:
         at = int(np.searchsorted(starts, error.position, side="right")) - 1
-        raise DamagedLog(file.path, int(physical[at]), error.problem) from None
+        raise DamagedLog(shown(file.path), int(physical[at]), error.problem) from None
     wrong = (block.number("physical_offset") != physical) | (block.number("size_bytes") != sizes)
     wrong |= block.number("queue_offset") != rows + part.start
     wrong |= block.number("queue_id") != part.queue_id
     if wrong.any():
         at = int(np.argmax(wrong))
         raise DamagedLog(
-            file.path, int(physical[at]),
+            shown(file.path), int(physical[at]),
             f"it is not message {int(rows[at]) + part.start} of queue {part.queue_id} of "
             f"{part.topic!r}, whose queue entry points to it",
         )  # fmt: skip

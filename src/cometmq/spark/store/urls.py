@@ -1,0 +1,309 @@
+"""Store directories behind URLs: on object storage or HDFS, opened through Arrow.
+
+A URL is one text, ``s3://BUCKET/FOLDER?endpoint_override=...``, that tasks carry to their process,
+which opens the file system for itself. It may have credentials, so only what :func:`shown` returns
+of it gets into errors and logs.
+
+Each request costs some milliseconds. So folders, files and the pages around small reads are kept
+until :func:`forget`, which plans and tasks call when they begin, and large reads in sequence read
+ahead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from cometmq.core.errors import CometError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+SCHEMES: Final = ("s3", "hdfs", "file")
+
+PAGE_BYTES: Final = 128 << 10
+"""Bytes read around a small read: little more than a request costs anyway, and so much that few
+requests find the end of a queue."""
+
+PAGES_MAX: Final = 256
+AHEAD_BYTES_MAX: Final = 8 << 20
+"""Most bytes that a read in sequence asks for at once."""
+
+_BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
+
+
+class StoreUnreadable(CometError):
+    """Raised if files of a store cannot be listed or read at ``url``, which is without
+    credentials."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        self.problem = problem
+        super().__init__(
+            f"{url} cannot be read: {problem}; check its parameters (endpoint_override, scheme, "
+            "region), the credentials, and that driver and executors reach the server"
+        )
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL, and no folder of this machine."""
+    return "://" in path
+
+
+def checked(text: str) -> str:
+    """Return a URL or a local path as given, and the path of a ``file`` URL.
+
+    Raises ValueError, without the text if that may have credentials.
+    """
+    if not is_url(text):
+        return text
+    parts = urlsplit(text)
+    if parts.scheme not in SCHEMES:
+        near = "; write s3://" if parts.scheme in ("s3a", "s3n") else ""
+        raise ValueError(f"has a URL with {parts.scheme!r}, not {', '.join(SCHEMES)}{near}")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ValueError(f"a file URL has three slashes, not the host {parts.netloc!r}")
+        return unquote(parts.path)
+    if "@" in parts.path or (parts.scheme == "s3" and not _BUCKET.fullmatch(_host(parts.netloc))):
+        raise ValueError(
+            f"has a URL with {parts.scheme} that names no host or bucket: percent-encode special "
+            "characters of the credentials (%2F for /), or give them in the environment"
+        )
+    return text
+
+
+def shown(path: str) -> str:
+    """Return a path or URL without credentials and parameters."""
+    if not is_url(path):
+        return path
+    parts = urlsplit(path)
+    return f"{parts.scheme}://{_host(parts.netloc)}{unquote(parts.path)}"
+
+
+def place_of(path: str) -> str:
+    """Return the folders of a path; the first of a URL is its bucket or host."""
+    return "/" + shown(path).split("://", 1)[1].rstrip("/") if is_url(path) else path
+
+
+def joined(folder: str, *names: str) -> str:
+    """Return the path or URL of what is in a folder."""
+    if not is_url(folder):
+        return os.path.join(folder, *names)
+    parts = urlsplit(folder)
+    below = "/".join((parts.path.rstrip("/"), *(quote(name, safe="") for name in names)))
+    return urlunsplit(parts._replace(path=below))
+
+
+def _host(netloc: str) -> str:
+    return netloc.rpartition("@")[2]
+
+
+class _Kept:
+    """What was found since the last :func:`forget`: folders with the sizes of their files, open
+    files, and pages of them."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, dict[str, int]] = {}
+        self.files: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self.pages: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.folders.clear()
+        self.files.clear()
+        self.pages.clear()
+
+
+_kept: Final = _Kept()
+
+
+def forget() -> None:
+    """Look at all folders and files again: a plan or a task begins, and they may have changed."""
+    _kept.clear()
+
+
+def listed(folder: str) -> Mapping[str, int]:
+    """Return the names in a folder, with the sizes of files. Raises FileNotFoundError,
+    StoreUnreadable."""
+    if folder not in _kept.folders:
+        _kept.folders[folder] = _entries(folder, recursive=False).get(folder, {})
+    return _kept.folders[folder]
+
+
+def list_below(folder: str) -> None:
+    """List a folder with all those in it, which takes fewer requests than one by one. Raises
+    FileNotFoundError, StoreUnreadable."""
+    if folder not in _kept.folders:
+        _kept.folders.update({folder: {}, **_entries(folder, recursive=True)})
+
+
+def _entries(folder: str, *, recursive: bool) -> dict[str, dict[str, int]]:
+    """Return the entries of a folder and, if ``recursive``, of all below."""
+    from pyarrow import fs
+
+    system, path = _located(folder)
+    with _reading(folder):
+        infos = system.get_file_info(fs.FileSelector(path, recursive=recursive))
+    found: dict[str, dict[str, int]] = {}
+    for info in infos:
+        *folders, name = info.path.removeprefix(path).strip("/").split("/")
+        within = folder
+        for each in folders:
+            found.setdefault(within, {}).setdefault(each, 0)
+            within = joined(within, each)
+        found.setdefault(within, {})[name] = info.size or 0
+    return found
+
+
+class RemoteFile:
+    """A file behind a URL, read like a ``FileIO``. Its last window of bytes is kept."""
+
+    def __init__(self, url: str, source: Any, size_bytes: int) -> None:
+        """Create from an open Arrow file."""
+        self._url = url
+        self._source = source
+        self._size_bytes = size_bytes
+        self._position = 0
+        self._window = b""
+        self._window_start = 0
+        self._ahead_bytes = 0
+
+    def __enter__(self) -> RemoteFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._window = b""
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position and return it. Object storage has no holes: all of a file is data.
+        Raises OSError if there is no data."""
+        if whence == os.SEEK_END:
+            position += self._size_bytes
+        elif whence == os.SEEK_DATA and position >= self._size_bytes:
+            raise OSError(errno.ENXIO, "no data follows", shown(self._url))
+        self._position = position
+        return position
+
+    def read(self, size: int) -> bytes:
+        """Read up to ``size`` bytes. Raises FileNotFoundError, StoreUnreadable."""
+        start, stop = self._position, min(self._position + size, self._size_bytes)
+        if stop <= start:
+            return b""
+        self._position = stop
+        if stop - start >= PAGE_BYTES or self._has(start, stop):
+            return self._large(start, stop)
+        return self._small(start, stop)
+
+    def _has(self, start: int, stop: int) -> bool:
+        window_stop = self._window_start + len(self._window)
+        return self._window_start <= start and stop <= window_stop
+
+    def _small(self, start: int, stop: int) -> bytes:
+        first, last = start // PAGE_BYTES, (stop - 1) // PAGE_BYTES
+        found = b"".join(self._page(number) for number in range(first, last + 1))
+        return found[start - first * PAGE_BYTES : stop - first * PAGE_BYTES]
+
+    def _page(self, number: int) -> bytes:
+        key = (self._url, number)
+        page = _kept.pages.get(key)
+        if page is None:
+            start = number * PAGE_BYTES
+            page = self._fetch(start, min(start + PAGE_BYTES, self._size_bytes))
+            _kept.pages[key] = page
+            if len(_kept.pages) > PAGES_MAX:
+                _kept.pages.popitem(last=False)
+        _kept.pages.move_to_end(key)
+        return page
+
+    def _large(self, start: int, stop: int) -> bytes:
+        window_stop = self._window_start + len(self._window)
+        follows = self._window_start <= start <= window_stop
+        if not self._has(start, stop):
+            # Twice as much at each step: a search that ends soon has read little in vain.
+            self._ahead_bytes = min(2 * self._ahead_bytes, AHEAD_BYTES_MAX) if follows else 0
+            had = self._window[start - self._window_start :] if follows else b""
+            end = min(max(stop, start + self._ahead_bytes), self._size_bytes)
+            self._window = had + self._fetch(start + len(had), end)
+            self._window_start = start
+            self._ahead_bytes = max(self._ahead_bytes, end - start)
+        at = start - self._window_start
+        return self._window[at : at + stop - start]
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        with _reading(self._url):
+            found: bytes = self._source.read_at(stop - start, start)
+        if len(found) < stop - start:
+            raise StoreUnreadable(shown(self._url), "it became shorter while it was read")
+        return found
+
+
+def open_url(url: str) -> RemoteFile:
+    """Open a file behind a URL. Raises FileNotFoundError, StoreUnreadable."""
+    if url not in _kept.files:
+        system, path = _located(url)
+        with _reading(url):
+            source = system.open_input_file(path)
+            _kept.files[url] = source, source.size()
+        if len(_kept.files) > PAGES_MAX:
+            _kept.files.popitem(last=False)
+    _kept.files.move_to_end(url)
+    return RemoteFile(url, *_kept.files[url])
+
+
+def _located(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
+    parts = urlsplit(url)
+    with _reading(url):
+        system, top = _file_system(parts.scheme, parts.netloc, parts.query, os.getpid())
+    return system, (top.rstrip("/") + unquote(parts.path)).rstrip("/") or "/"
+
+
+@lru_cache(16)
+def _file_system(scheme: str, netloc: str, query: str, pid: int) -> tuple[Any, str]:
+    """Return a file system, and the path of its top folder or bucket. Connections do not outlive a
+    fork, so each process has its own."""
+    from pyarrow import fs
+
+    found: tuple[Any, str] = fs.FileSystem.from_uri(urlunsplit((scheme, netloc, "/", query, "")))
+    return found
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    """Turn the errors of Arrow into ours, without credentials."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such file", shown(url)) from None
+    except (OSError, ValueError, NotImplementedError) as error:
+        if _is_gone(str(error)):
+            raise FileNotFoundError(errno.ENOENT, "no such file", shown(url)) from None
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreUnreadable(shown(url), _without_credentials(url, problem)) from None
+
+
+def _is_gone(problem: str) -> bool:
+    """Return whether S3 says that an open file was deleted."""
+    return "NO_SUCH_KEY" in problem
+
+
+def _without_credentials(url: str, problem: str) -> str:
+    login = urlsplit(url).netloc.rpartition("@")[0]
+    for part in (login, *login.split(":", 1)):
+        for secret in (part, unquote(part)):
+            if secret:
+                problem = problem.replace(secret, "***")
+    return problem
