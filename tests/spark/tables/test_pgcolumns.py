@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from cometmq.spark.tables.postgres import TypeUnknown, csv_of, postgres_type
+from cometmq.spark.tables.postgres import TYPES, csv_of
+from cometmq.spark.tables.staging import TypeUnknown
 
 
 @pytest.mark.parametrize(
@@ -27,12 +28,12 @@ from cometmq.spark.tables.postgres import TypeUnknown, csv_of, postgres_type
     ],
 )
 def test_types(kind: t.DataType, found: str) -> None:
-    assert postgres_type("c", kind) == found
+    assert TYPES.of("c", kind) == found
 
 
 def test_a_type_without_counterpart() -> None:
-    with pytest.raises(TypeUnknown, match="'c' of type interval day to second"):
-        postgres_type("c", t.DayTimeIntervalType())
+    with pytest.raises(TypeUnknown, match=r"'c' of type interval day to second .* PostgreSQL"):
+        TYPES.of("c", t.DayTimeIntervalType())
 
 
 def test_csv() -> None:

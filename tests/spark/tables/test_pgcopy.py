@@ -7,7 +7,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from cometmq.spark.tables.postgres import StagingSource, copy
+from cometmq.spark.tables.postgres import copy
+from cometmq.spark.tables.staging import StagingSource
 
 # The server comes from the fixtures of Spark's tests; no session is needed here.
 TASK = str(uuid.UUID(int=7))

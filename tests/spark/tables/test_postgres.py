@@ -2,7 +2,7 @@
 
 import datetime
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -11,15 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.spark.tables.merge import MergeFailed
-from cometmq.spark.tables.postgres import (
-    BATCHES,
-    STAGING,
-    PostgresTable,
-    StagingSource,
-    copy,
-    staged,
-)
+from cometmq.spark.tables.postgres import PostgresTable, copy
 from cometmq.spark.tables.sink import NO_BATCH, Mark
+from cometmq.spark.tables.staging import BATCHES, STAGING, StagingFormat, StagingSource, staged
 
 pytestmark = pytest.mark.spark
 
@@ -166,6 +160,34 @@ def _killed(*_: object) -> bool:
     raise KeyboardInterrupt
 
 
+def test_a_connection_lost_at_commit(
+    spark: SparkSession, database: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says whether the batch was stored; an unstored one is written by the next try."""
+    table = PostgresTable(database, name)
+    batch = frame(spark, [(1,), (2,)], "id int")
+    real: Callable[..., bool] = PostgresTable._apply
+
+    def stored(*words: Any) -> bool:
+        real(*words)
+        raise psycopg.OperationalError("connection lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresTable, "_apply", stored)
+        assert table.apply(batch, Mark("q", 0))
+        assert not table.apply(batch, Mark("q", 0))
+        patch.setattr(PostgresTable, "_merged", _lost)
+        with pytest.raises(psycopg.OperationalError, match="connection lost"):
+            table.apply(batch, Mark("q", 1))
+    assert rows_of(database) == [(1,), (2,)]
+    assert table.apply(batch, Mark("q", 1))
+    assert rows_of(database) == [(1,), (1,), (2,), (2,)]
+
+
+def _lost(*_: object) -> bool:
+    raise psycopg.OperationalError("connection lost")
+
+
 def test_attempts_that_do_not_count_and_rows_that_vanish(
     spark: SparkSession, database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,22 +196,24 @@ def test_attempts_that_do_not_count_and_rows_that_vanish(
     batch = frame(spark, [(1,), (2,)], "id int")
     real = staged
 
-    def twice(rows: DataFrame, source: StagingSource) -> dict[str, int]:
-        found = real(rows, source)
+    def twice(rows: DataFrame, source: StagingSource, kind: type[StagingFormat]) -> dict[str, int]:
+        found = real(rows, source, kind)
         copy(source, str(uuid.uuid4()), iter([pa.record_batch({"id": pa.array([1, 2])})]))
         return found
 
-    def emptied(rows: DataFrame, source: StagingSource) -> dict[str, int]:
-        found = real(rows, source)
+    def emptied(
+        rows: DataFrame, source: StagingSource, kind: type[StagingFormat]
+    ) -> dict[str, int]:
+        found = real(rows, source, kind)
         with psycopg.connect(database) as connection:
             connection.execute(f'TRUNCATE "{source.staging}"')
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr("cometmq.spark.tables.postgres.staged", emptied)
+        patch.setattr("cometmq.spark.tables.staging.staged", emptied)
         with pytest.raises(MergeFailed, match="2 rows were copied for batch 0, 0 are there"):
             table.apply(batch, Mark("q", 0))
-        patch.setattr("cometmq.spark.tables.postgres.staged", twice)
+        patch.setattr("cometmq.spark.tables.staging.staged", twice)
         assert table.apply(batch, Mark("q", 0))
     assert rows_of(database) == [(1,), (2,)]
 
