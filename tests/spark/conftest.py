@@ -2,6 +2,7 @@
 test that opened them."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cometmq.spark.brokers import wire
 from cometmq.spark.read import discovery
 from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
+from tests.mariadb import MariaDbMissing, running_mariadb
 from tests.spark.standalone import Standalone, standalone
 
 HERE = Path(__file__).parent
@@ -53,6 +55,17 @@ def postgres() -> Iterator[str]:
     """The conninfo of a server that all Spark tests share."""
     with running_postgres() as conninfo:
         yield conninfo
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[str]:
+    """The URL of a MariaDB server that all Spark tests share."""
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(running_mariadb())
+        except MariaDbMissing as error:
+            pytest.skip(f"needs MariaDB: {error}")
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ from cometmq.client.blocking import Client
 from cometmq.testing.cluster import ProcessCluster
 from cometmq.testing.postgres import running_postgres
 from tests.architecture.rules import ROOT
+from tests.mariadb import running_mariadb
 from tests.spark.killed_query import Query
 from tests.spark.processes import Process, below, end, end_group
 from tests.spark.sinks import SINKS, TOPIC_EACH, TOPIC_STREAM, Place, body_of, key_of, streams
@@ -50,6 +51,7 @@ MESSAGES_A_ROUND = 200
 WAIT_S = 300
 END_S = 300
 END_TRIES = 3
+SERVERS = {"postgres": running_postgres, "mysql": running_mariadb}
 VICTIMS = ("driver", "jvm", "python worker", "executor", "broker")
 
 
@@ -63,6 +65,7 @@ class Campaign:
     chance: Random
     cluster: Standalone | None = None
     postgres: str = ""
+    mysql: str = ""
     sent: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
@@ -71,7 +74,7 @@ class Campaign:
     @property
     def place(self) -> Place:
         """Where the sinks are."""
-        return Place(str(self.folder), self.broker.namesrv, self.postgres)
+        return Place(str(self.folder), self.broker.namesrv, self.postgres, self.mysql)
 
     def make(self) -> None:
         """The topic, and what the sinks need."""
@@ -210,12 +213,18 @@ def _workers(roots: Sequence[int]) -> list[Process]:
 
 @contextmanager
 def campaign(
-    folder: Path, seed: int, sinks: Sequence[str], cluster: Standalone | None, postgres: str = ""
+    folder: Path,
+    seed: int,
+    sinks: Sequence[str],
+    cluster: Standalone | None,
+    *,
+    postgres: str = "",
+    mysql: str = "",
 ) -> Iterator[Campaign]:
     """A campaign with its broker; ends all that it started."""
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessCluster(folder / "broker", dropRepeatedIdsTopics=DROPPED) as broker:
-        found = Campaign(folder, broker, list(sinks), Random(seed), cluster, postgres)
+        found = Campaign(folder, broker, list(sinks), Random(seed), cluster, postgres, mysql)
         try:
             found.make()
             yield found
@@ -235,10 +244,13 @@ def run_one(seed: int, sinks: Sequence[str], *, local: bool) -> dict[str, int]:
     folder = Path(tempfile.mkdtemp(prefix=f"cometmq-spark-kills-{seed}-"))
     try:
         with ExitStack() as stack:
-            needs_postgres = any(name.startswith("postgres") for name in sinks)
-            postgres = stack.enter_context(running_postgres()) if needs_postgres else ""
+            servers = {
+                name: stack.enter_context(run_server())
+                for name, run_server in SERVERS.items()
+                if any(sink.startswith(name) for sink in sinks)
+            }
             cluster = None if local else stack.enter_context(standalone(folder / "spark"))
-            found = stack.enter_context(campaign(folder, seed, sinks, cluster, postgres))
+            found = stack.enter_context(campaign(folder, seed, sinks, cluster, **servers))
             for victim in victims(seed, on_cluster=not local):
                 found.round(victim)
             found.finish()

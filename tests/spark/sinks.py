@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import pymysql
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -53,6 +55,7 @@ class Place:
     folder: str
     namesrv: str
     postgres: str = ""
+    mysql: str = ""
 
     @property
     def root(self) -> Path:
@@ -147,7 +150,7 @@ def to_postgres(place: Place) -> Apply:
     """A table that rows are appended to, so that a repeat would be seen."""
     from cometmq.spark.tables.postgres import PostgresTable
 
-    return PostgresTable(place.postgres, postgres_table(place))
+    return PostgresTable(place.postgres, name_of(place))
 
 
 def in_postgres(place: Place) -> list[str]:
@@ -155,13 +158,34 @@ def in_postgres(place: Place) -> list[str]:
     import psycopg
 
     with psycopg.connect(place.postgres) as connection:
-        found = connection.execute(f"SELECT body FROM {postgres_table(place)}").fetchall()
+        found = connection.execute(f"SELECT body FROM {name_of(place)}").fetchall()
     return [bytes(body).decode() for (body,) in found]
 
 
-def postgres_table(place: Place) -> str:
-    """One for each campaign."""
+def name_of(place: Place) -> str:
+    """The table of a database, one for each campaign."""
     return f"killed_{sha256(place.folder.encode()).hexdigest()[:12]}"
+
+
+def to_mysql(place: Place) -> Apply:
+    """The same in MariaDB."""
+    from cometmq.spark.tables.mysql import MySqlTable
+
+    return MySqlTable(place.mysql, name_of(place))
+
+
+def in_mysql(place: Place) -> list[str]:
+    """Read by PyMySQL."""
+    return [body.decode() for (body,) in from_mysql(place, f"SELECT body FROM {name_of(place)}")]
+
+
+def from_mysql(place: Place, select: str) -> list[tuple[Any, ...]]:
+    """The rows of a query."""
+    from cometmq.spark.tables.mysql import arguments
+
+    with pymysql.connect(**arguments(place.mysql)) as connection, connection.cursor() as cursor:
+        cursor.execute(select)
+        return list(cursor.fetchall())
 
 
 def changes(rows: DataFrame) -> DataFrame:
@@ -225,15 +249,28 @@ def in_iceberg_merged(place: Place) -> list[str]:
 
 def to_postgres_merged(place: Place) -> Apply:
     """The rows of a table whose changes come in Canal's envelopes."""
+    from cometmq.spark.tables.postgres import PostgresTable
+
+    return from_envelopes(PostgresTable(place.postgres, f"{name_of(place)}_merged", **MERGED))
+
+
+def to_mysql_merged(place: Place) -> Apply:
+    """The same in MariaDB."""
+    from cometmq.spark.tables.mysql import MySqlTable
+
+    return from_envelopes(MySqlTable(place.mysql, f"{name_of(place)}_merged", **MERGED))
+
+
+MERGED: dict[str, Any] = {
+    "keys": ["id"], "newest_by": ["queue_offset", "item"], "deleted": "deleted",
+}  # fmt: skip
+
+
+def from_envelopes(table: Apply) -> Apply:
+    """Give a table what Canal's envelopes say."""
     from pyspark.sql import functions as f
 
-    from cometmq.spark.tables.postgres import PostgresTable
     from cometmq.spark.values.envelopes import table_changes
-
-    table = PostgresTable(
-        place.postgres, f"{postgres_table(place)}_merged", keys=["id"],
-        newest_by=["queue_offset", "item"], deleted="deleted",
-    )  # fmt: skip
 
     def apply(rows: DataFrame, batch: int) -> None:
         row = f.struct(f.col("key").alias("id"), f.col("body").alias("text"))
@@ -256,9 +293,13 @@ def in_postgres_merged(place: Place) -> list[str]:
     import psycopg
 
     with psycopg.connect(place.postgres) as connection:
-        found = connection.execute(
-            f"SELECT id, text FROM {postgres_table(place)}_merged"
-        ).fetchall()
+        found = connection.execute(f"SELECT id, text FROM {name_of(place)}_merged").fetchall()
+    return [f"{key} {text}" for key, text in found]
+
+
+def in_mysql_merged(place: Place) -> list[str]:
+    """Read by PyMySQL."""
+    found = from_mysql(place, f"SELECT id, text FROM {name_of(place)}_merged")
     return [f"{key} {text}" for key, text in found]
 
 
@@ -311,9 +352,11 @@ SINKS: dict[str, Sink] = {
     "delta": Sink(in_delta, to_delta),
     "iceberg": Sink(in_iceberg, to_iceberg),
     "postgres": Sink(in_postgres, to_postgres),
+    "mysql": Sink(in_mysql, to_mysql),
     "delta-merged": Sink(in_delta_merged, to_delta_merged, expected=last_of_each_key),
     "iceberg-merged": Sink(in_iceberg_merged, to_iceberg_merged, expected=last_of_each_key),
     "postgres-merged": Sink(in_postgres_merged, to_postgres_merged, expected=last_of_each_key),
+    "mysql-merged": Sink(in_mysql_merged, to_mysql_merged, expected=last_of_each_key),
     "topic": Sink(in_topic(TOPIC_STREAM), attach=into_topic, make=make_topics),
     "topic-each": Sink(in_topic(TOPIC_EACH), to_topic, make=make_topics),
 }

@@ -53,12 +53,17 @@ def test_source_and_job(
 
 
 def test_an_executor_and_something_else(
-    spark_cluster: Standalone, postgres: str, tmp_path: Path
+    spark_cluster: Standalone, postgres: str, mysql: str, tmp_path: Path
 ) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     print("seed", seed)
-    other = Random(seed).choice(["driver", "jvm", "python worker", "broker"])
-    with campaign(tmp_path, seed, sorted(SINKS), spark_cluster, postgres) as found:
+    chance = Random(seed)
+    other = chance.choice(["driver", "jvm", "python worker", "broker"])
+    # One database appends and the other merges; both of both would be too much for one batch.
+    appends, merges = chance.sample(["postgres", "mysql"], 2)
+    sinks = sorted(SINKS.keys() - {f"{appends}-merged", merges})
+    servers = {"postgres": postgres, "mysql": mysql}
+    with campaign(tmp_path, seed, sinks, spark_cluster, **servers) as found:
         found.round("executor")
         found.round(other)
         found.finish()

@@ -12,6 +12,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from cometmq.client.blocking import Client
+from cometmq.spark.tables.mysql import connected, rows_of
 from cometmq.spark.tables.parquet import ParquetTable
 from cometmq.spark.tables.sink import Mark
 from cometmq.testing.cluster import Cluster
@@ -27,6 +28,7 @@ STATES = ("new", "paid", "gone")
 def test_examples(
     spark: SparkSession,
     postgres: str,
+    mysql: str,
     cometmq_session_cluster: Cluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -38,11 +40,12 @@ def test_examples(
                 body = json.dumps({"id": f"o{number}", "state": state, "version": version})
                 client.send("orders", body.encode(), tag=state, keys=[f"o{number}"])
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     # A relative path is Spark's at its start, and ours at the time of the call.
     here = os.path.relpath(tmp_path)
     text = "\n".join(blocks).replace("127.0.0.1:9876", cometmq_session_cluster.namesrv)
     text = text.replace("host=127.0.0.1 dbname=shop", postgres).replace("/data/", f"{tmp_path}/")
+    text = text.replace("mysql://shop@127.0.0.1:3306/shop", mysql)
     for name in set(re.findall(r'"([a-z]+-(?:table|checkpoint|orders))"', text)):
         text = text.replace(f'"{name}"', f'"{here}/{name}"')
     found: dict[str, object] = {"spark": spark}
@@ -54,6 +57,8 @@ def test_examples(
     with psycopg.connect(postgres) as connection:
         rows = connection.execute("SELECT id, state, version FROM orders ORDER BY id").fetchall()
     assert rows == [("o3", "paid", 1), ("o4", "paid", 1)]
+    with connected(mysql) as server:
+        assert rows_of(server, "SELECT id, state, version FROM orders ORDER BY id") == rows
     merged = [("o3", "paid", 1), ("o4", "paid", 1)]
     assert sorted(
         DeltaTable(tmp_path / "states-table").to_pyarrow_table().to_pylist(), key=str

@@ -123,7 +123,7 @@ FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 _CANCEL_S: Final = 0.2
-_EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres"}
+_EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres", "pymysql": "mysql"}
 
 Master = Annotated[
     str, Option(metavar="URL", help="Spark's master: local[N], spark://..., yarn, k8s://...")
