@@ -11,16 +11,19 @@ from cometmq.spark.jobs.changes import COLUMNS
 from cometmq.spark.jobs.inputs import read_archive
 from cometmq.spark.jobs.sync import Copies
 from cometmq.spark.options import BadOption
+from cometmq.spark.tables.mysql import connected, rows_of
 from cometmq.testing.postgres import running_postgres
 from tests.spark.jobs.changing import Row, body
 
 pytestmark = pytest.mark.spark
 
 
-def test_late_and_repeated_changes_undo_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_and_repeated_changes_undo_nothing(
+    spark: SparkSession, mysql: str, tmp_path: Path
+) -> None:
     def batch(*changes: tuple[str, str, int, Row | None]) -> list[tuple[object, ...]]:
         return [
-            ("broker-a", 0, at, body("t", key, op, change, row), None, None)
+            ("broker-a", 0, at, body("copied", key, op, change, row), None, None)
             for at, (key, op, change, row) in enumerate(changes)
         ]
 
@@ -31,8 +34,9 @@ def test_late_and_repeated_changes_undo_nothing(spark: SparkSession, tmp_path: P
             sync.ChangeTable(options),
             options.table,
             options.changes,
-            {"t": "n int"},
+            {"copied": "n int"},
             postgres=conninfo,
+            mysql=mysql,
             delta=delta,
         )
         first = batch(("a", "insert", 1, {"n": 1}), ("b", "insert", 1, {"n": 2}))
@@ -41,9 +45,11 @@ def test_late_and_repeated_changes_undo_nothing(spark: SparkSession, tmp_path: P
         for number, rows in ((0, first), (1, second), (1, second), (2, late)):
             copies(spark.createDataFrame(rows, COLUMNS), number)
         with psycopg.connect(conninfo) as connection:
-            held = connection.execute("SELECT _key, _change, n FROM t ORDER BY 1").fetchall()
+            held = connection.execute("SELECT _key, _change, n FROM copied ORDER BY 1").fetchall()
     assert held == [("b", 2, 3)]
-    history = read_archive(spark, f"{delta}/t").orderBy("_key", "_change").collect()
+    with connected(mysql) as server:
+        assert rows_of(server, "SELECT _key, _change, n FROM copied") == held
+    history = read_archive(spark, f"{delta}/copied").orderBy("_key", "_change").collect()
     assert [(row._key, row._change, row._op, row.n) for row in history] == [
         ("a", 1, "insert", 1),
         ("a", 3, "delete", None),

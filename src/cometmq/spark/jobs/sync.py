@@ -75,6 +75,9 @@ class SyncOptions(Reach):
     postgres: Annotated[
         str, JobOption("Database that also stores the tables given as schemas.")
     ] = ""
+    mysql: Annotated[
+        str, JobOption("URL of a MySQL or MariaDB database that also stores these tables.")
+    ] = ""
     delta: Annotated[
         str, JobOption("Folder for Delta tables of their rows, written with each micro-batch.")
     ] = ""
@@ -179,27 +182,28 @@ class Copies:
         schemas: Mapping[str, str],
         *,
         postgres: str = "",
+        mysql: str = "",
         delta: str = "",
     ) -> None:
         self._copy = copy
         self._table = table
         self._changes = changes
         self._schemas = dict(schemas)
-        self._postgres = {name: _postgres(postgres, name) for name in schemas if postgres}
+        self._merged = {name: _merged_tables(name, postgres, mysql) for name in schemas}
         self._delta = {name: _delta(delta, name) for name in schemas if delta}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         self._copy(rows, batch)
-        if not self._postgres and not self._delta:
+        if not self._delta and not any(self._merged.values()):
             return
         query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
         after = self.after(rows, batch)
         for name, ddl in self._schemas.items():
             of_table = typed(after.where(f.col("table") == name), ddl)
-            if name in self._postgres:
-                deleted = (f.col("_op") == "delete").alias("_deleted")
-                kept = [column for column in of_table.columns if column != "_op"]
-                self._postgres[name].apply(of_table.select(*kept, deleted), Mark(query, batch))
+            deleted = (f.col("_op") == "delete").alias("_deleted")
+            kept = [column for column in of_table.columns if column != "_op"]
+            for table in self._merged[name]:
+                table.apply(of_table.select(*kept, deleted), Mark(query, batch))
             if name in self._delta:
                 self._delta[name].apply(of_table, Mark(query, batch))
 
@@ -228,12 +232,20 @@ def typed(rows: DataFrame, ddl: str) -> DataFrame:
     return found.select("_key", "_change", "_op", "r.*")
 
 
-def _postgres(conninfo: str, table: str) -> TableSink:
-    from cometmq.spark.tables.postgres import PostgresTable
+def _merged_tables(table: str, postgres: str, mysql: str) -> list[TableSink]:
+    """Return the table of each database that was named."""
+    found: list[TableSink] = []
+    keys, newest_by, deleted = ("_key",), ("_change",), "_deleted"
+    if postgres:
+        from cometmq.spark.tables.postgres import PostgresTable
 
-    return PostgresTable(
-        conninfo, table, keys=("_key",), newest_by=("_change",), deleted="_deleted"
-    )
+        merged = PostgresTable(postgres, table, keys=keys, newest_by=newest_by, deleted=deleted)
+        found.append(merged)
+    if mysql:
+        from cometmq.spark.tables.mysql import MySqlTable
+
+        found.append(MySqlTable(mysql, table, keys=keys, newest_by=newest_by, deleted=deleted))
+    return found
 
 
 def _delta(root: str, table: str) -> TableSink:
@@ -301,9 +313,9 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         .options(**options.source_options())
         .load()
     )
-    if (options.postgres or options.delta) and not options.schemas:
+    if (options.postgres or options.mysql or options.delta) and not options.schemas:
         raise BadOption(
-            "schema", "copies in PostgreSQL and Delta need the columns of their tables: give them"
+            "schema", "copies in databases and Delta need the columns of their tables: give them"
         )
     copies = Copies(
         ChangeTable(options),
@@ -311,6 +323,7 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         options.changes,
         options.schemas,
         postgres=options.postgres,
+        mysql=options.mysql,
         delta=options.delta,
     )
     writer = messages.writeStream.foreachBatch(copies)
