@@ -31,6 +31,7 @@ from cometmq.spark.tiers.planning import plan
 from cometmq.spark.tiers.reader import TieredReader
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until
+from tests.spark.store.s3server import s3_server
 from tests.spark.tiers import tiered
 from tests.spark.tiers.tiered import Row, live_rows, places, rows, some, texts
 from tests.spark.topics import access, delete_topic, make_topic
@@ -390,3 +391,10 @@ def test_the_broker_forgets_what_the_others_keep(tiers: Tiers, tmp_path: Path) -
         for row in tiers.everything
         if row["queue_offset"] < 60 or row["queue_offset"] >= first[queues[row["queue_id"]]]
     ]
+
+
+def test_a_store_on_s3_is_as_good_as_the_folder(tiers: Tiers, tmp_path: Path) -> None:
+    with s3_server(tmp_path) as s3:
+        url = s3.copy(tiers.store, "snapshots/broker-a/store")
+        assert rows(tiers.options(store=url)) == tiers.everything
+        assert portions(tiers.options(store=url)) == portions(tiers.options())
