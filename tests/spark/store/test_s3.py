@@ -163,14 +163,16 @@ def test_a_file_that_is_shorter_when_it_is_read(
 ) -> None:
     root = shutil.copytree(large, tmp_path / "store")
     place = f"shorter-{kept_bytes}/store"
-    read = parse({"store": s3.copy(root, place) if remote else str(root), "brokerName": "b"})
+    url = s3.copy(root, place) if remote else str(root)
+    read = parse({"store": url, "brokerName": "b", "maxBytesPerPartition": "300000"})
     tasks = plan(read)
     first = min((root / "commitlog").iterdir())
     os.truncate(first, kept_bytes)
     if remote:
         s3.copy(root, place)
-    with pytest.raises(DamagedLog, match="is damaged at physical offset"):
-        list(batches(tasks[0], read, NAMES))
+    for task in tasks[:3]:
+        with pytest.raises(DamagedLog, match="is damaged at physical offset"):
+            list(batches(task, read, NAMES))
 
 
 def text_of(error: BaseException) -> str:
