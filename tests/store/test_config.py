@@ -33,6 +33,15 @@ def test_every_field_goes_both_ways() -> None:
     assert config.commit_log_directory == "/fast/log"
 
 
+def test_several_directories_of_the_log_are_for_reading() -> None:
+    config = StoreConfig(store_path_commit_log="/a/, /b,,/a")
+    assert config.commit_log_directories == ("/a", "/b")
+    with pytest.raises(SettingsError, match=r"storePathCommitLog.*one directory"):
+        _ = config.commit_log_directory
+    one = StoreConfig(store_path_root_dir="/base")
+    assert one.commit_log_directories == (one.commit_log_directory,) == ("/base/commitlog",)
+
+
 def test_queue_files_hold_whole_entries() -> None:
     assert StoreConfig().queue_file_bytes == 6_000_000
     assert StoreConfig(mapped_file_size_consume_queue=101).queue_file_bytes == 120

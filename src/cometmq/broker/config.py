@@ -575,6 +575,7 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
     ignored = ignored_keys(values, used, (BrokerConfig, StoreConfig), problems)
     raise_all(problems)
     broker, store = BrokerConfig(**for_broker), StoreConfig(**for_store)
+    store.check_one_log_directory()
     notices = [ignored_notice(ignored)] if ignored else []
     if not any(normalise(key) == "brokerip1" for key in values):
         broker = replace(broker, broker_ip1=reachable_address(broker.bind_address))

@@ -241,8 +241,9 @@ _REFUSED: Final = (
     JavaKey(
         "readOnlyCommitLogStorePaths",
         "directories of the log that get no new files",
-        "the log has one directory: move all log files into the one of storePathCommitLog, and "
-        "leave this empty",
+        "CometMQ writes the log into one directory: move all log files into the one of "
+        "storePathCommitLog, and leave this empty; 'cometmq store snapshot -c' with this file "
+        "makes a store with one directory from several",
         ("",),
     ),
 )

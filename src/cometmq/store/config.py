@@ -302,12 +302,18 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        delay_levels_ms(self.message_delay_level)
+
+    def check_one_log_directory(self) -> None:
+        """Raise SettingsError if several directories of the log are named: such a store can be
+        read, but not changed."""
         if "," in self.store_path_commit_log:
             raise SettingsError(
                 "storePathCommitLog",
-                "the log has one directory: move all its files into one, and name that",
+                "CometMQ writes the log into one directory: move all its files into one, and name "
+                "that; 'cometmq store snapshot -c' with this file makes a store with one directory "
+                "from several",
             )
-        delay_levels_ms(self.message_delay_level)
 
     @property
     def answers_before_write(self) -> bool:
@@ -317,8 +323,17 @@ class StoreConfig:
 
     @property
     def commit_log_directory(self) -> str:
-        """Directory of the log files."""
+        """Directory of the log files. Raises SettingsError if several are named."""
+        self.check_one_log_directory()
         return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
+
+    @property
+    def commit_log_directories(self) -> tuple[str, ...]:
+        """Directories of the log files: several only in the store of a Java broker, to read it."""
+        if "," not in self.store_path_commit_log:
+            return (self.commit_log_directory,)
+        paths = (path.strip() for path in self.store_path_commit_log.split(","))
+        return tuple(dict.fromkeys(os.path.normpath(path) for path in paths if path))
 
     @property
     def queue_file_bytes(self) -> int:

@@ -37,6 +37,41 @@ def test_settings_come_from_the_broker_s_file(tmp_path: Path) -> None:
         settings(tmp_path, file)
 
 
+def test_directories_without_new_files_are_read_too(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("storePathCommitLog=/a,/b\nreadOnlyCommitLogStorePaths=/b,/old\n")
+    assert settings(tmp_path, file).commit_log_directories == ("/a", "/b", "/old")
+    file.write_text("readOnlyCommitLogStorePaths=/old\n")
+    own = str(tmp_path / "commitlog")
+    assert settings(tmp_path, file).commit_log_directories == (own, "/old")
+    file.write_text("readOnlyCommitLogStorePaths=\n")
+    assert settings(tmp_path, file).commit_log_directory == own
+
+
+def test_a_log_in_several_directories(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = store / "commitlog", tmp_path / "second"
+    second.mkdir()
+    for name in sorted(path.name for path in first.iterdir())[1::2]:
+        (first / name).rename(second / name)
+    file = tmp_path / "broker.conf"
+    file.write_text(f"storePathCommitLog={first},{second}\n")
+    with_file = ["-c", str(file)]
+    assert main(["store", "verify", str(store), *with_file]) == 0
+    assert main(["store", "verify", str(store)]) == 1
+    capsys.readouterr()
+    assert main(["store", "repair", str(store), *with_file, "--yes"]) == 2
+    assert "one directory" in capsys.readouterr().err
+    target = tmp_path / "one"
+    assert main(["store", "snapshot", str(store), str(target), *with_file, "--copy"]) == 0
+    assert main(["store", "verify", str(target)]) == 0
+    capsys.readouterr()
+    assert main(["store", "info", str(target), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["topics"] == [{"topic": "t", "queues": 3, "messages": 2_500}]
+
+
 def test_info(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "info", str(store)]) == 0
     shown = capsys.readouterr().out

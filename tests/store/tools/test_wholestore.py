@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> StoreDirectory:
     """Two log files of 100 bytes, stopped cleanly by a broker of ours."""
     (tmp_path / "checkpoint").write_bytes(bytes(4_096))
     log = tuple(FileInfo(base, f"log/{base:020d}", 100) for base in (0, 100))
-    return StoreDirectory(str(tmp_path), "log", 0, False, Checkpoint(), NOTED, log, 100, 800, ())
+    return StoreDirectory(str(tmp_path), ("log",), 0, False, Checkpoint(), NOTED, log, 100, 800, ())
 
 
 def judged(

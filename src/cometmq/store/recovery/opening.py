@@ -243,8 +243,10 @@ def open_store(
 
     ``progress`` is called from time to time with the physical offset that was reached and the
     expected end of the log. Raises StoreLocked if it is in use, StoreFull if there is no room for
-    the first file, StoreCorrupt if files contradict each other or have other sizes than configured.
+    the first file, StoreCorrupt if files contradict each other or have other sizes than configured,
+    SettingsError if several directories of the log are named.
     """
+    config.check_one_log_directory()
     files = files or PosixFiles()
     root = config.store_path_root_dir
     make_durable_directory(files, root)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os.path
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import NoStore, StoreError
+from cometmq.core.errors import NoStore, StoreCorrupt, StoreError
 from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
@@ -71,11 +72,12 @@ class StoreDirectory:
     """The contents of a store directory.
 
     ``holder`` is the holder of the lock: 0 for none, -1 for a CometMQ broker, else a process id.
-    ``positions`` are None if a Java broker used the store last.
+    ``positions`` are None if a Java broker used the store last. ``others`` are the paths of what
+    lies between the log files.
     """
 
     root: str
-    log_directory: str
+    log_directories: tuple[str, ...]
     holder: int
     crashed: bool
     checkpoint: Checkpoint
@@ -85,6 +87,11 @@ class StoreDirectory:
     queue_file_bytes: int
     index_files: tuple[str, ...]
     others: tuple[str, ...] = field(default=())
+
+    @property
+    def log_directory(self) -> str:
+        """The directories of the log files, as one text."""
+        return ",".join(self.log_directories)
 
     @property
     def by_number(self) -> dict[int, FileInfo]:
@@ -127,18 +134,22 @@ class StoreDirectory:
 
 
 def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
-    """Read the contents of a store directory. Raises NoStore, OSError."""
+    """Read the contents of a store directory.
+
+    Raises NoStore, StoreCorrupt if two directories of the log have the same file, OSError.
+    """
     root = config.store_path_root_dir
-    log_directory = config.commit_log_directory
+    directories = config.commit_log_directories
     if not files.exists(root):
         raise NoStore(root, "it does not exist")
-    if not files.exists(log_directory):
-        raise NoStore(root, f"{log_directory} is missing (storePathCommitLog in its settings?)")
-    log_files = _numbered(files, log_directory)
+    for path in directories:
+        if not files.exists(path):
+            raise NoStore(root, _missing(path, is_only=len(directories) == 1))
+    log_files = _log_files(files, directories)
     sizes = [file.size_bytes for file in log_files]
     return StoreDirectory(
         root,
-        log_directory,
+        directories,
         files.lock_holder(lock_path(root)),
         files.exists(abort_path(root)),
         read_checkpoint(files, root),
@@ -147,8 +158,36 @@ def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
         max(set(sizes), key=sizes.count) if sizes else _DEFAULT_LOG_BYTES,
         _queue_file_bytes(files, root, config),
         tuple(_index_files(files, root)),
-        tuple(name for name in files.names(log_directory) if file_offset(name) is None),
+        tuple(
+            os.path.join(path, name)
+            for path in directories
+            for name in files.names(path)
+            if file_offset(name) is None
+        ),
     )
+
+
+def _missing(path: str, *, is_only: bool) -> str:
+    if is_only:
+        return f"{path} is missing (storePathCommitLog in its settings?)"
+    # A Java broker makes a directory with its first file, so it may never have been there.
+    return f"{path} is missing: mount its device, or make it if no log file was ever there"
+
+
+def _log_files(files: ReadOnlyFiles, directories: Iterable[str]) -> list[FileInfo]:
+    """Return the log files of all directories, in order. Raises StoreCorrupt, OSError."""
+    found = sorted(
+        (file for path in directories for file in _numbered(files, path)),
+        key=attrgetter("base", "path"),
+    )
+    for file, following in pairwise(found):
+        if file.base == following.base:
+            raise StoreCorrupt(
+                following.path,
+                file.base,
+                f"{file.path} is the same log file: move one of them away",
+            )
+    return found
 
 
 def _numbered(files: ReadOnlyFiles, directory: str) -> list[FileInfo]:

@@ -163,14 +163,15 @@ def erase(
     """Erase the selected records of a stopped store.
 
     Raises NoStore, StoreInUse, TargetNotEmpty, StoreCorrupt if the log or an index file is damaged,
-    BadRecord, OSError. A failed copy is removed. What is in place is as before, or finished file by
-    file.
+    SettingsError in place if the log has several directories, BadRecord, OSError. A failed copy is
+    removed. What is in place is as before, or finished file by file.
     """
     files = files or SnapshotFiles()
     directory = read_directory(config, ReadOnlyFiles())
     if directory.holder:
         raise StoreInUse(directory.root, directory.holder)
     if way.in_place:
+        config.check_one_log_directory()
         return _changed(config, selection, clock, way, files)
     if way.target:
         return _copied(config, selection, clock, way, files)
@@ -220,7 +221,9 @@ def _copy_attributes(config: StoreConfig, copy: str, files: SnapshotFiles) -> No
         top, _, rest = name.partition(os.sep)
         source = os.path.join(config.store_path_root_dir, name)
         if top == "commitlog":
-            source = os.path.join(config.commit_log_directory, rest)
+            # At most one of the directories has the file.
+            places = [os.path.join(path, rest) for path in config.commit_log_directories]
+            source = next(filter(files.exists, places), places[0])
         if files.exists(source):
             handle = files.open_existing(os.path.join(copy, name))
             try:

@@ -184,7 +184,7 @@ class Rewriting:
         self._directory = directory
         self._config = config
         self._tombstones = tombstones
-        beside_log = os.path.join(os.path.dirname(directory.log_directory), DRAFTS)
+        beside_log = os.path.join(os.path.dirname(directory.log_directories[0]), DRAFTS)
         self._log_drafts = beside_log
         self._drafts = os.path.join(directory.root, DRAFTS)
         self.shared: list[str] = []

@@ -185,6 +185,8 @@ def snapshot(
     copy; and new positions that say how far these can be trusted, as after a crash of the machine.
     A start of the snapshot recovers from these positions.
 
+    The log of a store with several directories is in one afterwards.
+
     ``copy`` also copies full log files, so that the target may be on another file system. Raises
     NoStore, TargetNotEmpty, StoreError if it cannot be made, StoreInUse if a Java broker runs on
     the store, OSError.
@@ -225,7 +227,7 @@ def _refuse_target(files: SnapshotFiles, directory: StoreDirectory, target: str)
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
         raise TargetNotEmpty(target)
     place = os.path.realpath(target)
-    for path in map(os.path.realpath, (directory.root, directory.log_directory)):
+    for path in map(os.path.realpath, (directory.root, *directory.log_directories)):
         if place == path or place.startswith(path + os.sep):
             raise StoreError(f"{target} is inside the store ({path}): choose another place")
 
@@ -329,8 +331,9 @@ class _Taking:
 
     def _take_rest(self, left_out: tuple[str, ...]) -> None:
         """Take the contents of the root directory, except the log and ``left_out``."""
-        inner = os.path.relpath(self._directory.log_directory, self._directory.root)
-        skipped = {*_LEFT_OUT, *left_out, inner.partition(os.sep)[0]}
+        root = self._directory.root
+        inner = (os.path.relpath(path, root) for path in self._directory.log_directories)
+        skipped = {*_LEFT_OUT, *left_out, *(path.partition(os.sep)[0] for path in inner)}
         for name in _own_names(self._files, self._directory.root):
             if name not in skipped:
                 self._take_tree(name, may_vanish=bool(left_out))

@@ -413,9 +413,9 @@ def _check_directory(files: ReadOnlyFiles, directory: StoreDirectory, findings: 
         findings.note(
             "crashed", root, -1, "its broker was not stopped cleanly; the next start recovers it"
         )
-    for name in directory.others:
+    for path in directory.others:
         findings.note(
-            "stray-file", os.path.join(directory.log_directory, name), -1,
+            "stray-file", path, -1,
             "it is not a log file; a Java broker does not start while it is there",
         )  # fmt: skip
     checkpoint = os.path.join(root, "checkpoint")
