@@ -15,6 +15,7 @@ from cometmq.message import batch, properties
 from cometmq.net import server as servers
 from cometmq.net.peer import Peer
 from cometmq.net.resources import MemoryBudget
+from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, JSON, Request, encode_head
 from tests.broker.serving import BATCH, NO_SPACE, SEND, FailingFiles, running_broker, send_fields
@@ -63,7 +64,7 @@ async def test_sends_create_topics_up_to_a_number(
         running.broker.config.max_topics = len(topics) + 1
         client = await running.connect()
         first = await client.send(b="first")
-        refused = [await client.send(b=name) for name in ("second", "%RETRY%nobody")]
+        refused = [await client.send(b=name) for name in ("second", "%DLQ%nobody")]
         again = await client.send(b="first")
         assert "second" not in topics
         running.broker.config.max_topics = 0
@@ -72,6 +73,40 @@ async def test_sends_create_topics_up_to_a_number(
     assert [head.code for head in refused] == [ResponseCode.TOPIC_NOT_EXIST] * 2
     assert caplog.text.count("limit_reached limit=topics") == 2
     assert all("raise maxTopics" in (head.remark or "") for head in refused)
+
+
+async def test_topics_of_groups_are_bounded_by_their_groups(tmp_path: Path) -> None:
+    """What a consumer sends back is never refused because there are many topics, and a client
+    cannot invent retry topics without end."""
+    async with running_broker(tmp_path) as running:
+        topics, config = running.broker.topics.table, running.broker.config
+        client = await running.connect()
+        assert (await client.send()).code == 0
+        for name in ("one", "two"):
+            running.broker.consumers.groups.put(SubscriptionGroupConfig(name))
+        config.max_topics = len(topics) + 1
+        back = [await client.send(b=f"%RETRY%{name}", e="0") for name in ("one", "two")]
+        assert [head.code for head in back] == [0, 0]
+        assert (await client.send(b="last")).code == 0  # retry topics do not count
+        assert (await client.send(b="late")).code == ResponseCode.TOPIC_NOT_EXIST
+        for automatic in (True, False):
+            config.auto_create_subscription_group = automatic
+            config.max_subscription_groups = 1
+            head = await client.send(b="%RETRY%nobody", e="0")
+            assert head.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "%RETRY%nobody" not in topics
+
+
+async def test_a_refused_creation_names_its_cause(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_broker(tmp_path, autoCreateTopicEnable="false") as running:
+        running.broker.config.max_topics = 1
+        client = await running.connect()
+        head = await client.send(b="fresh")
+        assert head.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "set autoCreateTopicEnable=true" in (head.remark or "")
+        assert "limit_reached limit=topics" not in caplog.text
 
 
 async def test_every_form_of_send_is_understood(tmp_path: Path) -> None:

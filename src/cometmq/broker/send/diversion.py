@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.scheduled.delaylevels import DelayLevels
     from cometmq.broker.scheduled.timers.rules import TimerRules
     from cometmq.broker.transactions.endtransaction import Transactions
+    from cometmq.protocol.bodies import SubscriptionGroupConfig
     from cometmq.protocol.headers import SendMessage
 
 
@@ -96,6 +97,19 @@ class Diversion:
                 return parked
         return topic, queue_id, properties
 
+    def group(self, name: str) -> SubscriptionGroupConfig:
+        """Return the group whose retry topic gets a message; create it if that is allowed.
+
+        Raises BadRequest if there is none.
+        """
+        group = self._groups.find(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}: {self._groups.advice(name)}",
+            )
+        return group
+
     def _is_prepared(self, header: SendMessage, properties: Mapping[str, str]) -> bool:
         if properties.get(props.TRAN_MSG, "").lower() != "true":
             return False
@@ -118,12 +132,7 @@ class Diversion:
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find(name)
-        if group is None:
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name}: {self._groups.advice(name)}",
-            )
+        group = self.group(name)
         allowed = header.max_reconsume_times
         if allowed is None:
             allowed = group.retry_max_times

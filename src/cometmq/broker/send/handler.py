@@ -430,6 +430,10 @@ class SendHandler:
 
     def _create_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
         topic = header.topic
+        is_retry = topic.startswith(RETRY_PREFIX)
+        if is_retry:
+            # A topic that nobody may consume is not created. The limit of groups bounds the others.
+            self._diversion.group(topic.removeprefix(RETRY_PREFIX))
         created = self._topics.create_by_send(
             topic,
             header.default_topic,
@@ -437,12 +441,13 @@ class SendHandler:
             peer.address,
             unit=truth(header.unit_mode),
         )
-        is_full = created is None and self._topics.is_full
+        if created is None and is_retry:
+            created = self._topics.create_retry(topic, 1, unit=truth(header.unit_mode))
+        may_create = self._topics.may_create_from(header.default_topic)
+        is_full = created is None and may_create and self._topics.is_full
         if is_full:
             reason = f"{len(self._topics)} topics exist, {topic} was not created"
             peer.limits.hit(Limit.TOPICS, peer.address, reason)
-        elif created is None and topic.startswith(RETRY_PREFIX):
-            created = self._topics.create_retry(topic, 1, unit=truth(header.unit_mode))
         if created is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,

@@ -23,10 +23,12 @@ from cometmq.core.errors import BadRequest, StoreError
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    DLQ_PREFIX,
     HALF_TOPIC,
     MAX_NAME_CHARACTERS,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
@@ -109,6 +111,8 @@ class TopicTable:
         self._tasks = directory.tasks
         self._table = VersionedTable(directory, _FORMAT)
         self._written_ms = 0
+        #: A version of the table, and its number of topics of groups.
+        self._counted: tuple[DataVersion | None, int] = None, 0
         #: True after a start at which the log had lost its end: deletions were recorded by offsets
         #: that will be assigned again, so the table must be saved before the next append.
         self.must_be_saved = False
@@ -122,8 +126,26 @@ class TopicTable:
 
     @property
     def is_full(self) -> bool:
-        """True if sends may not create further topics."""
-        return 0 < self._config.max_topics <= len(self)
+        """True if sends may not create further topics.
+
+        Topics of groups do not count: a group has at most two, and groups have a limit of their
+        own.
+        """
+        most = self._config.max_topics
+        if not 0 < most <= len(self):
+            return False
+        version = self._table.version
+        if version != self._counted[0]:
+            count = sum(topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) for topic in self)
+            self._counted = version, count
+        return most <= len(self) - self._counted[1]
+
+    def may_create_from(self, default_topic: str) -> bool:
+        """Return whether sends may create topics like ``default_topic`` at all."""
+        default = self.get(default_topic)
+        if default is None or not default.perm & PERM_INHERIT:
+            return False
+        return default_topic != AUTO_CREATE_TOPIC or self._config.auto_create_topic_enable
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
@@ -271,14 +293,12 @@ class TopicTable:
         """Create ``topic`` from ``default_topic``, for a client that sent to it.
 
         Return None if the default topic does not exist or has no inherit permission, or if there
-        are ``maxTopics`` already.
+        are ``maxTopics`` already and it is not the retry topic of a group.
         """
         default = self.get(default_topic)
-        if default is None or not default.perm & PERM_INHERIT:
+        if default is None or not self.may_create_from(default_topic):
             return None
-        if default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
-            return None
-        if self.is_full:
+        if self.is_full and not topic.startswith(RETRY_PREFIX):
             return None
         queues = max(1, min(queue_nums, default.write_queue_nums))
         config = TopicConfig(
