@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import socket
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from cometmq.broker.config import BrokerRole, load
 from cometmq.broker.replication import addresstakeover as takenaddress
 from cometmq.broker.replication.addresstakeover import Addresses
 from cometmq.broker.replication.roles import role_path
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.net.server import reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.store.files import PosixFiles
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import BrokerClient, make_broker, running_broker
 from tests.broker.test_supervisor import SLAVE, Living, living, until_same
@@ -148,6 +151,92 @@ async def test_a_take_that_cannot_be_kept_is_none(
 async def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
     async with running_broker(tmp_path) as running:
         assert address.partition(":")[0] in await refusal(await running.connect(), address)
+
+
+class SlowReserve:
+    """Opens sockets in a thread, each only once it may: one to try the host, two to keep."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.opened: list[socket.socket] = []
+
+    def __call__(self, host: str, port: int, *, exclusive: bool = False) -> socket.socket:
+        self.opened.append(reserve(host, port, exclusive=exclusive))
+        self.go.wait(60)
+        return self.opened[-1]
+
+    @property
+    def is_closed(self) -> bool:
+        return len(self.opened) == 3 and all(each.fileno() < 0 for each in self.opened)
+
+
+def slow_addresses() -> tuple[Addresses, SlowReserve]:
+    config, _, _ = load({"bindAddress": "127.0.0.1"})
+    opening = SlowReserve()
+    return Addresses(config, "", opening), opening
+
+
+async def test_a_cancelled_reservation_leaves_no_socket() -> None:
+    addresses, opening = slow_addresses()
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    asking = asyncio.ensure_future(addresses.reserve_soon(address))
+    try:
+        await until(lambda: bool(opening.opened))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    finally:
+        opening.go.set()
+    await until(lambda: opening.is_closed)
+
+
+async def test_a_reservation_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 50)
+    addresses, opening = slow_addresses()
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(TimeoutError, match="within 50 ms"):
+                await addresses.reserve_soon(address)
+            with pytest.raises(TimeoutError, match="still being resolved"):
+                await addresses.reserve_soon(address)
+    finally:
+        opening.go.set()
+    await until(lambda: opening.is_closed)
+    monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 60_000)
+
+    async def again() -> list[socket.socket]:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    return await addresses.reserve_soon(address)
+                except TimeoutError:
+                    await asyncio.sleep(0.001)
+
+    found = await again()
+    assert len(found) == 2
+    for each in found:
+        each.close()
+
+
+async def test_a_take_that_is_cancelled_closes_what_is_not_served(tmp_path: Path) -> None:
+    config, _, _ = load({"bindAddress": "127.0.0.1"})
+    addresses = Addresses(config, str(tmp_path), reserve)
+    served: list[socket.socket] = []
+
+    async def serve(listener: socket.socket) -> None:
+        served.append(listener)
+        if len(served) == 2:
+            await asyncio.Event().wait()
+
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    taking = asyncio.ensure_future(addresses.take(address, PosixFiles(), SystemClock(), serve))
+    await until(lambda: len(served) == 2)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert [each.fileno() < 0 for each in served] == [False, True]
+    served[0].close()
 
 
 def reserved(bind: str, port: int, address: str) -> list[int]:

@@ -15,6 +15,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PORT_TRIES: Final = 50
+#: Time to resolve the host of an address and to bind it; administrators wait longer.
+RESERVE_TIMEOUT_MS: Final = 5_000
 
 
 def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
@@ -83,6 +86,38 @@ def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> sock
 _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 
 
+class _Reservation:
+    """Sockets that a thread opens for a caller that may give up before it has them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._found: list[socket.socket] = []
+        self.is_running = True
+
+    def run(self, reserve_at: Callable[[str], list[socket.socket]], address: str) -> None:
+        """Open the sockets, and close them if the caller has given up meanwhile."""
+        try:
+            found = reserve_at(address)
+            with self._lock:
+                if not self._given_up:
+                    self._found, found = found, []
+            _close(found)
+        finally:
+            self.is_running = False
+
+    def take(self) -> list[socket.socket]:
+        """Return the sockets, which are the caller's from now on."""
+        found, self._found = self._found, []
+        return found
+
+    def give_up(self) -> None:
+        """Close the sockets, now or once the thread has them."""
+        with self._lock:
+            self._given_up = True
+        _close(self.take())
+
+
 class Addresses:
     """Addresses of one broker, whose store is under ``root``; ``port`` is valid after
     :meth:`reserve`."""
@@ -92,6 +127,7 @@ class Addresses:
         self._root = root
         self._reserve = reserve
         self._ha_port = config.ha_listen_port
+        self._reservation: _Reservation | None = None
         self.port = 0
 
     @property
@@ -175,6 +211,24 @@ class Addresses:
             raise
         return found
 
+    async def reserve_soon(self, address: str) -> list[socket.socket]:
+        """Return what :meth:`reserve_at` returns, or raise what it raises; a host name may take its
+        resolver seconds. Raise TimeoutError if it takes too long.
+
+        A caller that is cancelled or has no more time leaves no socket open.
+        """
+        if self._reservation is not None and self._reservation.is_running:
+            raise TimeoutError("the host of an earlier request is still being resolved: ask again")
+        reservation = self._reservation = _Reservation()
+        try:
+            async with asyncio.timeout(RESERVE_TIMEOUT_MS / 1000):
+                await asyncio.to_thread(reservation.run, self.reserve_at, address)
+            return reservation.take()
+        except TimeoutError as error:
+            raise TimeoutError(f"not resolved and bound within {RESERVE_TIMEOUT_MS} ms") from error
+        finally:
+            reservation.give_up()
+
     async def take(
         self,
         address: str,
@@ -187,8 +241,7 @@ class Addresses:
         Raise what :meth:`reserve_at` raises, and OSError if the address cannot be kept; then
         nothing has changed.
         """
-        # A host name may take its resolver seconds.
-        listeners = await asyncio.to_thread(self.reserve_at, address)
+        listeners = await self.reserve_soon(address)
         role, root = self._config.broker_role, self._root
         try:
             for listener in listeners:
@@ -196,11 +249,12 @@ class Addresses:
                 # that connect wait until the server accepts.
                 listener.listen(backlog())
             await asyncio.to_thread(keep_role, role, root, files, clock, address=address)
+            while listeners:
+                await serve(listeners[0])
+                del listeners[0]
         except BaseException:
             _close(listeners)
             raise
-        for listener in listeners:
-            await serve(listener)
         self._config.taken_address = address
 
 
@@ -257,7 +311,7 @@ class AddressAdmin:
         if self._config.taken_address:
             raise _refused(f"this broker has already taken over {self._config.taken_address}")
         if wanted.check:
-            _close(await asyncio.to_thread(self._addresses.reserve_at, wanted.address))
+            _close(await self._addresses.reserve_soon(wanted.address))
             return AddressState("free")
         await self._addresses.take(wanted.address, self._files, self._clock, self._serve)
         log.warning("address_taken_over address=%s own=%s", wanted.address, self._addresses.own)
