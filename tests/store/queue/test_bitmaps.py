@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.filter.sql92 import SqlFilter
 from cometmq.message import properties
 from cometmq.store.queue import bitmaps
 from cometmq.store.queue.bitmaps import BitMaps
@@ -39,6 +40,32 @@ def test_the_bits_of_groups_whose_filters_match_are_set() -> None:
     maps.drop("t", "h")
     assert not maps.wants("t")
     assert maps.wants("other")
+
+
+def test_a_change_of_one_group_does_not_parse_the_filters_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A heartbeat could have the loop parse a thousand parts otherwise, as often as it likes."""
+    parsed: list[str] = []
+
+    def counted(expression: str) -> SqlFilter:
+        parsed.append(expression)
+        return SqlFilter(expression)
+
+    monkeypatch.setattr(bitmaps, "SqlFilter", counted)
+    maps = made()
+    for number in range(3):
+        maps.put("t", f"g{number}", f"a = {number}", (number,))
+    for turn in range(10):
+        maps.put("t", "g0", f"a = {turn % 2 + 1}", (0,))
+        assert maps.wants("t")
+    assert sorted(parsed) == ["a = 1", "a = 2"]
+    assert maps.of("t", MATCHING) == bytes([0b10, 0, 0])
+    monkeypatch.setattr(bitmaps, "MAX_COMPILED_BYTES", 1)
+    maps.put("t", "g0", "a = 1", (0,))
+    assert maps.wants("t")
+    assert maps.of("t", MATCHING) == bytes([0b11, 0, 0])
+    assert sorted(parsed) == ["a = 1", "a = 1", "a = 2", "a = 2"]
 
 
 def test_without_a_begin_there_are_none() -> None:

@@ -40,14 +40,18 @@ class _Filter(NamedTuple):
 class BitMaps:
     """Calculates bit maps, once :meth:`begin` was called."""
 
-    __slots__ = ("_compiled", "_compiled_bytes", "_filters", "_size_bytes")
+    __slots__ = ("_compiled", "_filters", "_parsed", "_parsed_bytes", "_size_bytes")
 
     def __init__(self) -> None:
         self._size_bytes = 0
         self._filters: dict[str, dict[str, tuple[str, Collection[int]]]] = {}
         #: By topic; None for a topic whose messages get no bit map.
         self._compiled: dict[str, tuple[_Filter, ...] | None] = {}
-        self._compiled_bytes = 0
+        #: By expression. Parsing takes milliseconds on the loop, and the allowance of new
+        #: expressions (broker/pull/newtexts.py) counts each once. So it is parsed once, not again
+        #: for each change of another group.
+        self._parsed: dict[str, SqlFilter] = {}
+        self._parsed_bytes = 0
 
     def begin(self, bits: int) -> None:
         """Calculate bit maps of ``bits`` bits, a multiple of 8, from now on."""
@@ -85,19 +89,19 @@ class BitMaps:
         return found.to_bytes(self._size_bytes, "little")
 
     def _compile(self, topic: str) -> tuple[_Filter, ...] | None:
-        if self._compiled_bytes > MAX_COMPILED_BYTES:
+        if self._parsed_bytes > MAX_COMPILED_BYTES:
             self._compiled.clear()
-            self._compiled_bytes = 0
+            self._parsed.clear()
+            self._parsed_bytes = 0
         parts = 0
         found: list[_Filter] = []
         for group, (expression, positions) in self._filters[topic].items():
             try:
-                sql = SqlFilter(expression)
+                sql = self._filter(expression)
             except BadFilter as error:
                 log.warning("no_filter_bit_maps topic=%s group=%s reason=%s", topic, group, error)
                 return None
             parts += sql.weight
-            self._compiled_bytes += sql.size_bytes
             if parts > MAX_PARTS:
                 log.warning(
                     "no_filter_bit_maps topic=%s reason=%r",
@@ -107,3 +111,10 @@ class BitMaps:
             if all(0 <= each < 8 * self._size_bytes for each in positions):
                 found.append(_Filter(sql, sum(1 << each for each in {*positions})))
         return tuple(found)
+
+    def _filter(self, expression: str) -> SqlFilter:
+        found = self._parsed.get(expression)
+        if found is None:
+            found = self._parsed[expression] = SqlFilter(expression)
+            self._parsed_bytes += found.size_bytes
+        return found
