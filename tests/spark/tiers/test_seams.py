@@ -126,6 +126,13 @@ def test_every_tier_gives_what_the_tiers_above_lack(
     assert rows({**archived, "minPartitions": 9}) == tiers.everything
 
 
+def test_a_store_on_s3_is_as_good_as_the_folder(tiers: Tiers, tmp_path: Path) -> None:
+    with s3_server(tmp_path) as s3:
+        url = s3.copy(tiers.store, "snapshots/broker-a/store")
+        assert rows(tiers.options(store=url)) == tiers.everything
+        assert portions(tiers.options(store=url)) == portions(tiers.options())
+
+
 def test_columns_and_filters_are_those_of_the_network(
     tiers: Tiers, archived: dict[str, object]
 ) -> None:
@@ -391,10 +398,3 @@ def test_the_broker_forgets_what_the_others_keep(tiers: Tiers, tmp_path: Path) -
         for row in tiers.everything
         if row["queue_offset"] < 60 or row["queue_offset"] >= first[queues[row["queue_id"]]]
     ]
-
-
-def test_a_store_on_s3_is_as_good_as_the_folder(tiers: Tiers, tmp_path: Path) -> None:
-    with s3_server(tmp_path) as s3:
-        url = s3.copy(tiers.store, "snapshots/broker-a/store")
-        assert rows(tiers.options(store=url)) == tiers.everything
-        assert portions(tiers.options(store=url)) == portions(tiers.options())
