@@ -289,6 +289,23 @@ def test_files_deleted_between_plan_and_task(store: MessageStore, way: str) -> N
             assert 0 < sum(batch.num_rows for batch in found) < 700
 
 
+def test_a_file_that_is_missing_between_others(
+    store: MessageStore, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = root_of(store)
+    files = sorted((root / "commitlog").iterdir())
+    kept = log_of(store)
+    gone = files[1]
+    gone.unlink()
+    with pytest.raises((LogGone, DataLoss), match=f"{gone.name} is missing|are gone"):
+        rows(root, PLACE)
+    low, high = int(gone.name), int(files[2].name)
+    rest = [each for each in kept if not low <= each.physical_offset < high]
+    assert 0 < len(rest) < len(kept)
+    assert len(rows(root, PLACE, failOnDataLoss="false")) == len(rest)
+    assert f"log_file_missing path={gone}" in caplog.text or way != "log"
+
+
 def test_messages_named_by_offset_that_are_gone(store: MessageStore, way: str) -> None:
     root = root_of(store)
     (root / "commitlog" / f"{0:020d}").unlink()

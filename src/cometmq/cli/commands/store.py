@@ -717,7 +717,8 @@ def _erasure_lines(item: ErasedStore, directory: Path) -> Iterator[str]:
         before = plural(item.tombstones_before, "message was", "messages were")
         yield f"{before} erased by earlier runs"
     if item.residue_bytes:
-        yield f"no record: {plural(item.residue_bytes, 'byte')} behind the last ones of log files"
+        residue = plural(item.residue_bytes, "byte")
+        yield f"behind the last records of log files: {residue} of no record"
     for place in item.left:
         yield f"left: {place.path}: {place.problem}"
     yield from _end_lines(item, directory)

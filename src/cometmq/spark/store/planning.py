@@ -24,6 +24,7 @@ from cometmq.spark.read.topics import Assigned, Pattern, Topics, matching
 from cometmq.spark.store.files import (
     ConsumeQueueReader,
     DamagedBytes,
+    LogFileStatus,
     blocks,
     has_queues,
     log_end,
@@ -34,11 +35,10 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
-from cometmq.spark.store.urls import forget
+from cometmq.spark.store.urls import forget, joined
 
 if TYPE_CHECKING:
     from cometmq.spark.read.topics import TopicChoice
-    from cometmq.spark.store.files import LogFileStatus
     from cometmq.spark.store.options import StoreOptions, StoreRoot
 
 
@@ -176,13 +176,21 @@ class StorePlanner:
             if by_entries is not None:
                 return by_entries
         dispatched = ends.dispatched if believes_queues else -1
-        return [*self.log(start, end, requested, dispatched)]
+        return [*self._whole_log(start, end, requested, dispatched)]
 
     def log(
         self, start: int, end: int, requested: RequestedRanges, dispatched: int
     ) -> list[LogPart]:
-        """Return the log from ``start`` to ``end``, one part per file."""
+        """Return the log from ``start`` to ``end``, one part per file that is there."""
         return log_parts(self._root, self.files, start, end, requested, dispatched, END)
+
+    def _whole_log(
+        self, start: int, end: int, requested: RequestedRanges, dispatched: int
+    ) -> list[LogPart]:
+        """Return the log from ``start`` to ``end``, with a part for each file that is missing
+        between others: its task reports it, and no message is left out unseen."""
+        files = with_missing_files(self._root.path, self.files)
+        return log_parts(self._root, files, start, end, requested, dispatched, END)
 
     def files_of(self, key: Key) -> ConsumeQueueReader:
         """Return the files of a queue, as listed at the first call."""
@@ -339,7 +347,8 @@ class StorePlanner:
                 found.append(part)
             if sum(each.size_bytes for each in found) * FEW_PARTS > log_bytes:
                 return None
-        tail = self.log(dispatched, end, RequestedRanges(requested.otherwise, rest), dispatched)
+        left = RequestedRanges(requested.otherwise, rest)
+        tail = self._whole_log(dispatched, end, left, dispatched)
         if (end - dispatched) * FEW_PARTS > log_bytes:
             return None
         return [*found, *tail]
@@ -375,6 +384,18 @@ class StorePlanner:
             return moment_ms if found is None else found
 
         return low + bisect_left(range(low, high), moment_ms, key=store_ms)
+
+
+def with_missing_files(root: str, files: Iterable[LogFileStatus]) -> list[LogFileStatus]:
+    """Return the files of a log, and one for each gap between them."""
+    found: list[LogFileStatus] = []
+    for file in files:
+        if found and found[-1].stop < file.base:
+            gap = found[-1].stop
+            path = joined(root, "commitlog", f"{gap:020}")
+            found.append(LogFileStatus(path, gap, file.base - gap))
+        found.append(file)
+    return found
 
 
 def log_parts(

@@ -51,7 +51,8 @@ Read = tuple[Block, dict[int, str]]
 
 
 class LogGone(CometError):
-    """Raised if a part of the log (physical offsets) was deleted between the plan and the task."""
+    """Raised if a part of the log (physical offsets) is missing between others, or was deleted
+    between the plan and the task."""
 
     def __init__(self, path: str, start: int, stop: int) -> None:
         self.path = path
@@ -59,7 +60,8 @@ class LogGone(CometError):
         self.stop = stop
         super().__init__(
             f"{path} is missing, and with it physical offsets {start} to {stop} (deleted after the "
-            "broker's retention time); set option failOnDataLoss to false to continue without them"
+            "broker's retention time, or not copied); set option failOnDataLoss to false to "
+            "continue without them"
         )
 
 
