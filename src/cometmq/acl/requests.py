@@ -68,7 +68,7 @@ def _read_group(fields: Mapping[str, str], _body: bytes) -> Needs:
     return [_group(fields.get("consumerGroup"))]
 
 
-def _status(fields: Mapping[str, str], _body: bytes) -> Needs:
+def _consumer_status(fields: Mapping[str, str], _body: bytes) -> Needs:
     return [(fields.get("topic", ""), Permission.SUB), _group(fields.get("group"))]
 
 
@@ -111,7 +111,7 @@ _READERS: Final[Mapping[int, _Reader]] = {
     Code.SEND_BATCH_MESSAGE: _send("b"),
     Code.SEND_REPLY_MESSAGE: _send("topic"),
     Code.SEND_REPLY_MESSAGE_V2: _send("b"),
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _status,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _consumer_status,
     Code.GET_CONSUMER_RUNNING_INFO: _read_group,
     Code.CONSUME_MESSAGE_DIRECTLY: _read_group,
     Code.CONSUMER_SEND_MSG_BACK: _send_back,

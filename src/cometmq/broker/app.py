@@ -352,12 +352,16 @@ class Broker:
 
     async def _drain(self) -> None:
         """Answer the requests that were received, within DRAIN_LIMIT_MS, and take no more."""
-        if not await self.server.drain(lambda: self.appender.is_idle, DRAIN_LIMIT_MS):
+        if not await self.server.drain(self._is_idle, DRAIN_LIMIT_MS):
             log.warning(
                 "stops_without_answers waiting_sends=%d limit_ms=%d",
                 self.appender.waiting_sends,
                 DRAIN_LIMIT_MS,
             )
+
+    def _is_idle(self) -> bool:
+        """Return whether no send waits for its response."""
+        return self.appender.is_idle and not self.answers.held_count
 
     async def _listen(self, listener: socket.socket) -> None:
         """Serve a further address, one that this broker took over."""

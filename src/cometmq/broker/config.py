@@ -273,7 +273,7 @@ class BrokerConfig(OutgoingFields, LimitFields, MonitoringFields):
     )
     max_topics: int = setting(
         50_000,
-        "topics, without those of groups, from which on sends create no further; 0 is no limit",
+        "topics, without retry topics, from which on sends create no further; 0 is no limit",
         least=0,
         live=True,
         rocketmq=OURS,

@@ -279,8 +279,8 @@ async def _until_signal(
         log.warning("stopped before its start or stop was complete")
     finally:
         collector.stop()
-        await tasks.close()
         _ignore(STOP_SIGNALS if on_hangup is None else (*STOP_SIGNALS, signal.SIGHUP))
+        await tasks.close()
 
 
 def _ignore(numbers: Collection[signal.Signals]) -> None:

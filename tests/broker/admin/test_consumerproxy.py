@@ -113,6 +113,24 @@ async def test_members_together_have_a_time_to_answer(
         assert "consumers=3 not_asked=1 answered=1" in caplog.text
 
 
+async def test_a_question_that_finds_no_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "MAX_STATUSES", 1)
+    async with open_parts(tmp_path) as parts:
+        peer = await parts.join("g", "t", client_id="one")
+        stands_at(peer, 1)
+        go = recorded(peer).stopped = asyncio.Event()
+        monkeypatch.setattr(clients, "STATUS_TOTAL_MS", 60_000)
+        first = asyncio.ensure_future(status(parts))
+        await until(lambda: bool(recorded(peer).asked))
+        monkeypatch.setattr(clients, "STATUS_TOTAL_MS", 50)
+        with pytest.raises(BadRequest, match="ask consumers already"):
+            await status(parts)
+        go.set()
+        await first
+
+
 async def test_a_group_that_is_not_there_has_no_status(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         with pytest.raises(BadRequest, match="No Any Consumer online"):

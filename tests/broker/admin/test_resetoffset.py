@@ -123,7 +123,7 @@ async def test_nobody_online_and_no_topic_are_refused(tmp_path: Path) -> None:
 async def test_a_reset_waits_for_members_that_do_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "MAX_UNREAD_BYTES", 100)
+    monkeypatch.setattr(progress, "MAX_UNREAD_BYTES", 10)
     monkeypatch.setattr(progress, "NOTIFY_TIMEOUT_MS", 200)
     async with open_parts(tmp_path) as parts:
         parts.topics.put(TopicConfig("t", 1, 1))

@@ -7,6 +7,7 @@ import errno
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -217,6 +218,52 @@ async def test_a_reservation_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(found) == 2
     for each in found:
         each.close()
+
+
+async def test_a_reservation_that_no_thread_began_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 50)
+    addresses, opening = slow_addresses()
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    loop, busy = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    waiting = loop.run_in_executor(None, busy.wait, 60)
+    async with asyncio.timeout(60):
+        with pytest.raises(TimeoutError, match="within 50 ms"):
+            await addresses.reserve_soon(address)
+        assert not opening.opened
+        busy.set()
+        opening.go.set()
+        await waiting
+    monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 60_000)
+    for each in await addresses.reserve_soon(address):
+        each.close()
+
+
+async def test_a_host_that_is_still_being_resolved_may_be_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 50)
+    go = threading.Event()
+
+    def reserve_slowly(*_: object) -> list[socket.socket]:
+        go.wait(60)
+        return []
+
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+        try:
+            with monkeypatch.context() as slow:
+                slow.setattr(Addresses, "reserve_at", reserve_slowly)
+                assert await ask(client, address) == "resolving"
+                assert await ask(client, address, check=True) == "resolving"
+        finally:
+            go.set()
+        monkeypatch.setattr(takenaddress, "RESERVE_TIMEOUT_MS", 60_000)
+        async with asyncio.timeout(60):
+            while (state := await ask(client, address)) == "resolving":
+                await asyncio.sleep(0.001)
+        assert state == "taken"
 
 
 async def test_a_take_that_is_cancelled_closes_what_is_not_served(tmp_path: Path) -> None:

@@ -88,7 +88,11 @@ async def test_topics_of_groups_are_bounded_by_their_groups(tmp_path: Path) -> N
         back = [await client.send(b=f"%RETRY%{name}", e="0") for name in ("one", "two")]
         assert [head.code for head in back] == [0, 0]
         assert (await client.send(b="last")).code == 0  # retry topics do not count
-        assert (await client.send(b="late")).code == ResponseCode.TOPIC_NOT_EXIST
+        late = [await client.send(b=name) for name in ("late", "%DLQ%one", "%DLQ%nobody")]
+        assert [head.code for head in late] == [ResponseCode.TOPIC_NOT_EXIST] * 3
+        config.max_topics += 1
+        letters = [await client.send(b=f"%DLQ%{name}") for name in ("one", "two")]
+        assert [head.code for head in letters] == [0, ResponseCode.TOPIC_NOT_EXIST]
         for automatic in (True, False):
             config.auto_create_subscription_group = automatic
             config.max_subscription_groups = 1

@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 #: the joined answer.
 STATUS_TIMEOUT_MS: Final = 3_000
 STATUS_TOTAL_MS: Final = 4_000
-#: Consumers of one group that are asked at once, and groups whose consumers are asked at once.
+#: Consumers that one request asks at once, and requests that ask at once.
 MAX_ASKED: Final = 64
 MAX_STATUSES: Final = 4
 #: Time that a consumer has to answer requests 307 and 309; administrators wait 15 s.
@@ -158,12 +158,19 @@ class RelayHandler:
         ]
         found: dict[str, msgspec.Raw] = {}
         waiting = iter(asked)
+        is_asking = False
         try:
             async with asyncio.timeout(STATUS_TOTAL_MS / 1000), self._statuses:
+                is_asking = True
                 await asyncio.gather(
                     *(self._ask_each(waiting, header, found) for _ in asked[:MAX_ASKED])
                 )
         except TimeoutError:
+            if not is_asking:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]{MAX_STATUSES} requests ask consumers already: ask again",
+                ) from None
             log.warning(
                 "consumer status incomplete group=%s consumers=%d not_asked=%d answered=%d",
                 header.group, len(asked), len(list(waiting)), len(found),

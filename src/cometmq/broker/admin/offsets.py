@@ -356,12 +356,13 @@ class ResetHandler:
                 if group.message_model == "CLUSTERING":
                     self._offsets.commit(header.group, header.topic, queue_id, offsets[key])
                 await answer.pause()
-            languages = {_dialect(member) for member in group.members.values()}
+            members = list(group.members.items())
+            languages = {_dialect(member) for _, member in members}
             bodies = {
                 language: await _table(offsets, language, answer)
                 for language in ("JAVA", *(languages - {"JAVA"}))
             }
-            await self._notify_all(list(group.members.items()), header, bodies)
+        await self._notify_all(members, header, bodies)
         return Reply(body=bodies["JAVA"])
 
     async def _notify_all(
@@ -369,7 +370,7 @@ class ResetHandler:
     ) -> None:
         """Send the new offsets to the members; wait for them to read where that is much."""
         deadline_ms = self._clock.monotonic_ms() + NOTIFY_TIMEOUT_MS
-        reading: list[Peer] = []
+        reading: list[tuple[Peer, int]] = []
         new_bytes = 0
         for count, (peer, member) in enumerate(members):
             while new_bytes > MAX_UNREAD_BYTES:
@@ -381,12 +382,17 @@ class ResetHandler:
                         "what they are sent: reset them again",
                     )
                 await self._clock.sleep_ms(_READING_MS)
-                reading = [each for each in reading if each.buffered_bytes]
-                new_bytes = sum(each.buffered_bytes for each in reading)
+                # A consumer's connection may have answers to its pulls, too.
+                reading = [
+                    (each, min(size_bytes, each.buffered_bytes))
+                    for each, size_bytes in reading
+                    if each.buffered_bytes
+                ]
+                new_bytes = sum(size_bytes for _, size_bytes in reading)
             body = bodies[_dialect(member)]
             _notify(peer, member, header, body)
             new_bytes += len(body)
-            reading.append(peer)
+            reading.append((peer, len(body)))
 
     def _queues(self, header: ResetOffset) -> range | list[int]:
         topic = self._topics.get(header.topic)

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PORT_TRIES: Final = 50
-#: Time to resolve the host of an address and to bind it; administrators wait longer.
-RESERVE_TIMEOUT_MS: Final = 5_000
+#: Time to resolve the host of an address and to bind it. An administrator waits for less, and asks
+#: again.
+RESERVE_TIMEOUT_MS: Final = 30_000
 
 
 def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
@@ -91,12 +92,15 @@ class _Reservation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given_up = False
+        self._begun = self._given_up = False
         self._found: list[socket.socket] = []
         self.is_running = True
 
     def run(self, reserve_at: Callable[[str], list[socket.socket]], address: str) -> None:
-        """Open the sockets, and close them if the caller has given up meanwhile."""
+        """Open the sockets, and close them if the caller has given up meanwhile. A call that was
+        cancelled while it waited for a thread is never run."""
+        with self._lock:
+            self._begun = True
         try:
             found = reserve_at(address)
             with self._lock:
@@ -115,6 +119,8 @@ class _Reservation:
         """Close the sockets, now or once the thread has them."""
         with self._lock:
             self._given_up = True
+            if not self._begun:
+                self.is_running = False
         _close(self.take())
 
 
@@ -218,7 +224,7 @@ class Addresses:
         A caller that is cancelled or has no more time leaves no socket open.
         """
         if self._reservation is not None and self._reservation.is_running:
-            raise TimeoutError("the host of an earlier request is still being resolved: ask again")
+            raise TimeoutError("the host of an earlier request is still being resolved")
         reservation = self._reservation = _Reservation()
         try:
             async with asyncio.timeout(RESERVE_TIMEOUT_MS / 1000):
@@ -238,8 +244,9 @@ class Addresses:
     ) -> None:
         """Listen on a further address, also after a restart.
 
-        Raise what :meth:`reserve_at` raises, and OSError if the address cannot be kept; then
-        nothing has changed.
+        Raise what :meth:`reserve_soon` raises, and OSError if the address cannot be kept; then
+        nothing has changed. After a later error the broker does not serve all of the address, and a
+        restart takes it.
         """
         listeners = await self.reserve_soon(address)
         role, root = self._config.broker_role, self._root
@@ -293,6 +300,8 @@ class AddressAdmin:
         async with self._taking:
             try:
                 state = await self._state(wanted)
+            except TimeoutError as error:
+                state = AddressState("resolving", f"{wanted.address}: {error}")
             except OSError as error:
                 name = _STATES.get(error.errno or 0)
                 if name is None:

@@ -93,8 +93,8 @@ def without_id(text: str) -> str:
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
-#: Part of the memory for connections that sends to new topics may take while they wait: a quarter.
-HELD_SHARE: Final = 4
+#: What divides the memory for connections to give that of sends to new topics while they wait.
+HELD_DIVISOR: Final = 4
 
 
 class Admission:
@@ -130,7 +130,7 @@ class Admission:
         """Raise BadRequest for a send to a topic that name servers do not know yet while too many
         such sends wait for their response."""
         budget = peer.memory.budget
-        if held_count < MAX_WAITING_SENDS and held_bytes < budget.bound_bytes // HELD_SHARE:
+        if held_count < MAX_WAITING_SENDS and held_bytes < budget.bound_bytes // HELD_DIVISOR:
             return
         problem = f"{held_count} sends are waiting until name servers know their new topics"
         peer.limits.hit(Limit.NEW_TOPIC_SENDS, peer.address, problem)

@@ -241,6 +241,8 @@ def _held_bytes(send: WaitingSend) -> int:
         return WAITING_BYTES + _ROW_BYTES * (places[2] - places[1])
     if isinstance(places, list):
         return WAITING_BYTES + _ROW_BYTES * sum(part.count for part in places)
+    if isinstance(places, Scattered):
+        return WAITING_BYTES + _ROW_BYTES * len(places.places)
     return WAITING_BYTES
 
 

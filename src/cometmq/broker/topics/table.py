@@ -23,7 +23,6 @@ from cometmq.core.errors import BadRequest, StoreError
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
-    DLQ_PREFIX,
     HALF_TOPIC,
     MAX_NAME_CHARACTERS,
     OFFSET_MOVED_TOPIC,
@@ -111,8 +110,8 @@ class TopicTable:
         self._tasks = directory.tasks
         self._table = VersionedTable(directory, _FORMAT)
         self._written_ms = 0
-        #: A version of the table, and its number of topics of groups.
-        self._counted: tuple[DataVersion | None, int] = None, 0
+        #: A version of the table, and its number of retry topics.
+        self._retry_topics_at: tuple[DataVersion | None, int] = None, 0
         #: True after a start at which the log had lost its end: deletions were recorded by offsets
         #: that will be assigned again, so the table must be saved before the next append.
         self.must_be_saved = False
@@ -128,17 +127,15 @@ class TopicTable:
     def is_full(self) -> bool:
         """True if sends may not create further topics.
 
-        Topics of groups do not count: a group has at most two, and groups have a limit of their
-        own.
+        Retry topics do not count: a group has one, and groups have a limit of their own.
         """
         most = self._config.max_topics
         if not 0 < most <= len(self):
             return False
         version = self._table.version
-        if version != self._counted[0]:
-            count = sum(topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) for topic in self)
-            self._counted = version, count
-        return most <= len(self) - self._counted[1]
+        if version != self._retry_topics_at[0]:
+            self._retry_topics_at = version, sum(topic.startswith(RETRY_PREFIX) for topic in self)
+        return most <= len(self) - self._retry_topics_at[1]
 
     def may_create_from(self, default_topic: str) -> bool:
         """Return whether sends may create topics like ``default_topic`` at all."""
@@ -298,7 +295,7 @@ class TopicTable:
         default = self.get(default_topic)
         if default is None or not self.may_create_from(default_topic):
             return None
-        if self.is_full and not topic.startswith(RETRY_PREFIX):
+        if not topic.startswith(RETRY_PREFIX) and self.is_full:
             return None
         queues = max(1, min(queue_nums, default.write_queue_nums))
         config = TopicConfig(
