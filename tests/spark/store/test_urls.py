@@ -53,6 +53,8 @@ def test_a_file_url_is_a_folder_of_this_machine() -> None:
         ("s3://AKID:hu/sh@bucket/store", "percent-encode"),
         ("s3://AKID:hu?sh@bucket/store", "percent-encode"),
         ("s3://AKID:hu,sh@bucket/store", "percent-encode"),
+        ("s3://bucket/fold#1/store", "percent-encode"),
+        ("file://AKID:hush@h/store", "not the host 'h'"),
     ],
 )
 def test_a_bad_url_is_refused_without_its_credentials(url: str, problem: str) -> None:

@@ -12,6 +12,7 @@ import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from cometmq.core.errors import SettingsError
 from cometmq.spark.tables import staging as shared
 from cometmq.spark.tables.merge import MergeFailed
 from cometmq.spark.tables.mysql import (
@@ -145,22 +146,29 @@ def test_a_table_that_is_there(spark: SparkSession, database: str) -> None:
     make(
         database,
         "id INT UNIQUE NOT NULL, text VARCHAR(3) CHARACTER SET utf8mb4 NOT NULL, "
-        "made TIMESTAMP DEFAULT NOW(), kind ENUM('a%%', 'b'), n BIGINT AUTO_INCREMENT PRIMARY KEY",
+        "made TIMESTAMP(6) DEFAULT NOW(6), kind ENUM('a%%', 'b'), "
+        "n BIGINT AUTO_INCREMENT PRIMARY KEY",
     )
     table = MySqlTable(database, TARGET, keys=["ID"], newest_by=["made"], deleted="gone")
     columns = "ID long, text string, kind string, made timestamp, gone boolean"
-    at = datetime.datetime(2026, 3, 1, 7, 8, 9)
+    at = datetime.datetime(2026, 3, 1, 7, 8, 9, 500_000)
+    later = at + datetime.timedelta(microseconds=1)
     table.apply(frame(spark, [(1, "a🚀c", "a%", at, False)], columns), Mark("q", 0))
     table.apply(
-        frame(spark, [(1, "xyz", "b", at, False), (2, None, None, at, True)], columns),
+        frame(
+            spark,
+            [(1, "xyz", "b", later, False), (1, "old", "a%", at, False), (2, None, None, at, True)],
+            columns,
+        ),
         Mark("q", 1),
     )
-    assert rows_in(database, "id, text, made, kind, n") == [(1, "xyz", at, "b", 1)]
+    assert rows_in(database, "id, text, made, kind, n") == [(1, "xyz", later, "b", 1)]
     with pytest.raises(Exception, match="Data too long for column"):
         table.apply(frame(spark, [(3, "long", None, at, False)], columns), Mark("q", 2))
     assert table.last(spark, "q") == 1
+    columns = "ID long, made timestamp, gone boolean, more string"
     with pytest.raises(ColumnsDiffer, match="'more' is not in the table"):
-        table.apply(frame(spark, [(3, "x")], "ID long, more string"), Mark("q", 2))
+        table.apply(frame(spark, [(3, at, False, "x")], columns), Mark("q", 2))
     assert staging(database) == []
 
 
@@ -182,6 +190,54 @@ def test_a_table_in_which_keys_are_not_enough(
     with pytest.raises(MergeFailed, match=said):
         table.apply(spark.createDataFrame([(1, 2)], "id int, t int"), Mark("q", 0))
     assert rows_in(database, "COUNT(*), 1") == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "said"),
+    [
+        ("timestamp", "DATETIME", "is datetime, which rounds a timestamp"),
+        ("timestamp", "TIMESTAMP(3)", r"is timestamp\(3\), which rounds a timestamp"),
+        ("double", "BIGINT", "which rounds a double"),
+        ("double", "FLOAT", "is float, which rounds a double"),
+        ("decimal(9,3)", "DECIMAL(9,2)", "which rounds a decimal"),
+    ],
+)
+def test_an_order_that_the_table_would_round(
+    spark: SparkSession, database: str, kind: str, column: str, said: str
+) -> None:
+    make(database, f"id INT PRIMARY KEY, v {column}")
+    table = MySqlTable(database, TARGET, keys=["id"], newest_by=["v"])
+    rows = spark.createDataFrame([(1, None)], f"id int, v {kind}")
+    with pytest.raises(MergeFailed, match=said):
+        table.apply(rows, Mark("q", 0))
+    assert rows_in(database, "COUNT(*), 1") == [(0, 1)]
+
+
+def test_zero_is_a_key_of_a_counted_column_and_null_is_none(
+    spark: SparkSession, database: str
+) -> None:
+    make(database, "id INT AUTO_INCREMENT PRIMARY KEY, v INT")
+    table = MySqlTable(database, TARGET, keys=["id"], newest_by=["v"])
+    for batch, value in enumerate((1, 2)):
+        table.apply(frame(spark, [(0, value), (7, value)], "id int, v int"), Mark("q", batch))
+    assert rows_in(database) == [(0, 2), (7, 2)]
+    with pytest.raises(MergeFailed, match=r"a key column \(id\) has nulls"):
+        table.apply(frame(spark, [(None, 3)], "id int, v int"), Mark("q", 2))
+    assert rows_in(database) == [(0, 2), (7, 2)]
+
+
+def test_long_keys_that_begin_alike_are_not_mixed_up(spark: SparkSession, database: str) -> None:
+    table = MySqlTable(database, TARGET, keys=["url"], newest_by=["v"], deleted="gone")
+    same = "🚀" * 690
+    rows = [(f"{same}{name}", v, v == 3 and name == "a") for v in (1, 2, 3) for name in "ab"]
+    table.apply(frame(spark, rows, "url string, v int, gone boolean"), Mark("q", 0))
+    assert rows_in(database, "url, v") == [(f"{same}b", 3)]
+
+
+def test_columns_are_named_as_the_rows_have_them(spark: SparkSession, database: str) -> None:
+    table = MySqlTable(database, TARGET, keys=["id"], newest_by=["V"])
+    with pytest.raises(SettingsError, match="rows have no column 'V'"):
+        table.apply(frame(spark, [(1, 2)], "id int, v int"), Mark("q", 0))
 
 
 def test_an_engine_without_transactions(spark: SparkSession, database: str) -> None:
@@ -331,7 +387,8 @@ def test_a_deadlock_is_tried_again(
     table = MySqlTable(database, TARGET)
     batch = frame(spark, [(1, 0)], "id int, n int")
     real: Callable[..., bool] = MySqlTable._merged
-    failures = [pymysql.err.OperationalError(1213, "Deadlock found")] * 3
+    deadlock = pymysql.err.OperationalError(1213, "Deadlock found")
+    failures = [deadlock] * 3
 
     def deadlocked(*words: Any) -> bool:
         done = real(*words)
@@ -343,7 +400,7 @@ def test_a_deadlock_is_tried_again(
     with pytest.raises(pymysql.err.OperationalError, match="Deadlock"):
         table.apply(batch, Mark("q", 0))
     assert rows_in(database) == []
-    failures.append(pymysql.err.OperationalError(1213, "Deadlock found"))
+    failures += [deadlock, pymysql.err.OperationalError(1020, "Record has changed")]
     assert table.apply(batch, Mark("q", 0))
     assert rows_in(database) == [(1, 0)]
 

@@ -58,16 +58,20 @@ def test_a_url_has_all_that_a_connection_needs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MYSQL_PWD", "sesame")
     assert arguments("mysql://a@db/shop")["password"] == "sesame"
     assert arguments("mysql://a@db/shop")["port"] == 3306
+    monkeypatch.setenv("MYSQL_PWD", "a%41b")
+    assert arguments("mysql://a@db/shop")["password"] == "a%41b"
 
 
 @pytest.mark.parametrize(
     "url", ["postgresql://sesame@h/d", "mysql://sesame@h", "mysql://h/d?sesame", "mysql://h/d?a=b",
-            "mysql://sesame@h/d?read_timeout=0"],
+            "mysql://sesame@h/d?read_timeout=0", "mysql://a:sesame/2@db/shop",
+            "mysql://a:12/sesame@db/shop"],
 )  # fmt: skip
 def test_a_url_without_sense_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(SettingsError, match="url") as refused:
         arguments(url)
     assert "sesame@" not in str(refused.value)
+    assert "sesame/" not in str(refused.value)
 
 
 def test_statements_are_bounded() -> None:

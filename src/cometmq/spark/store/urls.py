@@ -70,12 +70,13 @@ def checked(text: str) -> str:
         raise ValueError(f"has a URL with {parts.scheme!r}, not {', '.join(SCHEMES)}{near}")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise ValueError(f"a file URL has three slashes, not the host {parts.netloc!r}")
+            raise ValueError(f"a file URL has three slashes, not the host {_host(parts.netloc)!r}")
         return unquote(parts.path)
-    if "@" in parts.path or (parts.scheme == "s3" and not _BUCKET.fullmatch(_host(parts.netloc))):
+    is_named = parts.scheme != "s3" or _BUCKET.fullmatch(_host(parts.netloc))
+    if not is_named or parts.fragment or "@" in parts.path:
         raise ValueError(
             f"has a URL with {parts.scheme} that names no host or bucket: percent-encode special "
-            "characters of the credentials (%2F for /), or give them in the environment"
+            "characters (%2F for /, %23 for #), or give credentials in the environment"
         )
     return text
 

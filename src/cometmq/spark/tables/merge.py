@@ -1,8 +1,9 @@
 """How rows are merged into a table by key, for all kinds of tables that can: which row of a key
 counts, and which rows delete.
 
-PostgreSQL merges by itself (postgres.py). Delta and Iceberg tables are merged in the driver's
-process, which gets the newest row of each key of a micro-batch as Arrow (:func:`newest_of_keys`).
+SQL databases merge by themselves (postgres.py, mysql.py). Delta and Iceberg tables are merged in
+the driver's process, which gets the newest row of each key of a micro-batch as Arrow
+(:func:`newest_of_keys`).
 """
 
 from __future__ import annotations

@@ -72,16 +72,18 @@ _CHARACTER_BYTES: Final = 4
 #: Compare text by its bytes, and spaces at its end too: MariaDB's and MySQL's names for that.
 _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
-#: Without these, values that do not fit a column are cut.
-_SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+#: Strict: values that do not fit a column are an error. Zero is a value of a counted column.
+_SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+#: Keys are sorted by all of their bytes, of which InnoDB has at most 3 072.
 _SESSION: Final = (
     f"SET time_zone = '+00:00', lock_wait_timeout = {LOCK_WAIT_S}, "
-    f"innodb_lock_wait_timeout = {LOCK_WAIT_S}"
+    f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, max_sort_length = 8192"
 )
 #: A longer statement saves no time.
 _STATEMENT_BYTES: Final = 1_000_000
 _PACKET_HEAD: Final = 64
-_DEADLOCK: Final = 1213
+#: A deadlock; in MariaDB, also a row that another transaction changed since the first read.
+_TRY_AGAIN: Final = (1213, 1020)
 _LOCK_WAIT: Final = 1205
 _TRIES: Final = 3
 
@@ -120,13 +122,22 @@ def arguments(url: str) -> dict[str, Any]:
     URL.
     """
     parts = urlsplit(url)
-    if parts.scheme != _SCHEME or len(parts.path) < 2:
-        raise SettingsError("url", "is not of the form mysql://USER@HOST:PORT/DATABASE")
+    try:
+        port = parts.port or _PORT
+    except ValueError:  # its text has a part of a password with a slash
+        port = 0
+    if parts.scheme != _SCHEME or len(parts.path) < 2 or not port or "@" in parts.path:
+        raise SettingsError(
+            "url",
+            "is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE; special characters need "
+            "percent signs (%2F for /)",
+        )
+    own = parts.password
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",
-        "port": parts.port or _PORT,
+        "port": port,
         "user": unquote(parts.username or ""),
-        "password": unquote(parts.password or os.environ.get("MYSQL_PWD", "")),
+        "password": os.environ.get("MYSQL_PWD", "") if own is None else unquote(own),
         "database": unquote(parts.path[1:]),
         **_TIMEOUTS_S,
     }
@@ -410,9 +421,9 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
                 with transaction(connection):
                     return self._merged(connection, mark, staging, columns, counts)
             except err.OperationalError as error:
-                if error.args[0] != _DEADLOCK or not tries_left:
+                if error.args[0] not in _TRY_AGAIN or not tries_left:
                     raise
-                log.info("merge_deadlocked table=%s query=%s batch=%d", self, *mark)
+                log.info("merge_tried_again table=%s query=%s batch=%d", self, *mark)
         raise AssertionError("the last try returns or raises")
 
     def _merged(
@@ -439,6 +450,9 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
         [(found,)] = rows_of(connection, f"SELECT COUNT(*) {rows}")
         self._check_count(mark, counts, found)
         merge = self._merge
+        nulls = " OR ".join(f"{identifier(name)} IS NULL" for name in merge.keys)
+        if nulls and rows_of(connection, f"SELECT 1 {rows} AND ({nulls}) LIMIT 1"):
+            raise self._null_key()
         if merge.keys and not merge.newest_by:
             keys = _list(merge.keys)
             twice = f"SELECT 1 {rows} GROUP BY {keys} HAVING COUNT(*) > 1 LIMIT 1"
@@ -529,6 +543,13 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
         if unknown:
             differences = [f"column {name!r} is not in the table" for name in unknown]
             raise ColumnsDiffer(self._full, differences)
+        for name in self._merge.newest_by:
+            kind, stored = rows.schema[name].dataType.simpleString(), types[name.lower()]
+            if not _keeps(kind, stored):
+                raise MergeFailed(
+                    f"{self._full}: its column {name!r} is {stored}, which rounds a {kind}: rows "
+                    "could not be compared by it"
+                )
         parts = [f"{identifier(name)} {types[name.lower()]} NULL" for name in kept]
         if deleted:
             parts.append(f"{identifier(deleted)} BOOLEAN")
@@ -584,6 +605,23 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
 
     def _identifier(self, name: str) -> str:
         return identifier(self._schema, name)
+
+
+def _keeps(kind: str, stored: str) -> bool:
+    """Return whether a column of the table has values of a Spark type as they are, or refuses
+    them."""
+    if kind.startswith("timestamp"):
+        return stored in ("datetime(6)", "timestamp(6)")
+    if kind in ("float", "double"):
+        return stored.startswith(("double", kind))
+    return _scale(kind) <= _scale(stored)
+
+
+def _scale(kind: str) -> int:
+    """Return the digits after the point of a decimal type."""
+    if not kind.startswith("decimal("):
+        return 0
+    return int(kind.partition(",")[2].partition(")")[0] or 0)
 
 
 def _keys(types: dict[str, str], keys: Sequence[str]) -> dict[str, str]:

@@ -290,6 +290,14 @@ class PostgresTable(StagedTable["psycopg.Connection[Any]"]):
         named = sorted(counts)
         found = connection.execute(count.format(place, sql.Identifier(TASK)), (named,)).fetchone()
         self._check_count(mark, counts, found[0] if found else 0)
+        if self._merge.keys:
+            nulls = sql.SQL(" OR ").join(
+                sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self._merge.keys
+            )
+            have = sql.SQL("SELECT 1 FROM {} WHERE {} = ANY(%s) AND ({}) LIMIT 1")
+            having = have.format(place, sql.Identifier(TASK), nulls)
+            if connection.execute(having, (named,)).fetchone():
+                raise self._null_key()
         for statement in statements(self._merge, self._identifier(self._name), place, columns):
             try:
                 connection.execute(statement, (named,))

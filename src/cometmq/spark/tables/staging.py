@@ -27,7 +27,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from cometmq.core.errors import CometError
-from cometmq.spark.tables.merge import Merge, MergeFailed
+from cometmq.spark.tables.merge import Merge, MergeFailed, check_columns
 from cometmq.spark.tables.sink import Mark, TableSink, quoted
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class StagingSource:
     """Target of the tasks' copies: the staging table, its columns, and the column for the attempt's
     id."""
 
-    conninfo: str
+    conninfo: str = field(repr=False)
     schema: str
     staging: str
     columns: tuple[str, ...]
@@ -220,8 +220,10 @@ class StagedTable(TableSink, Generic[Connection]):
     def write(self, rows: DataFrame, mark: Mark) -> bool:
         """Merge a batch. Return False if the table has it.
 
-        Raises TypeUnknown, MergeFailed, errors of the database's driver, and Spark's of tasks.
+        Raises SettingsError if rows lack a column of the merge, TypeUnknown, MergeFailed, errors of
+        the database's driver, and Spark's of tasks.
         """
+        check_columns(rows, self._merge)
         columns = rows.columns
         staging = self._staging_name(mark)
         with self._connect() as connection:
@@ -265,6 +267,10 @@ class StagedTable(TableSink, Generic[Connection]):
             raise MergeFailed(
                 f"{self._full}: {wanted} rows were copied for batch {mark.batch}, {found} are there"
             )
+
+    def _null_key(self) -> MergeFailed:
+        keys = ", ".join(self._merge.keys)
+        return MergeFailed(f"{self._full}: a key column ({keys}) has nulls: leave these rows out")
 
     def _repeated_key(self, mark: Mark) -> MergeFailed:
         return MergeFailed(
