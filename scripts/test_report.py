@@ -73,7 +73,7 @@ class Part:
 PARTS = (
     Part("cluster", 25 * 60, 0),
     Part("spark", 25 * 60, 2, in_order=True),
-    Part("compat", 35 * 60, 0),
+    Part("compat", 45 * 60, 0),
     Part("operation", 35 * 60, 0),
     Part("store", 20 * 60, 2),
     Part("unit", 30 * 60, 2),
