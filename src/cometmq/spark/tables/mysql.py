@@ -18,13 +18,13 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.spark.tables.merge import Merge, MergeFailed
-from cometmq.spark.tables.sink import NO_BATCH, ColumnsDiffer, Mark
+from cometmq.spark.tables.sink import NO_BATCH, ColumnsDiffer
 from cometmq.spark.tables.staging import (
     BATCHES,
     DROP_WAIT_S,
@@ -32,6 +32,7 @@ from cometmq.spark.tables.staging import (
     TASK,
     ColumnTypes,
     Copier,
+    StagedBatch,
     StagedTable,
     StagingFormat,
     StagingSource,
@@ -74,7 +75,7 @@ _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
 #: Strict: values that do not fit a column are an error. Zero is a value of a counted column.
 _SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
-#: Keys are sorted by all of their bytes, of which InnoDB has at most 3 072.
+#: InnoDB's keys have up to 3 072 bytes; by default only the first 1 024 are compared in a sort.
 _SESSION: Final = (
     f"SET time_zone = '+00:00', lock_wait_timeout = {LOCK_WAIT_S}, "
     f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, max_sort_length = 8192"
@@ -406,34 +407,23 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
 
     # ------------------------------------------------------------------ the merge
 
-    def _apply(
-        self,
-        connection: pymysql.Connection[Any],
-        mark: Mark,
-        staging: str,
-        columns: Sequence[str],
-        counts: dict[str, int],
-    ) -> bool:
+    def _transaction(self, connection: pymysql.Connection[Any]) -> AbstractContextManager[None]:
+        return transaction(connection)
+
+    def _apply(self, connection: pymysql.Connection[Any], batch: StagedBatch) -> bool:
         from pymysql import err
 
         for tries_left in reversed(range(_TRIES)):
             try:
-                with transaction(connection):
-                    return self._merged(connection, mark, staging, columns, counts)
+                return super()._apply(connection, batch)
             except err.OperationalError as error:
                 if error.args[0] not in _TRY_AGAIN or not tries_left:
                     raise
-                log.info("merge_tried_again table=%s query=%s batch=%d", self, *mark)
+                log.info("merge_tried_again table=%s query=%s batch=%d", self, *batch.mark)
         raise AssertionError("the last try returns or raises")
 
-    def _merged(
-        self,
-        connection: pymysql.Connection[Any],
-        mark: Mark,
-        staging: str,
-        columns: Sequence[str],
-        counts: dict[str, int],
-    ) -> bool:
+    def _merged(self, connection: pymysql.Connection[Any], batch: StagedBatch) -> bool:
+        mark = batch.mark
         # No row is changed, and none counted, if the batch was recorded before.
         note = (
             f"INSERT INTO {self._identifier(BATCHES)} (target, query, batch) VALUES (%s, %s, %s) "
@@ -443,12 +433,13 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
         )
         if not run(connection, note, self._full, mark.query, mark.batch):
             return False
-        if not counts:
+        if not batch.counts:
             return True
-        place, tasks = self._identifier(staging), ", ".join(map(_task, sorted(counts)))
+        place = self._identifier(batch.staging)
+        tasks = ", ".join(map(_task, sorted(batch.counts)))
         rows = f"FROM {place} WHERE {identifier(TASK)} IN ({tasks})"
         [(found,)] = rows_of(connection, f"SELECT COUNT(*) {rows}")
-        self._check_count(mark, counts, found)
+        self._check_count(batch, found)
         merge = self._merge
         nulls = " OR ".join(f"{identifier(name)} IS NULL" for name in merge.keys)
         if nulls and rows_of(connection, f"SELECT 1 {rows} AND ({nulls}) LIMIT 1"):
@@ -458,7 +449,8 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
             twice = f"SELECT 1 {rows} GROUP BY {keys} HAVING COUNT(*) > 1 LIMIT 1"
             if rows_of(connection, twice):
                 raise self._repeated_key(mark)
-        for statement in statements(merge, (self._schema, self._name), place, columns, tasks):
+        target = self._schema, self._name
+        for statement in statements(merge, target, place, batch.columns, tasks):
             run(connection, statement)
         return True
 

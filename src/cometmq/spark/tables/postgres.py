@@ -10,11 +10,11 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.spark.tables.merge import Merge
-from cometmq.spark.tables.sink import NO_BATCH, Mark
+from cometmq.spark.tables.sink import NO_BATCH
 from cometmq.spark.tables.staging import (
     BATCHES,
     DROP_WAIT_S,
@@ -22,6 +22,7 @@ from cometmq.spark.tables.staging import (
     TASK,
     ColumnTypes,
     Copier,
+    StagedBatch,
     StagedTable,
     StagingFormat,
     StagingSource,
@@ -257,27 +258,15 @@ class PostgresTable(StagedTable["psycopg.Connection[Any]"]):
 
     # ------------------------------------------------------------------ the merge
 
-    def _apply(
-        self,
-        connection: psycopg.Connection[Any],
-        mark: Mark,
-        staging: str,
-        columns: Sequence[str],
-        counts: dict[str, int],
-    ) -> bool:
-        with connection.transaction():
-            return self._merged(connection, mark, staging, columns, counts)
+    def _transaction(
+        self, connection: psycopg.Connection[Any]
+    ) -> AbstractContextManager[psycopg.Transaction]:
+        return connection.transaction()
 
-    def _merged(
-        self,
-        connection: psycopg.Connection[Any],
-        mark: Mark,
-        staging: str,
-        columns: Sequence[str],
-        counts: dict[str, int],
-    ) -> bool:
+    def _merged(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> bool:
         from psycopg import errors, sql
 
+        mark = batch.mark
         note = sql.SQL(
             "INSERT INTO {batches} AS b (target, query, batch) VALUES (%s, %s, %s) "
             "ON CONFLICT (target, query) DO UPDATE SET batch = excluded.batch, applied_at = now() "
@@ -285,11 +274,11 @@ class PostgresTable(StagedTable["psycopg.Connection[Any]"]):
         ).format(batches=self._identifier(BATCHES))
         if connection.execute(note, (self._full, mark.query, mark.batch)).rowcount == 0:
             return False
-        place = self._identifier(staging)
+        place = self._identifier(batch.staging)
         count = sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)")
-        named = sorted(counts)
+        named = sorted(batch.counts)
         found = connection.execute(count.format(place, sql.Identifier(TASK)), (named,)).fetchone()
-        self._check_count(mark, counts, found[0] if found else 0)
+        self._check_count(batch, found[0] if found else 0)
         if self._merge.keys:
             nulls = sql.SQL(" OR ").join(
                 sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in self._merge.keys
@@ -298,7 +287,8 @@ class PostgresTable(StagedTable["psycopg.Connection[Any]"]):
             having = have.format(place, sql.Identifier(TASK), nulls)
             if connection.execute(having, (named,)).fetchone():
                 raise self._null_key()
-        for statement in statements(self._merge, self._identifier(self._name), place, columns):
+        target = self._identifier(self._name)
+        for statement in statements(self._merge, target, place, batch.columns):
             try:
                 connection.execute(statement, (named,))
             except errors.CardinalityViolation:

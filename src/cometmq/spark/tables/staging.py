@@ -1,4 +1,4 @@
-"""What the tables of SQL databases share: executors stage rows, and one transaction merges them.
+"""Tables of SQL databases: executors stage rows, and one transaction merges them.
 
 A batch is written in three steps. After a failure, the batch's next attempt starts again:
 
@@ -143,9 +143,9 @@ class Copied(WriterCommitMessage):
 class StagingFormat(DataSource):
     """A private data source. Each database has a subclass, with a name and a copier."""
 
+    @abstractmethod
     def copier(self) -> Copier:
         """Return a function that executors can import."""
-        raise NotImplementedError
 
     def writer(self, schema: StructType, overwrite: bool) -> StagingWriter:
         plan = json.loads(self.options[_PLAN])
@@ -193,6 +193,19 @@ def staged(rows: DataFrame, source: StagingSource, format: type[StagingFormat]) 
 # ---------------------------------------------------------------------- the table
 
 
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A batch whose rows are in the table ``staging``.
+
+    ``counts`` has the number of rows of each task attempt that counts, by its id.
+    """
+
+    mark: Mark
+    staging: str
+    columns: Sequence[str]
+    counts: dict[str, int]
+
+
 class StagedTable(TableSink, Generic[Connection]):
     """The table ``table`` (also ``schema.table``) of a database.
 
@@ -234,7 +247,7 @@ class StagedTable(TableSink, Generic[Connection]):
         try:
             source = self._staging_source(staging, columns)
             counts = staged(self._converted(rows), source, self._format())
-            return self._settled(mark, staging, columns, counts)
+            return self._settled(StagedBatch(mark, staging, columns, counts))
         finally:
             with suppress(Exception), self._connect() as connection:
                 self._drop(connection, staging)
@@ -247,25 +260,29 @@ class StagedTable(TableSink, Generic[Connection]):
         with self._connect() as connection:
             return self._drop_staging(connection, None)
 
-    def _settled(
-        self, mark: Mark, staging: str, columns: Sequence[str], counts: dict[str, int]
-    ) -> bool:
+    def _settled(self, batch: StagedBatch) -> bool:
         """Merge the staged rows. If the connection is lost, find out whether they were merged."""
         try:
             with self._connect() as connection:
-                return self._apply(connection, mark, staging, columns, counts)
+                return self._apply(connection, batch)
         except self._lost():
             with self._connect() as connection:
-                if self._noted(connection, mark.query, waits=True) < mark.batch:
+                if self._noted(connection, batch.mark.query, waits=True) < batch.mark.batch:
                     raise
-            log.warning("batch_was_committed table=%s query=%s batch=%d", self, *mark)
+            log.warning("batch_was_committed table=%s query=%s batch=%d", self, *batch.mark)
             return True
 
-    def _check_count(self, mark: Mark, counts: dict[str, int], found: int) -> None:
-        wanted = sum(counts.values())
+    def _apply(self, connection: Connection, batch: StagedBatch) -> bool:
+        """Record a batch and merge its rows in one transaction. Return False if it was recorded
+        before."""
+        with self._transaction(connection):
+            return self._merged(connection, batch)
+
+    def _check_count(self, batch: StagedBatch, found: int) -> None:
+        wanted, number = sum(batch.counts.values()), batch.mark.batch
         if found != wanted:
             raise MergeFailed(
-                f"{self._full}: {wanted} rows were copied for batch {mark.batch}, {found} are there"
+                f"{self._full}: {wanted} rows were copied for batch {number}, {found} are there"
             )
 
     def _null_key(self) -> MergeFailed:
@@ -329,19 +346,15 @@ class StagedTable(TableSink, Generic[Connection]):
 
     @abstractmethod
     def _make_staging(self, connection: Connection, staging: str, rows: DataFrame) -> None:
-        """Create a staging table with the types of the table's columns, all of which may be
-        null."""
+        """Create a staging table. Its columns have the types of the table's, and may be null."""
 
     @abstractmethod
-    def _apply(
-        self,
-        connection: Connection,
-        mark: Mark,
-        staging: str,
-        columns: Sequence[str],
-        counts: dict[str, int],
-    ) -> bool:
-        """Record the batch and merge its rows in one transaction. Return False if it was recorded
+    def _transaction(self, connection: Connection) -> AbstractContextManager[object]:
+        """Return a transaction that the block's end commits, and an error rolls back."""
+
+    @abstractmethod
+    def _merged(self, connection: Connection, batch: StagedBatch) -> bool:
+        """Record a batch and merge its rows, within a transaction. Return False if it was recorded
         before."""
 
     @abstractmethod
