@@ -1,5 +1,5 @@
-"""A Java broker's log in several directories, some of which get no new files: the store tools read
-it whole, and CometMQ goes on from a snapshot, which has one directory."""
+"""A Java broker's log in several directories. The store tools read all of it. A snapshot puts
+it into one directory, on which CometMQ starts."""
 
 from __future__ import annotations
 

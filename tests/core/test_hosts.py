@@ -1,4 +1,4 @@
-"""What a host is."""
+"""IP addresses, names, and hosts of this machine."""
 
 import pytest
 

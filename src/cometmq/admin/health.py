@@ -117,7 +117,9 @@ async def check_health(admin: Admin, limits: HealthLimits | None = None) -> Heal
             checks.append(Check(Aspect.NAME_SERVER, address, False, str(view)))
             continue
         brokers = _brokers(view)
-        checks.append(Check(Aspect.NAME_SERVER, address, True, f"answers, {_count(brokers)}"))
+        checks.append(
+            Check(Aspect.NAME_SERVER, address, True, f"answers, {plural(len(brokers), 'broker')}")
+        )
         known.update((each.address, each) for each in brokers)
     for address, view in zip(name_servers, views, strict=True):
         if not isinstance(view, CometError):
@@ -163,10 +165,6 @@ async def _cluster(admin: Admin, address: str) -> ClusterInfo | CometError:
         return parse_json(response.body, ClusterInfo)
     except CometError as error:
         return error
-
-
-def _count(brokers: list[Broker]) -> str:
-    return plural(len(brokers), "broker")
 
 
 def _brokers(info: ClusterInfo) -> list[Broker]:

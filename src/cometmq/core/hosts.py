@@ -1,4 +1,4 @@
-"""What a host is: an address or a name, of this machine or of the network."""
+"""Checks of hosts: whether one is an IP address, and whether only this machine reaches it."""
 
 from __future__ import annotations
 

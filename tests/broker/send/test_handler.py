@@ -76,8 +76,8 @@ async def test_sends_create_topics_up_to_a_number(
 
 
 async def test_topics_of_groups_are_bounded_by_their_groups(tmp_path: Path) -> None:
-    """What a consumer sends back is never refused because there are many topics, and a client
-    cannot invent retry topics without end."""
+    """However many topics there are, a consumer can send messages back. Retry topics are created
+    for known groups only."""
     async with running_broker(tmp_path) as running:
         topics, config = running.broker.topics.table, running.broker.config
         client = await running.connect()

@@ -53,7 +53,7 @@ class S3Server:
         )  # fmt: skip
 
     def requests(self) -> int:
-        """How many requests the server answered."""
+        """Return the number of requests that the server answered."""
         return self.process.output_path.read_bytes().count(b' HTTP/1.1"')
 
     def refuse_after(self, count: int) -> None:

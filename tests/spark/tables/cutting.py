@@ -54,7 +54,7 @@ class Cutting:
                     self.cuts += 1
                     where, self.cut = self.cut, ""
                     if where == "after":
-                        # No answer comes back on a connection of which only this half is open.
+                        # Only the way to the server stays open: it commits, and no answer comes.
                         client.shutdown(socket.SHUT_WR)
                         server.sendall(data)
                     break

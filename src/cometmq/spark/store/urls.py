@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 SCHEMES: Final = ("s3", "hdfs", "file")
 
 PAGE_BYTES: Final = 128 << 10
-"""Bytes read around a small read: little more than a request costs anyway, and so much that few
-requests find the end of a queue."""
+"""Bytes read around a small read. They take little longer than the request itself, and a search
+for the end of a queue needs few of them."""
 
 PAGES_MAX: Final = 256
 AHEAD_BYTES_MAX: Final = 8 << 20
@@ -108,8 +108,7 @@ def _host(netloc: str) -> str:
 
 
 class _Kept:
-    """What was found since the last :func:`forget`: folders with the sizes of their files, open
-    files, and pages of them."""
+    """Folders with the sizes of their files, open files and pages, kept until :func:`forget`."""
 
     def __init__(self) -> None:
         self.folders: dict[str, dict[str, int]] = {}
