@@ -1,17 +1,19 @@
 """How the rate changes with one quantity: a curve each, the Java broker's beside it.
 
     .venv/bin/python -m benchmarks.curves [--curve NAME ...] [--peer NAME ...] [--rounds 3]
-        [--seconds 2] [--warm 20] [--gib 2]
+        [--seconds 2] [--warm 20] [--gib 2] [--apart]
 
 The curves are connections, topics, queues, size, groups, window and backlog; README.md describes
-them. Every curve has its own brokers and stores. Prints Markdown; one JSON file of all curves and
-one SVG per curve are written under build/bench.
+them. Every curve has its own brokers and stores. With ``--apart`` they run one after the other
+instead of by turns, each with the memory and the disk to itself. Prints Markdown; one JSON file of
+all curves and one SVG per curve are written under build/bench.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,10 +26,12 @@ import msgspec
 from benchmarks import charts, figures
 from benchmarks.compare import FAILURES, machine, remove_all, said, stamp, versions
 from benchmarks.figures import number_text
+from benchmarks.filling import drop_from_memory
 from benchmarks.loading import BUILD, BenchmarkFailed, build_program, end_cleanly
 from benchmarks.many_queues import QUEUES as QUEUES_OF_MANY
 from benchmarks.many_queues import WIDE, write_topics
-from benchmarks.rounds import Bench, Load, Target
+from benchmarks.rounds import Bench, Load, RocketTarget, Target
+from benchmarks.servers import JavaServer, OurServer
 from benchmarks.targets import JVMS, ROCKETS, make
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
@@ -139,19 +143,52 @@ class Groups:
         )
 
 
-async def backlog(bench: Bench, target: Target, x: float) -> float:
-    """Measure pulls by 8 consumers, from the first message of ``x`` GiB of 1 KiB messages on."""
-    stored = await target.stored("backlog", 8) if "backlog" in target.topics else 0
-    while stored * KIB_RECORD_BYTES < x * 2**30:
-        seconds = 0.3 if x < 1 else 1.0
-        await bench.load(target, Load("batch", "backlog", 8, 4, 1024, seconds, 32))
-        stored = await target.stored("backlog", 8)
-    load = Load("pull", "backlog", 8, 1, 0, bench.seconds, messages=32)
-    return await _send(bench, target, load)
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Pulls by 8 consumers, from the first message of ``x`` GiB of 1 KiB messages on.
+
+    The first messages of a backlog that is larger than the machine's memory are not in the page
+    cache, unless something read them since. Therefore such a broker restarts before each round,
+    without its files in the page cache.
+    """
+
+    warm: float
+
+    async def measure(self, bench: Bench, target: Target, x: float) -> float:
+        stored = await target.stored("backlog", 8) if "backlog" in target.topics else 0
+        while stored * KIB_RECORD_BYTES < x * 2**30:
+            seconds = 0.3 if x < 1 else 1.0
+            await bench.load(target, Load("batch", "backlog", 8, 4, 1024, seconds, 32))
+            stored = await target.stored("backlog", 8)
+        if stored * KIB_RECORD_BYTES > memory_bytes():
+            await self._restart(bench, target)
+        load = Load("pull", "backlog", 8, 1, 0, bench.seconds, messages=32)
+        return await _send(bench, target, load)
+
+    async def _restart(self, bench: Bench, target: Target) -> None:
+        server = target.server if isinstance(target, RocketTarget) else None
+        if not isinstance(server, OurServer | JavaServer):
+            raise BenchmarkFailed(f"{target.name}: this benchmark cannot restart it")
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(drop_from_memory, target.home)
+        await asyncio.to_thread(target.start)
+        await warm_up(bench, target, self.warm)
 
 
-def curves(gib: float) -> tuple[Curve, ...]:
-    """Return all curves. That of the backlog ends at ``gib``."""
+async def warm_up(bench: Bench, target: Target, seconds: float) -> None:
+    """Load a JVM for some seconds. Do nothing with other brokers."""
+    if target.name in JVMS and seconds > 0:
+        await bench.load(target, Load("send", "warm", 8, 64, 128, seconds))
+
+
+def memory_bytes() -> int:
+    """Return the size of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def curves(gib: float, warm: float = 0.0) -> tuple[Curve, ...]:
+    """Return all curves. That of the backlog ends at ``gib``; a JVM that it restarts is loaded for
+    ``warm`` seconds."""
     rate = "messages/s"
     backlogs = [x for x in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 100) if x <= gib]
     return (
@@ -169,7 +206,7 @@ def curves(gib: float) -> tuple[Curve, ...]:
         Curve("window", "sends of 128 B in flight on each of 8 connections", rate,
               (1, 4, 16, 64, 256, 1_024), window),
         Curve("backlog", "GiB of 1 KiB messages, pulled from the first on by 8 consumers", rate,
-              backlogs, backlog),
+              backlogs, Backlog(warm).measure),
     )  # fmt: skip
 
 
@@ -183,27 +220,32 @@ class Measuring:
     warm: float
     remoting: Remoting
     programs: Path
+    is_apart: bool
     left_out: list[str] = field(default_factory=list)
 
     async def curve(self, curve: Curve) -> Found:
         """Measure one curve on its own targets."""
         said(f"curve of {curve.name}")
         found = Found(curve.name, curve.x_label, curve.y_label, {})
+        for names in [[name] for name in self.peers] if self.is_apart else [self.peers]:
+            await self._measure(names, curve, found)
+        return found
+
+    async def _measure(self, names: Sequence[str], curve: Curve, found: Found) -> None:
         with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
             bench = Bench(self.programs, self.seconds, [])
             targets: list[Target] = []
             try:
-                for name in self.peers:
+                for name in names:
                     targets += await self._started(name, Path(home, name), curve)
                 for target in targets:
-                    await self._warm_up(bench, target)
+                    await warm_up(bench, target, self.warm)
                     found.series[target.name] = Series()
                 for x in curve.xs:
                     await self._point(bench, targets, curve, x, found)
             finally:
                 remove_all(targets)
                 await bench.stack.aclose()
-        return found
 
     async def _started(self, name: str, home: Path, curve: Curve) -> list[Target]:
         target = None
@@ -217,10 +259,6 @@ class Measuring:
             remove_all([target] if target is not None else [])
             return []
         return [target]
-
-    async def _warm_up(self, bench: Bench, target: Target) -> None:
-        if target.name in JVMS and self.warm > 0:
-            await bench.load(target, Load("send", "warm", 8, 64, 128, self.warm))
 
     async def _point(
         self, bench: Bench, targets: Sequence[Target], curve: Curve, x: float, found: Found
@@ -266,12 +304,13 @@ async def measure(asked: argparse.Namespace, programs: Path) -> list[Found]:
     """Measure the requested curves, and print each one when it is done."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    peers = asked.peer or DEFAULT_PEERS
     measuring = Measuring(
-        asked.peer or DEFAULT_PEERS, asked.rounds, asked.seconds, asked.warm, remoting, programs
+        peers, asked.rounds, asked.seconds, asked.warm, remoting, programs, asked.apart
     )
     found = []
     try:
-        for curve in curves(asked.gib):
+        for curve in curves(asked.gib, asked.warm):
             if not asked.curve or curve.name in asked.curve:
                 found.append(await measuring.curve(curve))
                 print(table(found[-1]), flush=True)
@@ -293,6 +332,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of load a round")
     parser.add_argument("--warm", type=float, default=20.0, help="seconds of load on a JVM first")
     parser.add_argument("--gib", type=float, default=2.0, help="the largest backlog, each broker")
+    parser.add_argument("--apart", action="store_true", help="one broker after the other")
     asked = parser.parse_args()
     end_cleanly()
     programs = BUILD / "programs"
