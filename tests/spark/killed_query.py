@@ -10,18 +10,17 @@ from cometmq.spark.session import session_on
 from tests.spark.conftest import QUICK_JVM
 from tests.spark.sinks import COLUMNS, Place, start, streams
 
-BATCH = 40
-
 
 @dataclass(frozen=True)
 class Query:
-    """What to run: ``master`` is empty for a JVM of its own."""
+    """What to run: ``master`` is empty for a JVM of its own. A micro-batch has at most
+    ``batch_messages``; 0 is no limit."""
 
     place: Place
     topic: str
     sinks: list[str]
     master: str = ""
-    available_now: bool = False
+    batch_messages: int = 0
 
     def to_json(self) -> str:
         """For the command line."""
@@ -53,24 +52,24 @@ def session(query: Query) -> SparkSession:
 
 
 def messages(spark: SparkSession, query: Query) -> DataFrame:
-    """The topic, in many small batches; what is left in the end, in one."""
+    """The topic, from its first message on."""
     read = spark.readStream.format("rocketmq").schema(COLUMNS)
     read = read.option("nameservers", query.place.namesrv).option("topic", query.topic)
-    if not query.available_now:
-        read = read.option("maxOffsetsPerTrigger", BATCH)
+    if query.batch_messages:
+        read = read.option("maxOffsetsPerTrigger", query.batch_messages)
     return read.option("startingOffsets", "earliest").load()
 
 
 def main(query: Query) -> None:
-    """Run the streams until killed, or to the topic's end."""
+    """Run the streams until killed; without a limit for batches, to the topic's end."""
     spark = session(query)
     running = []
     for stream in streams(query.sinks):
         writer = start(stream, query.sinks, messages(spark, query), query.place)
-        if query.available_now:
+        if not query.batch_messages:
             writer = writer.trigger(availableNow=True)
         running.append(writer.start())
-    if query.available_now:
+    if not query.batch_messages:
         for each in running:
             each.awaitTermination()
     else:

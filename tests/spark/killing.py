@@ -9,6 +9,7 @@ message of each key left. All chance is drawn from the seed.
 
     python -m tests.spark.killing 25                so many rounds, in campaigns of five
         --sinks a,b      of tests/spark/sinks.py; all without it
+        --messages N     send so many in each round, which are five batches; 200 without it
         --local          on a JVM of the process's own: no cluster, and no executor to kill
         --state FILE     note what is done there, and go on from there next time
         --seconds N      begin no campaign after so long; what is left is for the next call
@@ -48,6 +49,7 @@ TOPIC = "Killed"
 QUEUES = 4
 DROPPED = f"{TOPIC_STREAM},{TOPIC_EACH}"
 MESSAGES_A_ROUND = 200
+BATCHES_A_ROUND = 5
 WAIT_S = 300
 END_S = 300
 END_TRIES = 3
@@ -66,6 +68,7 @@ class Campaign:
     cluster: Standalone | None = None
     postgres: str = ""
     mysql: str = ""
+    messages_a_round: int = MESSAGES_A_ROUND
     sent: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
@@ -85,7 +88,7 @@ class Campaign:
 
     def round(self, victim: str) -> None:
         """Send, kill in the middle of a batch, start again what was killed."""
-        self.send(MESSAGES_A_ROUND)
+        self.send(self.messages_a_round)
         self.ensure_running()
         commits = self.chance.randrange(0, 3)
         # Any of the streams may be the one whose batch is hit.
@@ -150,7 +153,8 @@ class Campaign:
     def start(self, *, available_now: bool) -> subprocess.Popen[bytes]:
         """The streams, in a process group of their own."""
         master = "" if self.cluster is None else self.cluster.url
-        query = Query(self.place, TOPIC, self.sinks, master, available_now)
+        limit = 0 if available_now else self.messages_a_round // BATCHES_A_ROUND
+        query = Query(self.place, TOPIC, self.sinks, master, limit)
         command = [sys.executable, "-m", "tests.spark.killed_query", query.to_json()]
         with (self.folder / "query.log").open("ab") as log:
             return subprocess.Popen(
@@ -239,7 +243,7 @@ def victims(seed: int, *, on_cluster: bool) -> list[str]:
     return found
 
 
-def run_one(seed: int, sinks: Sequence[str], *, local: bool) -> dict[str, int]:
+def run_one(seed: int, sinks: Sequence[str], *, local: bool, messages: int) -> dict[str, int]:
     """A whole campaign; gives the kills by victim. What it left is kept when it fails."""
     folder = Path(tempfile.mkdtemp(prefix=f"cometmq-spark-kills-{seed}-"))
     try:
@@ -251,6 +255,7 @@ def run_one(seed: int, sinks: Sequence[str], *, local: bool) -> dict[str, int]:
             }
             cluster = None if local else stack.enter_context(standalone(folder / "spark"))
             found = stack.enter_context(campaign(folder, seed, sinks, cluster, **servers))
+            found.messages_a_round = messages
             for victim in victims(seed, on_cluster=not local):
                 found.round(victim)
             found.finish()
@@ -272,11 +277,12 @@ def run(asked: argparse.Namespace) -> tuple[list[dict[str, int]], int]:
     rounds = len(VICTIMS) - asked.local
     seeds = range(-(-asked.rounds // rounds))
     for seed in seeds:
-        key = f"{seed} {','.join(sinks)} {'local' if asked.local else 'cluster'}"
+        place = "local" if asked.local else "cluster"
+        key = f"{seed} {','.join(sinks)} {place} {asked.messages}"
         if key not in noted and time.monotonic() < deadline:
             print(f"campaign {key}", flush=True)
             try:
-                noted[key] = run_one(seed, sinks, local=asked.local)
+                noted[key] = run_one(seed, sinks, local=asked.local, messages=asked.messages)
             except Exception as error:
                 traceback.print_exc()
                 noted[key] = repr(error)[:500]
@@ -293,6 +299,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.killing")
     parser.add_argument("rounds", type=int)
     parser.add_argument("--sinks", default="")
+    parser.add_argument("--messages", type=int, default=MESSAGES_A_ROUND)
     parser.add_argument("--local", action="store_true")
     parser.add_argument("--state", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9)
