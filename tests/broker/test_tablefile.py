@@ -283,6 +283,48 @@ async def test_a_failing_device_is_told_and_tried_again(
     await world.tasks.close()
 
 
+async def test_a_table_that_cannot_be_encoded_is_told_to_all_who_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path)
+    world.value = {"a": object()}
+    world.file.touch()
+    waiting = [asyncio.create_task(world.file.saved()) for _ in range(3)]
+    async with asyncio.timeout(60):
+        failures = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [StoreError] * 3
+    assert len(set(map(id, failures))) == 3
+    assert f"cannot write {world.path}: TypeError" in str(failures[0])
+    lines = [each for each in caplog.records if "table not written" in each.getMessage()]
+    assert str(world.path) in lines[0].getMessage()
+    assert lines[0].exc_info
+    with pytest.raises(StoreError, match="TypeError"):
+        await world.file.write()
+    world.value = {"a": 2}
+    world.file.touch()
+    await world.file.saved()
+    assert world.read() == {"a": 2}
+    await world.tasks.close()
+
+
+async def test_a_write_that_is_cancelled_is_told_to_all_who_wait(tmp_path: Path) -> None:
+    """As an error: who waits is not cancelled with the writer."""
+    files = SlowFiles()
+    world = World(tmp_path, files)
+    world.file.touch()
+    waiting = asyncio.create_task(world.file.saved())
+    await asyncio.to_thread(files.entered.wait, 10)
+    joined = asyncio.create_task(world.file.saved())
+    await asyncio.sleep(0)
+    await world.tasks.close()
+    for each in (waiting, joined):
+        with pytest.raises(StoreError, match="Cancelled"):
+            await each
+    files.go_on.set()
+    await world.file.close()
+    assert world.read() == {"a": 1}
+
+
 class SlowFiles(PosixFiles):
     """A device on which two writers would get in each other's way."""
 

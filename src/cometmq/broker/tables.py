@@ -324,19 +324,17 @@ class TableFile:
         self._dirty = False
         try:
             await self._write_in_thread(await join_in_slices(self._encode(), self._clock))
-        except OSError as error:
+        except BaseException as error:
             self._dirty = True
             failure = self._failure = _explain(self.path, error)
-            log.error("table not written path=%s error=%s", self.path, error)
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(fresh_copy(failure))
+            if not isinstance(error, Exception):
+                raise  # cancelled: the owner of the writing task ends it
+            trace = None if isinstance(error, OSError) else error
+            log.error("table not written path=%s error=%s", self.path, failure, exc_info=trace)
             raise failure from error
-        except BaseException:
-            self._dirty = True
-            for waiter in waiters:
-                waiter.cancel()
-            raise
         self._last_write_ms = self._clock.monotonic_ms()
         self._failure = None
         for waiter in waiters:
@@ -410,7 +408,9 @@ def _parsed(data: bytes, required_key: str) -> dict[str, Any]:
     return value
 
 
-def _explain(path: str, error: OSError) -> StoreError:
+def _explain(path: str, error: BaseException) -> StoreError:
+    if not isinstance(error, OSError):
+        return StoreError(f"cannot write {path}: {error!r}")
     text = f"cannot write {path}: {error.strerror or error}"
     if error.errno in (28, 122):  # ENOSPC, EDQUOT
         return StoreFull(f"{text}; free some disk space, then repeat the change")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -451,6 +451,32 @@ async def test_sends_that_wait_for_the_announcement_of_their_topic_are_bounded(
         assert [(await sender.frame())[0].code for _ in range(3)] == [0, 0, 0]
         assert (answers.held_count, answers.held_bytes) == (0, 0)
         assert (await other.send(b="newer")).code == 0
+
+
+@pytest.mark.parametrize("failing", ["saved", "announced"])
+async def test_a_send_is_answered_although_its_topic_cannot_be_written_or_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    async with running_broker(tmp_path) as running:
+        topics, answers = running.broker.topics.table, running.broker.answers
+
+        def fail() -> NoReturn:
+            raise RuntimeError("no such luck")
+
+        async def fail_later() -> None:
+            fail()
+
+        if failing == "saved":
+            monkeypatch.setattr(topics._table.file, "_encode", fail)
+        else:
+            monkeypatch.setattr(topics, "announced", fail_later)
+        client = await running.connect()
+        assert (await client.send(b="fresh")).code == 0
+        assert (answers.held_count, answers.held_bytes) == (0, 0)
+        await until(lambda: not answers.unannounced)
+        assert "no such luck" in caplog.text
+        assert "topics.json" in caplog.text or failing == "announced"
+        monkeypatch.undo()
 
 
 async def test_the_messages_of_a_batch_that_waits_for_an_announcement_count(

@@ -237,7 +237,10 @@ class TopicTable:
         async def wait() -> None:
             with suppress(StoreError):  # a full disk, say: logged; the next change retries
                 await self.saved()
-            await self.announced()
+            try:
+                await self.announced()
+            except Exception:  # what waits for the callback is counted, and must end
+                log.exception("topics not announced")
             callback()
 
         self._tasks.spawn(wait(), name="announce topics")
