@@ -68,6 +68,7 @@ class Limit(Enum):
     REQUEST_RATE = "requestRate"
     WAITING_SENDS = "waitingSends"
     NEW_TOPIC_SENDS = "newTopicSends"
+    NEW_GROUP_HEARTBEATS = "newGroupHeartbeats"
     HELD_PULLS = "heldPulls"
     TOPICS = "topics"
     CONSUMER_GROUPS = "consumerGroups"

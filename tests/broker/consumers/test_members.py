@@ -25,6 +25,7 @@ from cometmq.protocol.bodies import (
 )
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.frame import Reply, Request
 from cometmq.protocol.headers import ConsumerGroup, UnregisterClient
 from tests.broker.world import answer, connect, open_tables, request, sent_to
 
@@ -193,6 +194,40 @@ async def test_a_new_group_is_told_after_name_servers_know_its_retry_topic(tmp_p
         known.set()
         await first
         assert sent_to(peer) == TELL
+
+
+async def test_heartbeats_that_wait_for_an_announcement_are_bounded_and_keep_no_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_members, "MAX_LATE", 2)
+    async with open_tables(tmp_path) as tables:
+        known = asyncio.Event()
+        monkeypatch.setattr(tables.topics, "announced", known.wait)
+        peer = connect(1)
+
+        def start(group: str) -> tuple[Request[None], Reply | None]:
+            body = encode_json(Heartbeat("c1", (), (consumer(group, "t"),)))
+            asked = request(Code.HEART_BEAT, body=body)
+            return asked, tables.members.heartbeat(peer, asked)
+
+        for count, group in enumerate(("g", "h"), 1):
+            asked, reply = start(group)
+            assert reply is None
+            assert not asked.body
+            assert tables.members.late_count == count
+        # One more is served, and answered at once.
+        _, reply = start("i")
+        assert reply is not None
+        assert reply.code == 0
+        assert ids(tables.members, "i") == ["c1"]
+        assert tables.topics.get("%RETRY%i") is not None
+        assert "limit_reached limit=newGroupHeartbeats" in caplog.text
+        assert tables.members.late_count == 2
+        known.set()
+        for _ in range(2):
+            assert (await answer(peer, None)).code == 0
+        assert tables.members.late_count == 0
+        assert start("k")[1] is None
 
 
 async def test_a_client_that_is_gone_by_then_gets_no_answer(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from cometmq.core.errors import BadRequest
 from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
+from cometmq.net.limits import Limit
 from cometmq.protocol.bodies import (
     NO_VERSION,
     ClientConnection,
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 #: A heartbeat is parsed on the event loop, and each group in it may create a topic.
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
+#: Limit of heartbeats that wait until name servers know new retry topics; fewer with less memory.
+MAX_LATE: Final = 10_000
 #: Limit of groups of one connection.
 MAX_GROUPS: Final = 1_000
 MAX_CLIENT_ID_CHARS: Final = 1_024
@@ -318,6 +321,8 @@ class Members:
         self.log_end = log_end
         #: Number of times that members of a group began to have different subscriptions.
         self.conflicts = 0
+        #: Number of heartbeats that wait until name servers know the retry topics of new groups.
+        self.late_count = 0
         #: Callbacks: for every consumer heartbeat, and for groups that lost their last member.
         self.on_subscribed: list[Callable[[ConsumerData], None]] = []
         self.on_group_gone: list[Callable[[str], None]] = []
@@ -338,7 +343,7 @@ class Members:
 
         A new group gets a retry topic. Then the answer, and the notification to rebalance, wait
         until name servers have that topic: the client asks for its route at once, and not again for
-        20 s.
+        20 s. If too many wait already, the answer comes at once.
         """
         if len(request.body) > MAX_HEARTBEAT_BYTES:
             raise BadRequest(
@@ -356,12 +361,23 @@ class Members:
             self._charge(peer)
         version = self._topics.data_version
         changed = self._add(peer, request, body)
-        if self._topics.data_version == version:
+        if self._topics.data_version == version or not self._may_wait(peer):
             for group in changed:
                 self._notify(group)
             return Reply()
+        request.drop_body()
+        self.late_count += 1
         self._topics.when_announced(lambda: self._answer_late(peer, request, changed))
         return None
+
+    def _may_wait(self, peer: Peer) -> bool:
+        """Return whether another heartbeat may wait; count and log it if not."""
+        count = self.late_count
+        if count < peer.memory.budget.max_waiting(MAX_LATE):
+            return True
+        reason = f"{count} heartbeats wait until name servers know new retry topics"
+        peer.limits.hit(Limit.NEW_GROUP_HEARTBEATS, peer.address, reason)
+        return False
 
     def _entered(self, body: Heartbeat) -> Heartbeat:
         """Return a heartbeat as it is entered: without consumer groups that have no name, as no
@@ -451,6 +467,7 @@ class Members:
         return changed
 
     def _answer_late(self, peer: Peer, request: Request[Any], changed: list[str]) -> None:
+        self.late_count -= 1
         for group in changed:
             self._notify(group)
         if not peer.closed:
