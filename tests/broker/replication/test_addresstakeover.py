@@ -18,13 +18,13 @@ from cometmq.admin.node import VIP_DISTANCE, lasting_port
 from cometmq.broker.config import BrokerRole, load
 from cometmq.broker.replication import addresstakeover as takenaddress
 from cometmq.broker.replication.addresstakeover import Addresses
-from cometmq.broker.replication.roles import role_path
+from cometmq.broker.replication.roles import keep_role, role_path
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.net.server import reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.store.files import PosixFiles
+from cometmq.store.files import PosixFiles, read_file
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import BrokerClient, make_broker, running_broker
 from tests.broker.test_supervisor import SLAVE, Living, living, until_same
@@ -66,8 +66,13 @@ async def registered(running: Living) -> list[dict[str, str]]:
     return found
 
 
+def kept(root: Path) -> bytes | None:
+    """What the role file holds; None if there is none."""
+    return read_file(PosixFiles(), role_path(str(root)))
+
+
 def is_kept(root: Path) -> bool:
-    return Path(role_path(str(root))).exists()
+    return kept(root) is not None
 
 
 async def promoted(slave: Living) -> None:
@@ -284,6 +289,87 @@ async def test_a_take_that_is_cancelled_closes_what_is_not_served(tmp_path: Path
         await taking
     assert [each.fileno() < 0 for each in served] == [False, True]
     served[0].close()
+    assert not is_kept(tmp_path)
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+async def test_a_take_that_fails_late_leaves_the_role_file_as_it_was(
+    tmp_path: Path, *, is_promoted: bool
+) -> None:
+    config, _, _ = load({"bindAddress": "127.0.0.1"})
+    if is_promoted:
+        keep_role(BrokerRole.SYNC_MASTER, str(tmp_path), PosixFiles(), SystemClock())
+    before = kept(tmp_path)
+    seen: list[bytes] = []
+
+    async def serve(_listener: socket.socket) -> None:
+        seen.append(kept(tmp_path) or b"")
+        raise OSError(errno.EMFILE, "too many files")
+
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    addresses = Addresses(config, str(tmp_path), reserve)
+    with pytest.raises(OSError, match="too many files"):
+        await addresses.take(address, PosixFiles(), SystemClock(), serve)
+    assert address.encode() in seen[0]
+    assert kept(tmp_path) == before
+    assert config.taken_address == ""
+    for each in await addresses.reserve_soon(address):
+        each.close()
+
+
+class SlowSync(PosixFiles):
+    """A device that makes a directory durable only once it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def sync_directory(self, path: str) -> None:
+        if path.endswith("config"):  # the role file has its name by now
+            self.begun.set()
+            self.go.wait(60)
+        super().sync_directory(path)
+
+
+async def test_a_take_that_is_cancelled_while_it_writes_leaves_no_role_file(
+    tmp_path: Path,
+) -> None:
+    config, _, _ = load({"bindAddress": "127.0.0.1"})
+    files = SlowSync()
+    addresses = Addresses(config, str(tmp_path), reserve)
+
+    async def serve(_listener: socket.socket) -> None:
+        raise AssertionError("the take was cancelled")
+
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    taking = asyncio.ensure_future(addresses.take(address, files, SystemClock(), serve))
+    await until(files.begun.is_set)
+    assert is_kept(tmp_path)
+    taking.cancel()
+    files.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert not is_kept(tmp_path)
+
+
+async def test_a_role_file_that_cannot_be_restored_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, _, _ = load({"bindAddress": "127.0.0.1"})
+
+    async def serve(_listener: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "too many files")
+
+    def no(*_args: object) -> None:
+        raise OSError(errno.EIO, "no device")
+
+    monkeypatch.setattr(takenaddress, "put_back_role", no)
+    address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+    with pytest.raises(OSError, match="too many files"):
+        await Addresses(config, str(tmp_path), reserve).take(
+            address, PosixFiles(), SystemClock(), serve
+        )
+    assert f"role_file_not_restored path={role_path(str(tmp_path))}" in caplog.text
+    assert "no device" in caplog.text
 
 
 def reserved(bind: str, port: int, address: str) -> list[int]:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.config import VIP_DISTANCE, join, resolve
-from cometmq.broker.replication.roles import keep_role, role_path
+from cometmq.broker.replication.roles import keep_role, put_back_role, role_path
 from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
 from cometmq.message.ids import pack_host
@@ -31,11 +31,12 @@ from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.frame import Reply
+from cometmq.store.files import read_file
 
 if TYPE_CHECKING:
     import socket
 
-    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.config import BrokerConfig, BrokerRole
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -122,6 +123,46 @@ class _Reservation:
             if not self._begun:
                 self.is_running = False
         _close(self.take())
+
+
+class _RoleWithAddress:
+    """The role file with an address, which threads write for a takeover that may fail.
+
+    A restart would take an address that stays in the file, or not start because another process,
+    such as the former master, listens there.
+    """
+
+    def __init__(self, root: str, files: Files, clock: Clock) -> None:
+        self._root = root
+        self._files = files
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begun = self._undone = False
+        self._former: bytes | None = None
+
+    def keep(self, role: BrokerRole, address: str) -> None:
+        """Write the file, unless the takeover has failed by now."""
+        with self._lock:
+            if self._undone:
+                return
+            self._former = read_file(self._files, role_path(self._root))
+            self._begun = True
+            keep_role(role, self._root, self._files, self._clock, address=address)
+
+    def undo(self) -> None:
+        """Write what was in the file before; wait for :meth:`keep` if it is running."""
+        with self._lock:
+            self._undone = True
+            if not self._begun:
+                return
+            try:
+                put_back_role(self._former, self._root, self._files)
+            except OSError as error:
+                log.error(
+                    "role_file_not_restored path=%s error=%s hint=%r",
+                    role_path(self._root), error,
+                    "remove the address from it before the next start",
+                )  # fmt: skip
 
 
 class Addresses:
@@ -245,22 +286,24 @@ class Addresses:
         """Listen on a further address, also after a restart.
 
         Raise what :meth:`reserve_soon` raises, and OSError if the address cannot be kept; then
-        nothing has changed. After a later error the broker does not serve all of the address, and a
-        restart takes it.
+        nothing has changed. After a later error the broker may serve a part of the address until it
+        stops; a restart does not take it.
         """
         listeners = await self.reserve_soon(address)
-        role, root = self._config.broker_role, self._root
+        kept = _RoleWithAddress(self._root, files, clock)
         try:
             for listener in listeners:
                 # Listen at once: another process with the same binding could do so first. Clients
                 # that connect wait until the server accepts.
                 listener.listen(backlog())
-            await asyncio.to_thread(keep_role, role, root, files, clock, address=address)
+            await asyncio.to_thread(kept.keep, self._config.broker_role, address)
             while listeners:
                 await serve(listeners[0])
                 del listeners[0]
         except BaseException:
             _close(listeners)
+            # A thread that still writes is not stopped by a cancellation of this task.
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, kept.undo))
             raise
         self._config.taken_address = address
 

@@ -134,6 +134,19 @@ def keep_role(
     write_file_atomically(files, path, kept, durable=True)
 
 
+def put_back_role(former: bytes | None, root: str, files: Files) -> None:
+    """Store the former content of the file again, None if there was no file. Durable on return.
+    Raise OSError if that fails."""
+    path = role_path(root)
+    if read_file(files, path) == former:
+        return
+    if former is None:
+        files.unlink(path)
+        files.sync_directory(os.path.dirname(path))
+    else:
+        write_file_atomically(files, path, former, durable=True)
+
+
 def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerConfig:
     """Return the settings, changed to the kept role and address if there are any.
 
