@@ -17,7 +17,7 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -231,8 +231,20 @@ def _command_of(process: Path) -> str:
     return "unknown command"
 
 
-def on_signals(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when the process receives a stop signal, instead of ending the process."""
+@contextlib.contextmanager
+def stop_signals(callback: Callable[[], object]) -> Iterator[None]:
+    """Call ``callback`` when the process receives a stop signal, instead of ending the process.
+
+    Afterwards the process ignores these signals: it is to exit.
+    """
+    _on_signals(callback)
+    try:
+        yield
+    finally:
+        _ignore(STOP_SIGNALS)
+
+
+def _on_signals(callback: Callable[[], object]) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
@@ -268,7 +280,7 @@ async def _until_signal(
     tasks = Tasks()
     collector = Collector(SystemClock(), Watchdog())
     lifetime = Lifetime(task, lambda: collector.start(tasks))
-    on_signals(lifetime.signalled)
+    _on_signals(lifetime.signalled)
     if on_hangup is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     if watch_input:

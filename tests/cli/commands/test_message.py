@@ -83,6 +83,16 @@ def test_a_signal_ends_consuming_cleanly(
     interrupting.join()
 
 
+def test_signals_after_the_last_message_do_not_change_the_exit_code(
+    cometmq_cluster: Cluster,
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["send", "last", "one", *where]) == 0
+    assert main(["consume", "last", "--group", "readers", "--count", "1", *where]) == 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert signal.getsignal(number) is signal.SIG_IGN
+
+
 def interrupt_a_member(namesrv: str, group: str) -> None:
     """Interrupt this process once a group has a member, which handles signals by then."""
     with BlockingClient(namesrv) as client:

@@ -66,6 +66,32 @@ def test_a_relay_publishes_until_it_is_stopped(
     assert outbox.status().refused == 0
 
 
+#: Runs a command, and gets the stop signals again once it has ended.
+SIGNALLED_AT_ITS_END = """
+import os, sys
+from cometmq.cli.main import main
+
+code = main(sys.argv[1:])
+for number in (15, 2):
+    os.kill(os.getpid(), number)
+sys.exit(code)
+"""
+
+
+def test_signals_in_the_last_moments_do_not_change_the_exit_code(
+    outbox: SqliteOutbox, cometmq_cluster: Cluster
+) -> None:
+    words = ["outbox", "relay", str(outbox.path), "-n", cometmq_cluster.namesrv]
+    with subprocess.Popen(
+        [sys.executable, "-c", SIGNALLED_AT_ITS_END, *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready outbox={outbox.name}\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read().startswith("stopped published=")
+        assert process.wait(60) == 0
+
+
 def test_a_database_that_has_no_outbox_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,7 +54,6 @@ async def dashboard(
         raise CometError(f"{MISSING} ({error.name} is not installed)") from None
 
     stop = asyncio.Event()
-    serve.on_signals(stop.set)
     if stop_with_input:
         serve.on_end_of_input(stop.set)
     place = Place(address, port, tuple(host or ()), tuple(proxy or ()))
@@ -66,10 +65,11 @@ async def dashboard(
         defaults=_defaults(),
     )
     try:
-        async with running as url:
-            print(f"ready dashboard={url}", flush=True)
-            with suppress(asyncio.CancelledError):
-                await stop.wait()
+        with serve.stop_signals(stop.set):
+            async with running as url:
+                print(f"ready dashboard={url}", flush=True)
+                with suppress(asyncio.CancelledError):
+                    await stop.wait()
     except OSError as error:
         raise SettingsError("--port", serve.explain(error)) from None
 

@@ -227,38 +227,40 @@ async def consume(
     The exit code is 1 if fewer than --count messages were received before the timeout. Without
     --count it is 1 if no message was received because the topic does not exist.
     """
-    from cometmq.cli.serve import on_signals
+    from cometmq.cli.serve import stop_signals
 
     check_format(form)
     stop = asyncio.Event()
-    on_signals(stop.set)
-    opened = cluster.client
-    subscription = opened.subscribe(topic, group=group, filter=filter, start=start, concurrency=1)
-    await subscription.start()
-    try:
-        await opened.session.route(topic)
-    except RouteNotFound as error:
-        print(f"cometmq consume: {error}; waiting for it", file=sys.stderr)
-    idle = Idle(subscription, stop, timeout)
-    taken = 0
-    watch = opened.session.tasks.spawn(idle.close_in_time(), name="close an idle consumer")
-    try:
-        async for received in subscription:
-            async with received.processing(reraise=True):
-                row = replace(message_row(received.stored), topic=received.topic)
-                if not printed(form, row):
-                    yield row
-            taken += 1
-            idle.seen.set()
-            if taken == count:
-                break
-    finally:
-        watch.cancel()
-        await subscription.close()
-    if not taken:
-        await opened.session.route(topic)  # raises if there is no such topic
-    if taken < count:
-        raise Exit(1)
+    with stop_signals(stop.set):
+        opened = cluster.client
+        subscription = opened.subscribe(
+            topic, group=group, filter=filter, start=start, concurrency=1
+        )
+        await subscription.start()
+        try:
+            await opened.session.route(topic)
+        except RouteNotFound as error:
+            print(f"cometmq consume: {error}; waiting for it", file=sys.stderr)
+        idle = Idle(subscription, stop, timeout)
+        taken = 0
+        watch = opened.session.tasks.spawn(idle.close_in_time(), name="close an idle consumer")
+        try:
+            async for received in subscription:
+                async with received.processing(reraise=True):
+                    row = replace(message_row(received.stored), topic=received.topic)
+                    if not printed(form, row):
+                        yield row
+                taken += 1
+                idle.seen.set()
+                if taken == count:
+                    break
+        finally:
+            watch.cancel()
+            await subscription.close()
+        if not taken:
+            await opened.session.route(topic)  # raises if there is no such topic
+        if taken < count:
+            raise Exit(1)
 
 
 class Idle:

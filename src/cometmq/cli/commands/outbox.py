@@ -66,7 +66,7 @@ async def relay(
 
     Several relays may run on one outbox: one works, and another one takes over when it ends.
     """
-    from cometmq.cli.serve import on_signals
+    from cometmq.cli.serve import stop_signals
     from cometmq.outbox import Relay
     from cometmq.outbox.relay import RelaySettings
 
@@ -75,10 +75,10 @@ async def relay(
         _asked(outbox, outbox.create)
     settings = RelaySettings(transactional=transactional, keep_ms=int(keep_hours * 3_600_000))
     working = Relay(cluster.client, outbox, settings)
-    on_signals(working.stop)
-    print(f"ready outbox={outbox.name}", flush=True)
-    await working.run()
-    print(f"stopped published={working.published} refused={working.refused}", flush=True)
+    with stop_signals(working.stop):
+        print(f"ready outbox={outbox.name}", flush=True)
+        await working.run()
+        print(f"stopped published={working.published} refused={working.refused}", flush=True)
 
 
 @app.command("status", "outbox status shop.sqlite --watch")
