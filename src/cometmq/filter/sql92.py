@@ -132,6 +132,10 @@ class _Compiler:
                 self._step(Op.PROPERTY, name.encode())
             case Constant(value):
                 self._step(Op.PUSH, value.encode() if isinstance(value, str) else value)
+            case Compare(sign, left, right):
+                self.value(left)
+                self.value(right)
+                self._step(_COMPARISONS[sign])
             case Negative(operand):
                 self._negative(operand)
             case Not(operand):
@@ -144,10 +148,6 @@ class _Compiler:
             case IsNull(operand):
                 self.value(operand)
                 self._step(Op.IS_NULL)
-            case Compare(sign, left, right):
-                self.value(left)
-                self.value(right)
-                self._step(_COMPARISONS[sign])
             case OneOf() | Search():
                 self._sought(node)
 

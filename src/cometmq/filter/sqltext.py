@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from cometmq.core.errors import CometError
 
@@ -42,20 +44,24 @@ _LONG_DIGITS = 19
 _MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
+#: What a unary continues with, and a comparison after its first operand.
+_BEFORE_VALUE = frozenset("+-(") | {"NOT"}
+_AFTER_VALUE = frozenset(("<", "<=", ">", ">=", "NOT", "BETWEEN", "IN", *_SEARCHES))
 # All quantifiers are possessive, so a token is matched or not in one pass over its characters.
 # Comments after -- are not among the tokens. They must end with a line end, and a search for it at
 # each -- would take quadratic time; the position of the last one is computed once for the text.
+# Digits directly after the number 0, such as 007, which the parser rejects, are one token. If each
+# zero were one, each would scan all digits after it.
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\n\r\f]++|/\*.*?\*/)
       | (?P<float>\d++(?:\.\d*+(?:[eE][+-]?\d++)?|[eE][+-]?\d++)|\.\d++(?:[eE][+-]?\d++)?)
-      | (?P<whole>0|[1-9]\d*+[lL]?)
+      | (?P<whole>(?<=0)\d++|0|[1-9]\d*+[lL]?)
       | (?P<string>'(?:''|[^'])*+')
       | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*+)
       | (?P<sign><>|<=|>=|[=<>(),+-])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
-_DIGITS = re.compile(r"[0-9]++")
 #: Roughly a token: strings and comments are counted by their words, and comments as one more.
 _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]|/\*")
 
@@ -70,57 +76,49 @@ class BadFilter(CometError, ValueError):
         super().__init__(f"filter {expression[:200]!r}, at character {position}: {problem}")
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """Property of a message. Its value is text, or unknown if the message lacks it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """Literal value; None is NULL."""
 
     value: str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(Struct, frozen=True):
     """``-operand``: unknown unless the operand is a number."""
 
     operand: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     """``NOT operand``."""
 
     operand: Node
 
 
-@dataclass(frozen=True, slots=True)
-class All:
+class All(Struct, frozen=True):
     """Operands joined by AND."""
 
     operands: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Any:
+class Any(Struct, frozen=True):
     """Operands joined by OR."""
 
     operands: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Struct, frozen=True):
     """``operand IS NULL``."""
 
     operand: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True):
     """``left sign right`` with one of ``= < <= > >=``."""
 
     sign: str
@@ -128,16 +126,14 @@ class Compare:
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """``name IN (...)``."""
 
     name: str
     texts: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """``name CONTAINS text``, STARTSWITH or ENDSWITH; ``kind`` is the keyword."""
 
     kind: str
@@ -147,11 +143,14 @@ class Search:
 
 Node = Property | Constant | Negative | Not | All | Any | IsNull | Compare | OneOf | Search
 #: Nodes whose value is true, false or unknown.
-_CONDITIONS = (Not, All, Any, IsNull, Compare, OneOf, Search)
+_CONDITIONS = (Compare, OneOf, Search, IsNull, Not, All, Any)
+_TRUTHS = (*_CONDITIONS, Property)
+_NOT_ORDERED = (*_CONDITIONS, Constant)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
+    """A token; the text alone tells a word or a sign from all others."""
+
     kind: str
     text: str
     position: int
@@ -194,33 +193,40 @@ def measure(root: Node) -> tuple[int, int]:
     """Return the number of levels of a tree and the number of node evaluations.
 
     A node shared by several parents counts once for each. The walk is iterative, so that a deep
-    tree cannot exhaust the stack, and measures each node once.
+    tree cannot exhaust the stack, and measures each node with operands once, after all of them.
     """
     measured: dict[int, tuple[int, int]] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        operands = _operands(node)
-        unmeasured = [each for each in operands if id(each) not in measured]
-        # A node is measured after all its operands.
-        if unmeasured:
-            stack += unmeasured
-            continue
-        stack.pop()
-        found = [measured[id(each)] for each in operands]
-        levels = 1 + max((each for each, _ in found), default=0)
-        measured[id(node)] = levels, 1 + sum(parts for _, parts in found)
+        waiting = len(stack)
+        levels, parts = 0, 1
+        for operand in _operands(node):
+            found = _LEAF if isinstance(operand, _LEAVES) else measured.get(id(operand))
+            if found is None:
+                stack.append(operand)
+            else:
+                levels = max(levels, found[0])
+                parts += found[1]
+        if len(stack) == waiting:
+            stack.pop()
+            measured[id(node)] = levels + 1, parts
     return measured[id(root)]
+
+
+#: Nodes without operands, and the measure of each.
+_LEAVES = (Property, Constant, OneOf, Search)
+_LEAF = (1, 1)
 
 
 def _operands(node: Node) -> tuple[Node, ...]:
     match node:
-        case Negative(operand) | Not(operand) | IsNull(operand):
-            return (operand,)
-        case All(operands) | Any(operands):
-            return operands
         case Compare(_, left, right):
             return left, right
+        case All(operands) | Any(operands):
+            return operands
+        case Negative(operand) | Not(operand) | IsNull(operand):
+            return (operand,)
         case _:
             return ()
 
@@ -229,39 +235,32 @@ def _tokens(expression: str) -> list[_Token]:
     found: list[_Token] = []
     comments = 0
     last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
-    at = 0
-    while at < len(expression):
-        if at < last_line_end and (comment := _COMMENT.match(expression, at)):
-            size = comment.end() - at
+    at, end = 0, len(expression)
+    while at < end:
+        match = _COMMENT.match(expression, at) if at < last_line_end else None
+        if match is not None:
             comments += 1
         else:
-            token = _token(expression, at)
-            size = len(token.text)
-            if token.kind != "blank":
-                found.append(token)
-            elif token.text.startswith("/"):
+            match = _TOKEN.match(expression, at)
+            if match is None:
+                raise _no_token(expression, at)
+            kind, text = match.lastgroup or "", match.group()
+            if kind == "name" and text.upper() in _WORDS:
+                found.append(_Token("word", text.upper(), at))
+            elif kind != "blank":
+                found.append(_Token(kind, text, at))
+            elif text.startswith("/"):
                 comments += 1
         if len(found) + comments > MAX_WORDS:
             raise BadFilter(expression, at, f"it has more than {MAX_WORDS} words")
-        at += size
+        at = match.end()
     found.append(_Token("end", "", at))
     return found
 
 
-def _token(expression: str, at: int) -> _Token:
-    before = expression[at - 1] if at else ""
-    if before == "0" and (digits := _DIGITS.match(expression, at)):
-        # Digits directly after the number 0, such as 007, which the parser rejects. They are taken
-        # as one token. If each zero were one, each would scan all digits after it.
-        return _Token("whole", digits.group(), at)
-    match = _TOKEN.match(expression, at)
-    if match is None:
-        what = "a string that does not end" if expression[at] == "'" else "no part of a filter"
-        raise BadFilter(expression, at, f"{expression[at]!r} begins {what}")
-    kind, text = str(match.lastgroup), match.group()
-    if kind == "name" and text.upper() in _WORDS:
-        kind, text = "word", text.upper()
-    return _Token(kind, text, at)
+def _no_token(expression: str, at: int) -> BadFilter:
+    what = "a string that does not end" if expression[at] == "'" else "no part of a filter"
+    return BadFilter(expression, at, f"{expression[at]!r} begins {what}")
 
 
 class _Reader:
@@ -287,10 +286,10 @@ class _Reader:
 
     def accept(self, *texts: str) -> str:
         """Skip the next token if it is one of these words or signs; return it, or ""."""
-        token = self.token
-        if token.kind in ("word", "sign") and token.text in texts:
+        text = self.token.text
+        if text in texts:
             self._go_to(self._next + 1)
-            return token.text
+            return text
         return ""
 
     def expect(self, text: str) -> None:
@@ -302,7 +301,7 @@ class _Reader:
 
         Raises BadFilter otherwise, with ``position``, where the node begins in the text.
         """
-        if isinstance(node, (Property, *_CONDITIONS)) or _is_condition_constant(node):
+        if isinstance(node, _TRUTHS) or _is_condition_constant(node):
             return node
         raise BadFilter(self._expression, position, "this is a value, not true or false")
 
@@ -314,7 +313,7 @@ class _Reader:
     ) -> Node:
         position = self.token.position
         first = read()
-        if self.token.kind != "word" or self.token.text != word:
+        if self.token.text != word:
             return first
         operands = [self.as_condition(first, position)]
         while self.accept(word):
@@ -338,7 +337,7 @@ class _Reader:
                 return left
 
     def _check_equal(self, left: Node, right: Node) -> None:
-        if Constant(None) in (left, right):
+        if _is_null(left) or _is_null(right):
             raise self.problem("NULL is compared with IS NULL or IS NOT NULL")
         is_truth = isinstance(left, Constant) and isinstance(left.value, bool)
         if is_truth and isinstance(right, Constant) and not isinstance(right.value, bool):
@@ -346,7 +345,7 @@ class _Reader:
 
     def _comparison(self) -> Node:
         left = self._unary()
-        while True:
+        while self.token.text in _AFTER_VALUE:
             start = self._next
             negated = bool(self.accept("NOT"))
             sign = "" if negated else self.accept("<", "<=", ">", ">=")
@@ -361,15 +360,16 @@ class _Reader:
                 found: Node = OneOf(self._name(left, "IN"), self._texts())
             elif kind := self.accept(*_SEARCHES):
                 found = Search(kind, self._name(left, kind), self._text())
-            else:
+            else:  # a NOT that belongs to nothing
                 self._go_to(start)
-                return left
+                break
             left = Not(found) if negated else found
+        return left
 
     def _ordered(self, sign: str, left: Node, right: Node) -> Compare:
         for side in (left, right):
             is_number = isinstance(side, Constant) and type(side.value) in (int, float)
-            if isinstance(side, (Constant, *_CONDITIONS)) and not is_number:
+            if isinstance(side, _NOT_ORDERED) and not is_number:
                 raise self.problem(f"only numbers and properties can be compared by {sign}")
         return Compare(sign, left, right)
 
@@ -404,6 +404,8 @@ class _Reader:
         return token.text[1:-1].replace("''", "'")
 
     def _unary(self) -> Node:
+        if self.token.text not in _BEFORE_VALUE:
+            return self._primary()
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.problem(f"it nests deeper than {MAX_DEPTH} levels")
@@ -450,6 +452,10 @@ class _Reader:
         if real == float("inf"):
             raise self.problem("the number is greater than a double can be")
         return Constant(real)
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Constant) and node.value is None
 
 
 def _is_condition_constant(node: Node) -> bool:

@@ -102,28 +102,24 @@ def in_order(texts: Iterable[bytes]) -> tuple[bytes, ...]:
 
 class Program:
     """A filter program. Raises ValueError unless its steps are valid and leave exactly one
-    value."""
+    value.
 
-    __slots__ = ("_names", "code")
+    ``names`` are those of the properties that it reads, ordered by :func:`in_order`.
+    """
+
+    __slots__ = ("_wanted", "code", "names")
 
     def __init__(self, code: tuple[Step, ...]) -> None:
-        _check(code)
+        self._wanted = _checked(code)
         self.code = code
-        self._names = frozenset(self.names)
-
-    @property
-    def names(self) -> tuple[bytes, ...]:
-        """Names of the properties that the program reads, ordered by :func:`in_order`."""
-        return in_order(
-            name for op, name in self.code if op == _PROPERTY and isinstance(name, bytes)
-        )
+        self.names = in_order(self._wanted)
 
     def accepts(self, properties: bytes | bytearray | memoryview) -> bool:
         """Return whether a message with these property bytes matches."""
         texts: dict[bytes, bytes] = {}
         for pair in bytes(properties).split(b"\x02"):
             name, _, value = pair.partition(b"\x01")
-            if value and name in self._names:
+            if value and name in self._wanted:
                 texts[name] = value
         try:
             return _run(self.code, texts) is True
@@ -131,43 +127,49 @@ class Program:
             return False
 
 
-def _check(code: Sequence[Step]) -> None:
-    """Raise ValueError unless every step can be executed.
+def _checked(code: Sequence[Step]) -> frozenset[bytes]:
+    """Return the names of the properties that the steps read. Raise ValueError unless every step
+    can be executed.
 
     Each step needs an operand of its kind and enough values on the stack. Jumps lead forwards, and
     both ways to a step leave the same number of values.
     """
-    depth = 0
+    depth, end = 0, len(code)
     expected: dict[int, int] = {}
+    names: set[bytes] = set()
     for at, (op, operand) in enumerate(code):
         taken = 0 if op in (_PROPERTY, _PUSH) else 2 if op in _OF_TWO else 1
-        if not _is_fit(op, operand, range(at + 1, len(code) + 1)):
+        if not _is_fit(op, operand, at, end):
             raise ValueError(f"step {at} of the program cannot be run")
         if depth < taken or expected.get(at, depth) != depth:
             raise ValueError(f"step {at} of the program does not find its values")
         depth += 1 - taken
         if depth > MAX_DEPTH:
             raise ValueError(f"the program needs a stack of more than {MAX_DEPTH} values")
-        if op in _JUMPS:
+        if op == _PROPERTY:
+            assert isinstance(operand, bytes)
+            names.add(operand)
+        elif op in _JUMPS:
             assert isinstance(operand, int)
             if expected.setdefault(operand, depth) != depth:
                 raise ValueError(f"step {at} of the program leads where other values are")
-    if depth != 1 or expected.get(len(code), 1) != 1:
+    if depth != 1 or expected.get(end, 1) != 1:
         raise ValueError("the program does not leave one value")
+    return frozenset(names)
 
 
-def _is_fit(op: int, operand: Operand, onward: range) -> bool:
-    """Return whether a step has an operand of its kind."""
+def _is_fit(op: int, operand: Operand, at: int, end: int) -> bool:
+    """Return whether the step ``at`` of a program of ``end`` steps has an operand of its kind."""
+    if op in _WITH_TEXT:
+        return type(operand) is bytes
     if op in _JUMPS:
-        return type(operand) is int and operand in onward
+        return type(operand) is int and at < operand <= end
     if op == _PUSH:
         if type(operand) is int:
             return -_LONG < operand < _LONG
         return operand is None or type(operand) in (bytes, bool, float)
     if op == Op.ONE_OF:
         return type(operand) is tuple and in_order(operand) == operand
-    if op in (Op.PROPERTY, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH):
-        return type(operand) is bytes
     return operand is None and (op in _OF_ONE or op in _OF_TWO)
 
 
@@ -312,6 +314,7 @@ _long_real = lru_cache(maxsize=_LONG_TEXT)(_read_real)
 _PROPERTY: Final = int(Op.PROPERTY)
 _PUSH: Final = int(Op.PUSH)
 _JUMPS: Final = (Op.AND_THEN, Op.OR_ELSE)
+_WITH_TEXT: Final = frozenset((Op.PROPERTY, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH))
 _OF_TWO: Final[dict[int, Callable[[Plain, Plain], Plain]]] = {
     Op.EQUAL: _equal,
     Op.LESS: partial(_ordered, operator.lt),
