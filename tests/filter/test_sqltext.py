@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.filter import sqltext
 from cometmq.filter.sqltext import (
     MAX_CHARS,
     MAX_DEPTH,
@@ -161,6 +162,26 @@ def test_what_is_evaluated_twice_counts_twice() -> None:
 def test_levels_and_parts_of_a_tree() -> None:
     assert measure(parse("a")) == (1, 1)
     assert measure(parse("a = 1 OR NOT (b IN ('x') AND c IS NULL)")) == (5, 9)
+
+
+def test_measuring_looks_at_each_node_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    look = sqltext._operands
+
+    def counted(node: Node) -> tuple[Node, ...]:
+        looked.append(node)
+        return look(node)
+
+    monkeypatch.setattr(sqltext, "_operands", counted)
+    for text, inner in (
+        (" AND ".join(["a = 1"] * 500), 501),
+        ("a" + " = a" * 100, 100),
+        (" OR ".join(["a NOT IN ('x')"] * 100), 101),
+    ):
+        tree = parse(text)
+        looked.clear()
+        measure(tree)
+        assert inner <= len(looked) <= 2 * inner
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,9 @@ _COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
 #: Roughly a token: strings and comments are counted by their words, and comments as one more.
 _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]|/\*")
 
+#: As many characters count as a word.
+_WORD_CHARS = 512
+
 
 class BadFilter(CometError, ValueError):
     """A filter expression is invalid. ``position`` counts characters from 0."""
@@ -187,6 +190,12 @@ def parse_and_count(expression: str) -> tuple[Node, int]:
 def count_words(expression: str) -> int:
     """Estimate the number of tokens, at most MAX_WORDS, as the cost of parsing an expression."""
     return sum(1 for _ in islice(_ROUGH_WORD.finditer(expression), MAX_WORDS))
+
+
+def parsing_words(expression: str) -> int:
+    """Estimate the cost of parsing an expression in words, at most MAX_WORDS. A long string or
+    number takes time, too."""
+    return min(count_words(expression) + len(expression) // _WORD_CHARS + 1, MAX_WORDS)
 
 
 def measure(root: Node) -> tuple[int, int]:

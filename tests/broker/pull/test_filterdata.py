@@ -93,26 +93,26 @@ async def test_filters_decide_on_bit_maps(tmp_path: Path, clock: VirtualClock) -
         bits = {bit for group in groups for bit in shape.positions(f"{group}#t0")}
         return sum(1 << bit for bit in bits).to_bytes(14, "little")
 
-    async with open_filters(tmp_path, clock, config, maps := BitMaps()) as table:
-        assert not maps.wants("t0")
+    async with open_filters(tmp_path, clock, config, maps := BitMaps(0)) as table:
+        assert not maps.wants("t0", 0)
         table.subscribed(wanting("a = 1"))
         table.subscribed(wanting("a = 2", group="h"))
-        assert maps.wants("t0")
+        assert maps.wants("t0", 0)
         assert maps.of("t0", text) == mask("g")
         table.subscribed(wanting("a < 2", group="h", version=2))
-        assert maps.wants("t0")
+        assert maps.wants("t0", 0)
         assert maps.of("t0", text) == mask("g", "h")
         table.group_gone("g")
         assert maps.of("t0", text) == mask("g", "h")
-    async with open_filters(tmp_path, clock, config, maps := BitMaps()) as table:
-        assert maps.wants("t0")
+    async with open_filters(tmp_path, clock, config, maps := BitMaps(0)) as table:
+        assert maps.wants("t0", 0)
         assert maps.of("t0", text) == mask("g", "h")
         clock.advance(DAY_MS)
         table.clean()
-        assert not maps.wants("t0")
-    async with open_filters(tmp_path, clock, BrokerConfig(), maps := BitMaps()) as table:
+        assert not maps.wants("t0", 0)
+    async with open_filters(tmp_path, clock, BrokerConfig(), maps := BitMaps(0)) as table:
         table.subscribed(wanting("a = 1"))
-        assert not maps.wants("t0")
+        assert not maps.wants("t0", 0)
 
 
 async def test_tags_are_not_kept(tmp_path: Path, clock: VirtualClock) -> None:

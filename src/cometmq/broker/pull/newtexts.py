@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from cometmq.core.allowance import Allowance
-from cometmq.filter.sqltext import MAX_WORDS, count_words
+from cometmq.filter.sqltext import MAX_WORDS, parsing_words
 
 #: Words of one connection at once, and a second after that. The longest expression has as many.
 SENDER_AT_ONCE: Final = MAX_WORDS
@@ -19,8 +19,6 @@ SENDER_PER_SECOND: Final = 5_120
 #: Words of all connections, heartbeats included.
 ALL_AT_ONCE: Final = 2 * MAX_WORDS
 ALL_PER_SECOND: Final = 20_480
-#: A long string or number takes time, too: as many characters count as a word.
-_WORD_CHARS: Final = 512
 
 
 class NewTexts:
@@ -34,7 +32,7 @@ class NewTexts:
         """Count the words of an expression if it may be parsed at ``now_ms``; return whether it
         may. Without a sender it counts for all connections only.
         """
-        words = min(count_words(expression) + len(expression) // _WORD_CHARS + 1, MAX_WORDS)
+        words = parsing_words(expression)
         own = None
         if sender is not None:
             own = self._of_senders.get(sender)

@@ -6,7 +6,8 @@ CommitLogDispatcherCalcBitMap.java, BitsArray.java). Bit n is bit n % 8 of byte 
 the lowest.
 
 Unset positions say that the group's filter does not match. So the messages of a topic get no bit
-map as long as one of its filters cannot be evaluated, or all together would take too long.
+map as long as one of its filters cannot be evaluated, is not compiled yet, or all together would
+take too long. Filters are compiled while messages are dispatched, a few words at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.core.allowance import Allowance
 from cometmq.filter.sql92 import BadFilter, SqlFilter
+from cometmq.filter.sqltext import parsing_words
 
 if TYPE_CHECKING:
     from cometmq.message.record import Buffer
@@ -24,8 +27,16 @@ log = logging.getLogger(__name__)
 
 #: Parts of all filters of a topic: they are evaluated for each message.
 MAX_PARTS: Final = 1_000
-#: Memory of compiled filters. Beyond that all are compiled again when they are needed.
+#: Words of filters that are compiled at once, and a second after that, while messages are
+#: dispatched. A filter with more words gets no bits.
+WORDS_AT_ONCE: Final = 1_024
+WORDS_PER_SECOND: Final = 10_240
+#: Time until a topic whose filters are not all compiled yet goes on with it.
+PAUSE_MS: Final = 100
+#: Memory of compiled filters. Beyond that all are compiled again when they are needed, at most once
+#: in this time.
 MAX_COMPILED_BYTES: Final = 32 << 20
+KEPT_MS: Final = 60_000
 #: A unit says its size in 15 bits.
 MAX_BYTES: Final = 32_000
 
@@ -37,21 +48,32 @@ class _Filter(NamedTuple):
     mask: int
 
 
+class _Later(Exception):
+    """Raised if too many words were compiled lately."""
+
+
 class BitMaps:
-    """Calculates bit maps, once :meth:`begin` was called."""
+    """Calculates bit maps, once :meth:`begin` was called. Times are monotonic ms, as arguments."""
 
-    __slots__ = ("_compiled", "_filters", "_parsed", "_parsed_bytes", "_size_bytes")
+    __slots__ = (
+        "_allowed", "_cleared_ms", "_compiled", "_filters", "_parsed", "_parsed_bytes",
+        "_paused", "_size_bytes",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: int) -> None:
         self._size_bytes = 0
-        self._filters: dict[str, dict[str, tuple[str, Collection[int]]]] = {}
+        #: Expression and mask by topic and group. The mask is 0 if the positions do not fit.
+        self._filters: dict[str, dict[str, tuple[str, int]]] = {}
         #: By topic; None for a topic whose messages get no bit map.
         self._compiled: dict[str, tuple[_Filter, ...] | None] = {}
-        #: By expression. Parsing takes milliseconds on the loop, and the allowance of new
-        #: expressions (broker/pull/newtexts.py) counts each once. So it is parsed once, not again
-        #: for each change of another group.
-        self._parsed: dict[str, SqlFilter] = {}
+        #: By expression: the filter, or why there is none. Parsing takes milliseconds on the loop.
+        #: So an expression is parsed once, not again for each change of another group.
+        self._parsed: dict[str, SqlFilter | str] = {}
         self._parsed_bytes = 0
+        self._allowed = Allowance(WORDS_AT_ONCE, WORDS_PER_SECOND, now_ms)
+        #: Until when a topic waits that is not compiled yet.
+        self._paused: dict[str, int] = {}
+        self._cleared_ms = now_ms - KEPT_MS
 
     def begin(self, bits: int) -> None:
         """Calculate bit maps of ``bits`` bits, a multiple of 8, from now on."""
@@ -61,7 +83,9 @@ class BitMaps:
 
     def put(self, topic: str, group: str, expression: str, positions: Collection[int]) -> None:
         """Add the filter of a group, or replace it."""
-        self._filters.setdefault(topic, {})[group] = expression, positions
+        is_fit = all(0 <= each < 8 * self._size_bytes for each in positions)
+        mask = sum(1 << each for each in {*positions}) if is_fit else 0
+        self._filters.setdefault(topic, {})[group] = expression, mask
         self._compiled.pop(topic, None)
 
     def drop(self, topic: str, group: str) -> None:
@@ -71,13 +95,22 @@ class BitMaps:
             self._compiled.pop(topic, None)
             if not groups:
                 del self._filters[topic]
+                self._paused.pop(topic, None)
 
-    def wants(self, topic: str) -> bool:
-        """Return whether the messages of a topic get a bit map."""
+    def wants(self, topic: str, now_ms: int) -> bool:
+        """Return whether the messages of a topic get a bit map. They get none while its filters are
+        being compiled."""
         if not self._size_bytes or topic not in self._filters:
             return False
         if topic not in self._compiled:
-            self._compiled[topic] = self._compile(topic)
+            if now_ms < self._paused.get(topic, now_ms):
+                return False
+            try:
+                self._compiled[topic] = self._compile(topic, now_ms)
+            except _Later:
+                self._paused[topic] = now_ms + PAUSE_MS
+                return False
+            self._paused.pop(topic, None)
         return self._compiled[topic] is not None
 
     def of(self, topic: str, properties: Buffer) -> bytes:
@@ -88,18 +121,16 @@ class BitMaps:
                 found |= mask
         return found.to_bytes(self._size_bytes, "little")
 
-    def _compile(self, topic: str) -> tuple[_Filter, ...] | None:
-        if self._parsed_bytes > MAX_COMPILED_BYTES:
-            self._compiled.clear()
-            self._parsed.clear()
-            self._parsed_bytes = 0
+    def _compile(self, topic: str, now_ms: int) -> tuple[_Filter, ...] | None:
+        filters = self._filters[topic].items()
+        if any(expression not in self._parsed for _, (expression, _) in filters):
+            self._make_room(now_ms)
         parts = 0
         found: list[_Filter] = []
-        for group, (expression, positions) in self._filters[topic].items():
-            try:
-                sql = self._filter(expression)
-            except BadFilter as error:
-                log.warning("no_filter_bit_maps topic=%s group=%s reason=%s", topic, group, error)
+        for group, (expression, mask) in filters:
+            sql = self._parsed.get(expression) or self._parse(expression, now_ms)
+            if isinstance(sql, str):
+                log.warning("no_filter_bit_maps topic=%s group=%s reason=%s", topic, group, sql)
                 return None
             parts += sql.weight
             if parts > MAX_PARTS:
@@ -108,13 +139,30 @@ class BitMaps:
                     topic, f"its filters have more than {MAX_PARTS} parts together",
                 )  # fmt: skip
                 return None
-            if all(0 <= each < 8 * self._size_bytes for each in positions):
-                found.append(_Filter(sql, sum(1 << each for each in {*positions})))
+            if mask:
+                found.append(_Filter(sql, mask))
         return tuple(found)
 
-    def _filter(self, expression: str) -> SqlFilter:
-        found = self._parsed.get(expression)
-        if found is None:
-            found = self._parsed[expression] = SqlFilter(expression)
-            self._parsed_bytes += found.size_bytes
+    def _make_room(self, now_ms: int) -> None:
+        """Forget what is compiled if it is too much. Raise _Later if that was done lately."""
+        if self._parsed_bytes > MAX_COMPILED_BYTES:
+            if now_ms < self._cleared_ms + KEPT_MS:
+                raise _Later
+            self._compiled.clear()
+            self._parsed.clear()
+            self._parsed_bytes, self._cleared_ms = 0, now_ms
+
+    def _parse(self, expression: str, now_ms: int) -> SqlFilter | str:
+        """Return the filter, or why there is none. Raise _Later if it has to wait."""
+        words = parsing_words(expression)
+        found: SqlFilter | str = f"the filter has more than {WORDS_AT_ONCE} words"
+        if words <= WORDS_AT_ONCE:
+            if not self._allowed.take(words, now_ms):
+                raise _Later
+            try:
+                found = SqlFilter(expression)
+            except BadFilter as error:
+                found = str(error)
+        self._parsed[expression] = found
+        self._parsed_bytes += len(expression) if isinstance(found, str) else found.size_bytes
         return found

@@ -40,6 +40,7 @@ from cometmq.store.queue.bitmaps import BitMaps
 from cometmq.store.queue.queuefiles import QueueFiles
 
 if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
     from cometmq.store.files import Buffer, Files
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class ExtendedQueueFiles(QueueFiles):
     begin again after the last one that an entry of the queue needs, however many a crash left.
     """
 
-    __slots__ = ("_ends", "_facts", "_units", "_writes_units", "bit_maps")
+    __slots__ = ("_clock", "_ends", "_facts", "_units", "_writes_units", "bit_maps")
 
     def __init__(
         self,
@@ -219,6 +220,7 @@ class ExtendedQueueFiles(QueueFiles):
         facts: RecordFacts,
         unit_file_bytes: int,
         *,
+        clock: Clock,
         writes_units: bool,
     ) -> None:
         """Create it for the queues in ``directory``; their units are in a directory beside it."""
@@ -227,7 +229,8 @@ class ExtendedQueueFiles(QueueFiles):
         self._units = QueueFiles(files, beside, unit_file_bytes)
         self._facts = facts
         self._writes_units = writes_units
-        self.bit_maps = BitMaps()
+        self._clock = clock
+        self.bit_maps = BitMaps(clock.monotonic_ms())
         self._ends: OrderedDict[str, _End] = OrderedDict()
 
     def read(self, directory: str, position: int, size_bytes: int) -> bytes:
@@ -334,7 +337,7 @@ class ExtendedQueueFiles(QueueFiles):
         pending = bytearray()
         beside = _beside(directory)
         topic = os.path.basename(os.path.dirname(directory))
-        wants_bits = self.bit_maps.wants(topic)
+        wants_bits = self.bit_maps.wants(topic, self._clock.monotonic_ms())
         for at in range(0, len(raw), QUEUE_ENTRY_BYTES):
             place, size, code = QUEUE_ENTRY.unpack_from(raw, at)
             store_ms = -1 if size == HOLE_SIZE else self._facts.store_ms(place)

@@ -272,7 +272,7 @@ def open_store(
     return store
 
 
-def _queue_files(config: StoreConfig, files: Files, segments: Segments) -> QueueFiles:
+def _queue_files(config: StoreConfig, clock: Clock, files: Files, segments: Segments) -> QueueFiles:
     """Return the files of the queues; with units if the store has some or shall have them."""
     root = config.store_path_root_dir
     directory, file_bytes = os.path.join(root, "consumequeue"), config.queue_file_bytes
@@ -287,8 +287,9 @@ def _queue_files(config: StoreConfig, files: Files, segments: Segments) -> Queue
         )
     facts = LogFacts(segments, delay_levels_ms(config.message_delay_level))
     return ExtendedQueueFiles(
-        files, directory, file_bytes, facts, found or unit_file_bytes, writes_units=is_asked
-    )
+        files, directory, file_bytes, facts, found or unit_file_bytes, clock=clock,
+        writes_units=is_asked,
+    )  # fmt: skip
 
 
 class _Opening:
@@ -311,7 +312,7 @@ class _Opening:
         self._segments = Segments(
             files, config.commit_log_directory, config.mapped_file_size_commit_log
         )
-        pool = _queue_files(config, files, self._segments)
+        pool = _queue_files(config, clock, files, self._segments)
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
         self._queues = QueueRecovery(self._store, self._quarantine)
