@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+
+import pytest
 
 from cometmq.broker.metrics import catalog
 from cometmq.cli.node import node_config, running_node
@@ -11,6 +14,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.monitoring import process
 from cometmq.monitoring.series import KnownFrom
 from cometmq.namesrv import metrics
+from cometmq.store.files import DiskSpace, PosixFiles
 from cometmq.testing.cluster import SMALL_FILES
 from tests.client.shared_broker import read_all
 from tests.monitoring.scraping import fetched, scrape
@@ -36,6 +40,25 @@ async def test_all_declared_metrics_are_shown_and_no_others(tmp_path: Path) -> N
     shown = {name: kind for name, kind in kinds.items() if not name.startswith("process_")}
     assert shown.keys() | ABSENT == declared.keys() | ABSENT
     assert shown.items() <= declared.items()
+
+
+async def test_a_scrape_measures_each_disk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    measure = PosixFiles.disk_space
+
+    def counted(files: PosixFiles, path: str) -> DiskSpace:
+        if threading.current_thread() is not threading.main_thread():  # where retention does it
+            measured.append(path)
+        return measure(files, path)
+
+    config = node_config(tmp_path, SETTINGS)
+    async with running_node(config, SystemClock()) as node:
+        monkeypatch.setattr(PosixFiles, "disk_space", counted)
+        found = await scrape(node.monitoring)
+    assert len(measured) == len(set(measured)) == 2
+    assert found.value("cometmq_disk_free_bytes", part="log") > 0
 
 
 async def test_series_have_the_declared_labels(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.broker.lookup import find_record
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import ViewBrokerStatsData
+    from cometmq.store.files import DiskSpace
+    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,23 @@ class Described(Protocol):
     def facts(self) -> Mapping[str, str]:
         """Return the entries by key."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Disks:
+    """Space on the devices of the log and of the queues."""
+
+    log: DiskSpace
+    queues: DiskSpace
+
+
+async def measure_disks(store: MessageStore) -> Disks:
+    """Measure the devices in a thread, because a network file system may be slow."""
+    config, measure = store.config, store.files.disk_space
+    return Disks(
+        await asyncio.to_thread(measure, config.commit_log_directory),
+        await asyncio.to_thread(measure, config.store_path_root_dir),
+    )
 
 
 class BrokerAdmin:
@@ -110,15 +130,15 @@ class BrokerAdmin:
         """Return the broker's state under the keys that tools know."""
         return Reply(body=encode_json(KvTable(await self.state())))
 
-    async def state(self) -> dict[str, str]:
-        """Return the broker's state by key."""
+    async def state(self, disks: Disks | None = None) -> dict[str, str]:
+        """Return the broker's state by key. ``disks`` is for a caller that has measured them."""
         values = {
             **_WITHOUT_POOLS,
             **self._about_counts(),
             **self._about_log(),
             **self._stats.limits.facts(),
             **{key: value for part in self._described for key, value in part.facts().items()},
-            **await self._about_disk(),
+            **self._about_disk(disks or await measure_disks(self._store)),
             "earliestMessageTimeStamp": str(await self._earliest_ms()),
         }
         for level, (position, end) in self._delivery.progress().items():
@@ -187,18 +207,13 @@ class BrokerAdmin:
             return -1
         return -1 if first is None else first.store_ms
 
-    async def _about_disk(self) -> Mapping[str, str]:
-        """Measure the disks in a thread, because a network file system may be slow."""
-        files = self._store.files
-        log_directory = self._store.config.commit_log_directory
-        root = self._store.config.store_path_root_dir
-        log_space = await asyncio.to_thread(files.disk_space, log_directory)
-        queue_space = await asyncio.to_thread(files.disk_space, root)
-        total, free = format_size(log_space.total_bytes), format_size(log_space.free_bytes)
+    def _about_disk(self, disks: Disks) -> Mapping[str, str]:
+        log_directory, ratio = self._store.config.commit_log_directory, disks.log.used_ratio
+        total, free = format_size(disks.log.total_bytes), format_size(disks.log.free_bytes)
         return {
-            "commitLogDiskRatio": str(log_space.used_ratio),
-            f"commitLogDiskRatio_{log_directory}": str(log_space.used_ratio),
-            "consumeQueueDiskRatio": str(queue_space.used_ratio),
+            "commitLogDiskRatio": str(ratio),
+            f"commitLogDiskRatio_{log_directory}": str(ratio),
+            "consumeQueueDiskRatio": str(disks.queues.used_ratio),
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
         }
 

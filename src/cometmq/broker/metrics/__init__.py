@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.broker.admin.broker import measure_disks
 from cometmq.broker.metrics import catalog
 from cometmq.broker.metrics.groups import GroupMetrics
 from cometmq.broker.metrics.labels import runtime_labels
 from cometmq.broker.metrics.messages import MessageMetrics
-from cometmq.broker.metrics.state import StateMetrics, one
+from cometmq.broker.metrics.state import LOCAL, StateMetrics, one, some
 from cometmq.monitoring.series import Series
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def start_series(progress: StartProgress) -> list[Series]:
 
 
 class RuntimeMetrics:
-    """Metrics that repeat what ``brokerStatus`` shows, as rocketmq-exporter has them."""
+    """Metrics that repeat what ``brokerStatus`` shows, as rocketmq-exporter has them, and those of
+    the disks, which it shows, too: one scrape measures them once."""
 
     def __init__(self, context: BrokerContext, admin: BrokerAdmin) -> None:
         self._context = context
@@ -53,11 +55,18 @@ class RuntimeMetrics:
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return the metrics, one after another."""
-        state = await self._admin.state()
+        disks = await measure_disks(self._context.store)
+        state = await self._admin.state(disks)
         labels = runtime_labels(self._context)
         for metric, key, number in catalog.RUNTIME:
             # A range of times is followed by its count: "[0~10ms]:7".
             yield one(metric, float(state[key].split()[number].rpartition(":")[2]), *labels)
+        log, queues = disks.log, disks.queues
+        yield one(catalog.LOG_DEVICE_SIZE, log.total_bytes, *labels)
+        yield one(catalog.LOG_DEVICE_FREE, log.free_bytes, *labels)
+        yield one(catalog.STORAGE_SIZE, queues.total_bytes - queues.free_bytes, *LOCAL)
+        yield some(catalog.DISK_RATIO, {"log": log.used_ratio, "queues": queues.used_ratio})
+        yield some(catalog.DISK_FREE, {"log": log.free_bytes, "queues": queues.free_bytes})
         await slices.pause()
 
 

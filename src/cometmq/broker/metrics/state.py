@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from cometmq.broker.lookup import find_record
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.monitoring.series import Metric
     from cometmq.net.eventloop import Watchdog
 
-_LOCAL = ("local", "disk")
+LOCAL = ("local", "disk")
 
 
 def one(metric: Metric, value: float | Histogram, *labels: str) -> Series:
@@ -117,10 +116,10 @@ class StateMetrics:
         if lag:
             stored_ms = await store.store_time_at(TIMER_TOPIC, 0, timers.pending.position)
             age_ms = self._context.clock.wall_ms() - stored_ms if stored_ms > 0 else 0
-        yield one(catalog.TIMER_ENQUEUE_LAG, lag, *_LOCAL)
-        yield one(catalog.TIMER_ENQUEUE_LATENCY, max(age_ms, 0), *_LOCAL)
-        yield one(catalog.TIMER_DEQUEUE_LAG, max(timers.pending.count, 0), *_LOCAL)
-        yield one(catalog.TIMER_DEQUEUE_LATENCY, timers.behind_ms(), *_LOCAL)
+        yield one(catalog.TIMER_ENQUEUE_LAG, lag, *LOCAL)
+        yield one(catalog.TIMER_ENQUEUE_LATENCY, max(age_ms, 0), *LOCAL)
+        yield one(catalog.TIMER_DEQUEUE_LAG, max(timers.pending.count, 0), *LOCAL)
+        yield one(catalog.TIMER_DEQUEUE_LATENCY, timers.behind_ms(), *LOCAL)
         most = self._context.config.metrics_otel_cardinality_limit
         for metric, counts in (
             (catalog.TIMER_ENQUEUED, timers.intake.counts),
@@ -128,11 +127,11 @@ class StateMetrics:
         ):
             found = Series(metric, most)
             for topic, (count, _) in counts.by_topic.items():
-                found.add(count, topic, *_LOCAL)
+                found.add(count, topic, *LOCAL)
             yield found
         delays = Series(catalog.DELAYS, most)
         for topic, histogram in timers.intake.delays.items():
-            delays.add(histogram, topic, *_LOCAL)
+            delays.add(histogram, topic, *LOCAL)
         yield delays
 
     def _copies(self) -> Iterator[Series]:
@@ -156,26 +155,15 @@ class StateMetrics:
     async def _storage(self) -> AsyncIterator[Series]:
         store = self._context.store
         flushes, dispatches = store.written_offset - store.durable_offset, store.dispatched_offset
-        yield one(catalog.FLUSH_BEHIND, max(flushes, 0), *_LOCAL)
-        yield one(catalog.DISPATCH_BEHIND, max(store.written_offset - dispatches, 0), *_LOCAL)
+        yield one(catalog.FLUSH_BEHIND, max(flushes, 0), *LOCAL)
+        yield one(catalog.DISPATCH_BEHIND, max(store.written_offset - dispatches, 0), *LOCAL)
         yield one(catalog.LOG_START, store.log.segments.start)
         yield one(catalog.LOG_END, store.written_offset)
-        config, files = store.config, store.files
-        # A network file system may be slow.
-        log = await asyncio.to_thread(files.disk_space, config.commit_log_directory)
-        queues = await asyncio.to_thread(files.disk_space, config.store_path_root_dir)
-        labels = runtime_labels(self._context)
-        yield one(catalog.TO_FLUSH, max(flushes, 0), *labels)
-        yield one(catalog.LOG_DEVICE_SIZE, log.total_bytes, *labels)
-        yield one(catalog.LOG_DEVICE_FREE, log.free_bytes, *labels)
-        yield one(catalog.STORAGE_SIZE, queues.total_bytes - queues.free_bytes, *_LOCAL)
-        ratios: dict[str, float] = {"log": log.used_ratio, "queues": queues.used_ratio}
-        yield some(catalog.DISK_RATIO, ratios)
-        yield some(catalog.DISK_FREE, {"log": log.free_bytes, "queues": queues.free_bytes})
+        yield one(catalog.TO_FLUSH, max(flushes, 0), *runtime_labels(self._context))
         try:
             first = await find_record(store, store.log.segments.start)
         except StoreCorrupt:
             return
         if first is not None:
             age_ms = self._context.clock.wall_ms() - first.store_ms
-            yield one(catalog.RESERVE_TIME, max(age_ms, 0), *_LOCAL)
+            yield one(catalog.RESERVE_TIME, max(age_ms, 0), *LOCAL)
