@@ -237,14 +237,15 @@ def stop_signals(callback: Callable[[], object]) -> Iterator[None]:
 
     Afterwards the process ignores these signals: it is to exit.
     """
-    _on_signals(callback)
+    on_signals(callback)
     try:
         yield
     finally:
         _ignore(STOP_SIGNALS)
 
 
-def _on_signals(callback: Callable[[], object]) -> None:
+def on_signals(callback: Callable[[], object]) -> None:
+    """Call ``callback`` when the process receives a stop signal, until its loop has ended."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
@@ -280,7 +281,7 @@ async def _until_signal(
     tasks = Tasks()
     collector = Collector(SystemClock(), Watchdog())
     lifetime = Lifetime(task, lambda: collector.start(tasks))
-    _on_signals(lifetime.signalled)
+    on_signals(lifetime.signalled)
     if on_hangup is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     if watch_input:
