@@ -2,8 +2,8 @@
 
 Run `python -m scripts.spark_capacity` after a change of a constant; a test fails if the page
 differs. The formulas are in `needed` and `archive`. `simulate` runs a stream batch by batch through
-a day with an outage and computes its lag. The results are deterministic: no clock, no random
-numbers.
+a day with an outage and computes its lag; `scripts/spark_plan.py` runs the plan of a batch. The
+results are deterministic: no clock, no random numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from scripts import spark_plan
 from scripts.marks import write_tables
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -361,6 +362,34 @@ def courses() -> str:
     return table(heads, rows)
 
 
+def plans() -> str:
+    """Return the table of a batch that reads 10 TB of 100 brokers."""
+    per_broker = 10 * TB // MEASURED.log_bytes // spark_plan.BROKERS
+    rows = []
+    for name, case in spark_plan.cases(per_broker).items():
+        found = spark_plan.run(case, MEASURED.spark_us, MEASURED.pull_us)
+        rows.append(
+            [
+                name,
+                f"{found.tasks:,}",
+                _span(found.seconds),
+                *(_times(found.skew[tenth]) for tenth in (0, 4, 8, 9)),
+                _between(min(found.busy), max(found.busy)),
+            ]
+        )
+    heads = ["plan", "tasks", "time", "skew in the 1st tenth", "5th", "9th", "last",
+             "brokers that are read"]  # fmt: skip
+    return table(heads, rows)
+
+
+def _between(least: int, most: int) -> str:
+    return f"{most}" if least == most else f"{least} to {most}"
+
+
+def _times(skew: float) -> str:
+    return f"{skew:.1f}" if skew < 10 else f"{skew:.0f}"
+
+
 def _gigabits(bytes_per_s: float) -> str:
     return f"{bytes_per_s / GIGABIT:,.1f}"
 
@@ -379,6 +408,7 @@ TABLES: Final = {
     "needs": needs,
     "archives": archives,
     "courses": courses,
+    "plans": plans,
     "sensitivity": sensitivity,
 }
 

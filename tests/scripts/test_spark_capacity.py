@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from scripts import spark_capacity as capacity
+from scripts import spark_plan
 from scripts.spark_capacity import MEASURED, PLANNED, catch_up_s, needed, simulate
 
 
@@ -103,3 +104,29 @@ def test_a_cap_below_the_arrivals_falls_behind() -> None:
     free = simulate(lambda _: 100.0, 1_000.0, batch_s=0.1, seconds=500)
     capped = simulate(lambda _: 100.0, 1_000.0, batch_s=0.1, cap=500, seconds=500)
     assert capped.lag_max_s > 2 * free.lag_max_s
+
+
+def test_a_plan_of_one_broker_takes_the_time_of_the_slower_side() -> None:
+    # Two cores of 100 messages a second each, from a broker that sends 1 000 or 100 a second.
+    case = spark_plan.Case([8_000_000], cores=2)
+    found = spark_plan.run(case, spark_us=10_000, pull_us=1_000)
+    assert (found.tasks, found.seconds) == (8, pytest.approx(40_000))
+    assert found.skew == pytest.approx([1.0] * 10)
+    found = spark_plan.run(case, spark_us=10_000, pull_us=10_000)
+    assert found.seconds == pytest.approx(80_000)
+
+
+def test_brokers_in_turns_are_all_read_and_the_fullest_one_from_the_start() -> None:
+    even = spark_plan.Case([16_000_000] * 4, cores=4)
+    costs = {"spark_us": 10.0, "pull_us": 10.0}
+    in_turns = spark_plan.run(even, **costs)
+    assert in_turns.busy == (4,) * 10
+    one_by_one = spark_plan.run(replace(even, order="sorted"), **costs)
+    assert one_by_one.seconds == pytest.approx(4 * in_turns.seconds)
+    assert max(one_by_one.skew) == pytest.approx(4)
+    fuller = replace(even, messages=[48_000_000, *[16_000_000] * 3])
+    costs["pull_us"] = 5.0
+    rounds = spark_plan.run(replace(fuller, order="rounds"), **costs)
+    assert rounds.busy[-1] == 1
+    assert rounds.seconds == pytest.approx(320)
+    assert spark_plan.run(fuller, **costs).seconds < 290

@@ -74,6 +74,13 @@ def test_every_option_of_kafkas_guide_works_or_says_what_to_use(name: str) -> No
         parse(given)
 
 
+def test_a_sink_takes_the_option_of_headers_and_no_other_value() -> None:
+    assert parse_sink(SERVERS | {"includeHeaders": "true"}) == parse_sink(SERVERS)
+    for read in (parse_sink, parse):
+        with pytest.raises(BadOption, match="'includeHeaders'"):
+            read(SERVERS | {"topic": "orders", "includeHeaders": "yes"})
+
+
 def test_the_page_has_every_option_and_its_example_runs(
     spark: SparkSession, cometmq_cluster: Cluster
 ) -> None:

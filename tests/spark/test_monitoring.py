@@ -12,7 +12,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import cometmq
-from cometmq.spark.monitoring import QueryMetrics, lag_of
+from cometmq.message.model import MessageQueue
+from cometmq.spark.monitoring import LossReport, QueryMetrics
+from cometmq.spark.querylag import ENDS_MAX, EndHistory, lag_of
+from cometmq.spark.read.losses import line
 from cometmq.spark.values.decoding import from_rocketmq
 from cometmq.testing.cluster import Cluster
 
@@ -40,7 +43,11 @@ def test_a_query_is_measured(spark: SparkSession, cometmq_cluster: Cluster, tmp_
         for number in range(20):
             client.send("watched", b'{"id": %d}' % number if number else b"broken")
     registry = CollectorRegistry()
-    listener = QueryMetrics(registry)
+    losses = tmp_path / "losses"
+    losses.mkdir()
+    queue = MessageQueue("watched", "broker-a", 0)
+    (losses / "losses-h-1.jsonl").write_text(line(queue, 5, 9, at_ms=1) + "\n")
+    listener = QueryMetrics(registry, session=spark, loss_report=str(losses))
     spark.streams.addListener(listener)
     source = (
         spark.readStream.format("rocketmq")
@@ -70,6 +77,12 @@ def test_a_query_is_measured(spark: SparkSession, cometmq_cluster: Cluster, tmp_
         assert found['cometmq_spark_batch_seconds_count{query="watching"}'] >= 3
         assert found['cometmq_spark_batch_id{query="watching"}'] >= 2
         assert lags == [0]
+        ages = [value for name, value in found.items() if "lag_seconds" in name]
+        assert ages == [0]
+        assert found['cometmq_spark_rows_per_second{query="watching"}'] >= 0
+        assert found['cometmq_spark_failed_tasks_total{query="watching"}'] == 0
+        lost = 'cometmq_spark_lost_messages_total{broker="broker-a",topic="watched"}'
+        assert found[lost] == 4
         assert found['cometmq_spark_failures_total{query="watching"}'] == 0
         decoded = {name: value for name, value in found.items() if "observed" in name}
         assert any('metric="undecodable",name="decoding"' in name for name in decoded)
@@ -77,6 +90,19 @@ def test_a_query_is_measured(spark: SparkSession, cometmq_cluster: Cluster, tmp_
         def fail(batch: DataFrame, number: int) -> None:
             raise ValueError("on purpose")
 
+        def fail_in_a_task(batch: DataFrame, number: int) -> None:
+            batch.selectExpr("raise_error('on purpose')").collect()
+
+        unlucky = (
+            source.writeStream.foreachBatch(fail_in_a_task)
+            .queryName("unlucky")
+            .option("checkpointLocation", str(tmp_path / "unlucky"))
+            .start()
+        )
+        with pytest.raises(StreamingQueryException):
+            unlucky.awaitTermination(120)
+        tasks = 'cometmq_spark_failed_tasks_total{query="unlucky"}'
+        until(lambda: scraped(registry).get(tasks, 0) >= 1)
         broken = (
             source.writeStream.foreachBatch(fail)
             .queryName("failing")
@@ -107,3 +133,63 @@ def test_lag_is_summed_by_topic_and_broker() -> None:
 def test_offsets_of_other_sources_have_no_lag() -> None:
     for other in (None, "", "3", "not JSON", '{"topic": {"0": 5}}', '{"v": 2, "q": {}}'):
         assert lag_of(other, other) == {}
+
+
+QUEUE = MessageQueue("T", "a", 0)
+
+
+def history(*ends: tuple[float, int]) -> EndHistory:
+    found = EndHistory()
+    for at_s, end in ends:
+        found.note({QUEUE: end}, at_s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ends", "reached", "age_s"),
+    [
+        ([], 0, 0),
+        ([(0, 100)], 100, 0),
+        ([(0, 100), (10, 200)], 200, 0),
+        # Offset 150 was stored half way between two ends.
+        ([(0, 100), (10, 200)], 150, 15),
+        ([(0, 100), (10, 200)], 100, 20),
+        # Nothing came for long: it was stored after the last look that found nothing.
+        ([(0, 100), (5, 100), (8, 100), (10, 200)], 100, 12),
+        # What is older than the first end is judged by the rate.
+        ([(0, 100), (10, 200)], 0, 30),
+        ([(0, 100)], 50, None),
+        ([(0, 100), (10, 100)], 50, None),
+        # A topic that was created again begins anew.
+        ([(0, 100), (10, 5)], 5, 0),
+        ([(0, 100), (10, 5)], 3, None),
+    ],
+)
+def test_the_oldest_message_not_read_is_as_old_as_the_ends_tell(
+    ends: list[tuple[float, int]], reached: int, age_s: float | None
+) -> None:
+    assert history(*ends).age_s(QUEUE, reached, 20) == age_s
+
+
+def test_the_history_of_ends_is_bounded_and_stays_near() -> None:
+    found = history(*((at_s, at_s * 10) for at_s in range(10 * ENDS_MAX)))
+    assert len(found._seen[QUEUE]) <= ENDS_MAX
+    now_s = 10 * ENDS_MAX - 1
+    for behind_s in (1, 100, now_s - 1):
+        age = found.age_s(QUEUE, (now_s - behind_s) * 10, now_s)
+        assert age == pytest.approx(behind_s, abs=1e-6)
+    # What was read needs no older ends.
+    assert len(found._seen[QUEUE]) <= ENDS_MAX
+
+
+def test_a_report_of_losses_is_read_once_and_by_whole_lines(tmp_path: Path) -> None:
+    report = LossReport(tmp_path / "losses")
+    assert list(report.new()) == []
+    (tmp_path / "losses").mkdir()
+    path = tmp_path / "losses" / "losses-host-1.jsonl"
+    first, second = line(QUEUE, 5, 9, at_ms=1), line(QUEUE, 9, 10, at_ms=2)
+    path.write_text(f"{first}\n{second[:10]}")
+    assert list(report.new()) == [("T", "a", 4)]
+    path.write_text(f"{first}\n{second}\n")
+    assert list(report.new()) == [("T", "a", 1)]
+    assert list(report.new()) == []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from cometmq.core.errors import SettingsError
+from cometmq.spark.options import Given, boolean, get
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,10 +21,11 @@ READ_ALIASES: Final = {
     "kafka.group.id": "consumerGroup",
     "maxrecordsperpartition": "maxRowsPerPartition",
 }
+ACCEPTED: Final = ("includeHeaders",)
+"""Options that change nothing: messages always have their properties, which are Kafka's headers."""
 HINTS: Final[Mapping[str, str]] = {
     "kafka.bootstrap.servers": "name RocketMQ's name servers in nameservers",
     "groupidprefix": "no group is made for a read; consumerGroup names the one to report to",
-    "includeheaders": "leave it out: the column properties is always there (cometmq.spark.kafka)",
     "kafkaconsumer.polltimeoutms": "use requestTimeoutMs",
     "fetchoffset.numretries": "use outageTimeout",
     "fetchoffset.retryintervalms": "use outageTimeout",
@@ -40,6 +42,12 @@ def hint(option: str) -> str:
     if not found and name.startswith(_OTHERS):
         return "is a setting of Kafka's client, which is not used here; leave it out"
     return found
+
+
+def check_accepted(given: Given) -> None:
+    """Raise BadOption for a bad value of an option that changes nothing."""
+    for name in ACCEPTED:
+        get(given, name, boolean, False)
 
 
 def like_kafka(messages: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Progress of streaming queries as metrics for Prometheus: lag, rows, durations, failures.
+"""Progress of streaming queries as metrics for Prometheus: lag, rows, durations, failures, losses.
 
 Spark calls a listener in the driver's process after each micro-batch. It is Spark's own interface,
 so queries with other sources are counted too; lag is that of sources with format("rocketmq").
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from cometmq.spark.read.checkpoint import BadOffset, StreamOffset, from_json
+from cometmq.spark.querylag import EndHistory, lag_of, offsets_of
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        StreamingQueryProgress,
     )
 
 log = logging.getLogger(__name__)
@@ -35,18 +41,34 @@ class QueryMetrics(StreamingQueryListener):
 
     ``spark.streams.addListener(QueryMetrics())``, and ``prometheus_client.start_http_server(port)``
     in the driver. A query goes by its ``queryName``, or by its id. The series of a query that ended
-    stay, with ``cometmq_spark_query_active`` 0.
+    stay, with ``cometmq_spark_query_active`` 0. With a classic ``session``, failed tasks of the
+    queries are counted, which Spark repeats. ``loss_report`` is the folder that queries write as
+    ``dataLossReport``: its losses are counted.
     """
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        session: SparkSession | None = None,
+        loss_report: str | None = None,
+    ) -> None:
         self._names: dict[str, str] = {}
+        self._ends: dict[str, EndHistory] = {}
+        self._failed_tasks = None if session is None else FailedTasks(session)
+        self._losses = None if loss_report is None else LossReport(Path(loss_report))
         by_query = ("query",)
+        by_place = ("topic", "broker")
         self._active = Gauge(
             "cometmq_spark_query_active", "1 while a query runs.", by_query, registry=registry
         )
         self._rows = Counter(
             "cometmq_spark_rows", "Rows that a query has read.", by_query, registry=registry
         )
+        self._rate = Gauge(
+            "cometmq_spark_rows_per_second", "Rows a second of the last micro-batch.", by_query,
+            registry=registry,
+        )  # fmt: skip
         self._seconds = Histogram(
             "cometmq_spark_batch_seconds", "Duration of a micro-batch.", by_query,
             registry=registry, buckets=_BUCKETS_S,
@@ -56,7 +78,11 @@ class QueryMetrics(StreamingQueryListener):
         )
         self._lag = Gauge(
             "cometmq_spark_lag_messages", "Stored messages that a query has not read yet.",
-            ("query", "topic", "broker"), registry=registry,
+            (*by_query, *by_place), registry=registry,
+        )  # fmt: skip
+        self._age = Gauge(
+            "cometmq_spark_lag_seconds", "Estimated age of the oldest message not read yet.",
+            (*by_query, *by_place), registry=registry,
         )  # fmt: skip
         self._observed = Gauge(
             "cometmq_spark_observed", "Metrics that a query observes, of its last micro-batch.",
@@ -65,11 +91,20 @@ class QueryMetrics(StreamingQueryListener):
         self._failures = Counter(
             "cometmq_spark_failures", "Ends of a query with an error.", by_query, registry=registry
         )
+        self._retried = Counter(
+            "cometmq_spark_failed_tasks", "Tasks of a query that failed, which Spark repeats.",
+            by_query, registry=registry,
+        )  # fmt: skip
+        self._lost = Counter(
+            "cometmq_spark_lost_messages", "Messages in the report of losses.", by_place,
+            registry=registry,
+        )  # fmt: skip
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Note a query's name."""
         name = event.name or str(event.id)
         self._names[str(event.id)] = name
+        self._ends[str(event.id)] = EndHistory()
         self._active.labels(name).set(1)
         self._failures.labels(name)
 
@@ -78,15 +113,17 @@ class QueryMetrics(StreamingQueryListener):
         progress = event.progress
         name = progress.name or str(progress.id)
         self._rows.labels(name).inc(max(progress.numInputRows, 0))
+        # Spark has no finite rate of a batch that took no time.
+        rate = progress.processedRowsPerSecond or 0.0
+        self._rate.labels(name).set(rate if math.isfinite(rate) else 0)
         self._seconds.labels(name).observe(progress.batchDuration / _MS_PER_S)
         self._batch.labels(name).set(progress.batchId)
-        for source in progress.sources:
-            for (topic, broker), lag in lag_of(source.endOffset, source.latestOffset).items():
-                self._lag.labels(name, topic, broker).set(lag)
+        self._note_lag(name, progress)
         for observation, row in progress.observedMetrics.items():
             for metric, value in row.asDict().items():
                 if isinstance(value, int | float):
                     self._observed.labels(name, observation, metric).set(value)
+        self._note_failures(name, str(progress.runId))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Do nothing: an idle query has read what there was."""
@@ -94,37 +131,85 @@ class QueryMetrics(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Note the end of a query, and whether it failed."""
         name = self._names.pop(str(event.id), str(event.id))
+        self._ends.pop(str(event.id), None)
         self._active.labels(name).set(0)
         if event.exception is not None:
             self._failures.labels(name).inc()
+        self._note_failures(name, str(event.runId))
+        if self._failed_tasks is not None:
+            self._failed_tasks.forget(str(event.runId))
+
+    def _note_lag(self, name: str, progress: StreamingQueryProgress) -> None:
+        started_s = datetime.fromisoformat(progress.timestamp).timestamp()
+        ended_s = started_s + progress.batchDuration / _MS_PER_S
+        history = self._ends.setdefault(str(progress.id), EndHistory())
+        for source in progress.sources:
+            for place, lag in lag_of(source.endOffset, source.latestOffset).items():
+                self._lag.labels(name, *place).set(lag)
+            found = offsets_of(source.endOffset, source.latestOffset)
+            if found is None:
+                continue
+            reached, ends = found
+            history.note(ends, started_s)
+            ages: dict[tuple[str, str], float] = {}
+            for queue, offset in reached.items():
+                place = (queue.topic, queue.broker_name)
+                age = history.age_s(queue, offset, ended_s)
+                if age is not None:
+                    ages[place] = max(ages.get(place, 0.0), age)
+            for place, age in ages.items():
+                self._age.labels(name, *place).set(age)
+
+    def _note_failures(self, name: str, run_id: str) -> None:
+        if self._failed_tasks is not None:
+            self._retried.labels(name).inc(self._failed_tasks.new(run_id))
+        if self._losses is not None:
+            for topic, broker, messages in self._losses.new():
+                self._lost.labels(topic, broker).inc(messages)
 
 
-def lag_of(end: str | None, latest: str | None) -> dict[tuple[str, str], int]:
-    """Return the messages after a batch, by topic and broker, from two offsets of Spark's progress.
+class FailedTasks:
+    """Counts the failed tasks of queries, whose jobs Spark groups by the id of the query's run."""
 
-    The result is empty for offsets of another source.
-    """
-    reached, newest = _parsed(end), _parsed(latest)
-    if reached is None:
-        return {}
-    ends = dict(reached.reached or {})
-    if newest is not None:
-        ends |= newest.queues
-        ends |= newest.reached or {}
-    found: dict[tuple[str, str], int] = {}
-    for queue, offset in reached.queues.items():
-        place = (queue.topic, queue.broker_name)
-        found[place] = found.get(place, 0) + max(ends.get(queue, offset) - offset, 0)
-    for queue in ends.keys() - reached.queues.keys():
-        found.setdefault((queue.topic, queue.broker_name), 0)
-    return found
+    def __init__(self, session: SparkSession) -> None:
+        self._tracker = session.sparkContext.statusTracker()
+        self._counted: dict[str, int] = {}
+
+    def new(self, run_id: str) -> int:
+        """Return the failed tasks of the jobs that began since the last call."""
+        last = self._counted.get(run_id, -1)
+        jobs = [job for job in self._tracker.getJobIdsForGroup(run_id) if job > last]
+        if not jobs:
+            return 0
+        self._counted[run_id] = max(jobs)
+        found = 0
+        for job in jobs:
+            info = self._tracker.getJobInfo(job)
+            for stage_id in info.stageIds if info else ():
+                stage = self._tracker.getStageInfo(stage_id)
+                found += stage.numFailedTasks if stage else 0
+        return found
+
+    def forget(self, run_id: str) -> None:
+        """Forget a run that has ended."""
+        self._counted.pop(run_id, None)
 
 
-def _parsed(text: str | None) -> StreamOffset | None:
-    if not text:
-        return None
-    try:
-        found: Any = json.loads(text)
-        return from_json(found) if isinstance(found, dict) else None
-    except (ValueError, BadOffset):
-        return None
+class LossReport:
+    """Reads what is new in a folder of losses (read/losses.py)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+
+    def new(self) -> Iterator[tuple[str, str, int]]:
+        """Yield topic, broker and number of messages of each whole line since the last call."""
+        for path in sorted(self._folder.glob("losses-*.jsonl")):
+            with path.open("rb") as opened:
+                opened.seek(self._read.get(path, 0))
+                for line in opened:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(line)
+                    found = json.loads(line)
+                    yield found["topic"], found["broker"], found["messages"]

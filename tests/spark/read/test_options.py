@@ -47,6 +47,8 @@ def test_names_are_known_in_any_case_and_by_their_alias() -> None:
         ({"minPartitions": "many"}, "minPartitions"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss"),
         ({"filter": "||"}, "filter"),
+        ({"racks": '["broker-a"]'}, "racks"),
+        ({"racks": '{"x": ["broker-a"], "y": ["broker-a"]}'}, "racks"),
     ],
 )
 def test_a_bad_value_names_its_option(extra: dict[str, str], option: str) -> None:

@@ -101,5 +101,23 @@ def test_brokers_take_turns() -> None:
     for turn in range(8):
         assert len({task[0].queue.broker_name for task in found[turn * 10 : turn * 10 + 10]}) == 10
     uneven = [(Range(A, 0, 1),), (Range(A, 1, 2),), (Range(QUEUES[3], 0, 1),)]
-    assert interleave(uneven) == [uneven[0], uneven[2], uneven[1]]
-    assert interleave([]) == []
+    assert interleave(uneven, {}) == [uneven[0], uneven[2], uneven[1]]
+    assert interleave([], {}) == []
+
+
+def test_a_broker_with_more_tasks_has_more_turns() -> None:
+    """Otherwise the end of a batch would be read from the fullest broker alone."""
+    names = ["a"] * 6 + ["b"] * 2
+    planned = [(Range(MessageQueue("T", name, at), 0, 1),) for at, name in enumerate(names)]
+    found = interleave(planned, {})
+    assert "".join(task[0].queue.broker_name for task in found) == "aabaaaba"
+    assert sorted(found) == sorted(planned)
+
+
+def test_racks_take_turns_among_the_brokers() -> None:
+    many = [MessageQueue("T", f"broker-{at}", queue) for at in range(6) for queue in range(2)]
+    racks = {"broker-0": "x", "broker-1": "x", "broker-2": "x", "broker-3": "y", "broker-4": "y"}
+    found = tasks([Range(queue, 0, 250_000) for queue in many], racks=racks)
+    names = [task[0].queue.broker_name[-1] for task in found]
+    # Broker 5 is in no rack.
+    assert "".join(names) == "035142" * 2

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from cometmq.spark import kafka
 from cometmq.spark.brokers import access
 from cometmq.spark.options import (
@@ -50,13 +52,14 @@ KNOWN: Final = (
     *topics.OPTIONS,
     *positions.OPTIONS,
     *CAP_OPTIONS,
-    *("minPartitions", "maxRowsPerPartition", "maxBytesPerPartition"),
+    *("minPartitions", "maxRowsPerPartition", "maxBytesPerPartition", "racks"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
     *OUTAGE_OPTIONS,
     *filters.OPTIONS,
     "pushFilters",
     *corrupt.OPTIONS,
     *values.OPTIONS,
+    *kafka.ACCEPTED,
 )
 ALIASES: Final = access.ALIASES | topics.ALIASES | kafka.READ_ALIASES | values.ALIASES
 
@@ -95,7 +98,7 @@ class Outage:
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """All options of a read. ``starting`` None means the default of the kind of read: earliest for
-    a batch, latest for a stream."""
+    a batch, latest for a stream. ``racks`` has the rack of each broker that has one."""
 
     access: Access
     topics: topics.TopicChoice
@@ -105,6 +108,7 @@ class ReadOptions:
     min_partitions: int
     max_rows_per_partition: int
     max_bytes_per_partition: int
+    racks: Mapping[str, str]
     fail_on_data_loss: bool
     data_loss_report: str | None
     outage: Outage
@@ -128,6 +132,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         min_partitions=get(given, "minPartitions", positive, 1),
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         max_bytes_per_partition=get(given, "maxBytesPerPartition", positive, TASK_BYTES_MAX),
+        racks=get(given, "racks", _racks, {}),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
         data_loss_report=get(given, "dataLossReport", some_text, None),
         outage=parse_outage(given),
@@ -138,6 +143,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         corrupt=corrupt.parse(given),
         values=values.parse(given),
     )
+    kafka.check_accepted(given)
     positions.in_order(read.starting, read.ending)
     if read.fail_on_data_loss and read.data_loss_report is not None:
         raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")
@@ -169,6 +175,19 @@ def default_known_brokers() -> str | None:
     """Return a folder of the user's own, or None for a user without a home directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "cometmq", "spark") if os.path.isabs(cache) else None
+
+
+def _racks(text: str) -> dict[str, str]:
+    try:
+        found = msgspec.json.decode(text, type=dict[str, list[str]])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f'is not like {{"rack": ["broker-a", "broker-b"]}}: {error}') from None
+    racks: dict[str, str] = {}
+    for rack, brokers in found.items():
+        for broker in brokers:
+            if racks.setdefault(broker, rack) != rack:
+                raise ValueError(f"broker {broker!r} is in {racks[broker]!r} and in {rack!r}")
+    return racks
 
 
 def parse_caps(given: Given) -> Caps:

@@ -5,9 +5,10 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -95,12 +96,14 @@ def tasks(
     tasks_min: int = 1,
     rows_max: int = TASK_ROWS_MAX,
     rows_min: int = TASK_ROWS_MIN,
+    racks: Mapping[str, str] | None = None,
 ) -> list[tuple[Range, ...]]:
     """Share ranges among tasks: split long ones, join short ones.
 
     A range with more than ``rows_max`` messages is split. Ranges with at most ``rows_min`` together
     are joined. ``tasks_min`` is the minimum number of tasks, if there are that many messages. The
-    brokers take turns, because Spark starts tasks in this order.
+    brokers take turns, because Spark starts tasks in this order; so do their ``racks``, if these
+    are known.
     """
     parts = list(todo)
     total = sum(map(len, parts))
@@ -108,19 +111,37 @@ def tasks(
         return []
     piece_max = min(rows_max, max(1, -(-total // tasks_min)))
     pieces = [piece for part in parts for piece in split(part, piece_max)]
-    return interleave(join(pieces, min(rows_min, piece_max)))
+    return interleave(join(pieces, min(rows_min, piece_max)), racks or {})
 
 
-def interleave(planned: Iterable[tuple[Range, ...]]) -> list[tuple[Range, ...]]:
-    """Return the tasks in an order in which the brokers of their first ranges take turns.
+def interleave(
+    planned: Iterable[tuple[Range, ...]], racks: Mapping[str, str]
+) -> list[tuple[Range, ...]]:
+    """Return the tasks in an order in which the brokers of their first ranges take turns, each in
+    proportion to its tasks: so all of them are read until the end.
 
-    The tasks of one broker stay in order.
+    Where several brokers have the turn, their racks take turns. Brokers without a rack count as one
+    rack. The tasks of one broker stay in order.
     """
     by_broker: dict[str, list[tuple[Range, ...]]] = {}
     for task in planned:
         by_broker.setdefault(task[0].queue.broker_name, []).append(task)
-    rounds = zip_longest(*by_broker.values())
-    return [task for task in chain.from_iterable(rounds) if task is not None]
+    by_rack: dict[str, list[str]] = {}
+    for broker in by_broker:
+        by_rack.setdefault(racks.get(broker, ""), []).append(broker)
+    found = [
+        ((at + 0.5) / len(by_broker[broker]), task)
+        for broker in _in_turns(by_rack.values())
+        for at, task in enumerate(by_broker[broker])
+    ]
+    found.sort(key=itemgetter(0))
+    return [task for _, task in found]
+
+
+def _in_turns(groups: Iterable[list[str]]) -> list[str]:
+    """Return the first of each group, then the second of each, and so on."""
+    rounds = chain.from_iterable(zip_longest(*groups))
+    return [each for each in rounds if each is not None]
 
 
 def split(part: Range, rows_max: int) -> list[Range]:

@@ -100,7 +100,11 @@ def partitions_of(
     if mean_bytes:
         rows_max = max(1, min(rows_max, int(options.max_bytes_per_partition / mean_bytes)))
     parts = tasks(
-        todo, tasks_min=options.min_partitions, rows_max=rows_max, rows_min=min(rows_min, rows_max)
+        todo,
+        tasks_min=options.min_partitions,
+        rows_max=rows_max,
+        rows_min=min(rows_min, rows_max),
+        racks=options.racks,
     )
     return [QueueRanges(part, _copies_of(part, options.access)) for part in parts]
 

@@ -19,7 +19,7 @@ OWN: Final = (
     *("topic", "producerGroup", "maxBatchMessages", "maxBatchBytes", "maxMessageBytes"),
     *("retryFor", "queryId", "batchId"),
 )
-KNOWN: Final = (*access.OPTIONS, *OWN)
+KNOWN: Final = (*access.OPTIONS, *OWN, *kafka.ACCEPTED)
 
 GROUP: Final = "COMETMQ_SPARK"
 BATCH_MESSAGES: Final = 512
@@ -50,6 +50,7 @@ class WriteOptions:
 def parse(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of ``df.write`` or ``writeStream``. Raises BadOption."""
     given = by_name(options, KNOWN, access.ALIASES, kafka.hint)
+    kafka.check_accepted(given)
     return WriteOptions(
         access=access.parse(given),
         topic=get(given, "topic", _topic, None),
