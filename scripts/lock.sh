@@ -18,6 +18,7 @@ compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
 compile compiler requirements/compiler.in ${UPGRADE:+--upgrade}
 compile packaging requirements/packaging.in ${UPGRADE:+--upgrade}
 compile s3server requirements/s3server.in ${UPGRADE:+--upgrade}
+compile dbt requirements/dbt.in ${UPGRADE:+--upgrade}
 # Without the settings of pyproject.toml, which leave out pandas. numpy is there, with Spark.
 for beside_spark in notebook connect; do
     compile $beside_spark requirements/$beside_spark.in --no-config --no-emit-package numpy \

@@ -64,11 +64,12 @@ def read_page(text: str) -> Page:
 @dataclass(slots=True)
 class Shell:
     """Runs commands of a page in a folder; `renamed` are addresses and ports of the page, and those
-    that the test has in their place."""
+    that the test has in their place. A command may take `limit_s`."""
 
     folder: Path
     renamed: Mapping[str, str] = field(default_factory=dict)
     exit_code: int = 0
+    limit_s: float = LIMIT_S
 
     def write(self, files: Mapping[str, str], more: str = "") -> None:
         """Write the files of a page; settings files end with `more`."""
@@ -100,7 +101,7 @@ class Shell:
                 start_new_session=True,
             )
             try:
-                self.exit_code = shell.wait(LIMIT_S)
+                self.exit_code = shell.wait(self.limit_s)
             except subprocess.TimeoutExpired:
                 os.killpg(shell.pid, signal.SIGKILL)
                 raise
