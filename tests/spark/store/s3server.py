@@ -1,7 +1,10 @@
 """A server of S3 (moto) on loopback, and store directories copied to it."""
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +43,13 @@ class S3Server:
         """Copy a folder to a bucket, file by file, and return its URL."""
         system = self.system()
         system.create_dir(place.partition("/")[0])
-        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+
+        def put(path: Path) -> None:
             with system.open_output_stream(f"{place}/{path.relative_to(folder).as_posix()}") as out:
                 out.write(path.read_bytes())
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put, sorted(each for each in folder.rglob("*") if each.is_file())))
         return self.url(place)
 
     def system(self) -> fs.S3FileSystem:
@@ -54,7 +61,14 @@ class S3Server:
 
     def requests(self) -> int:
         """Return the number of requests that the server answered."""
-        return self.process.output_path.read_bytes().count(b' HTTP/1.1"')
+        return self.operations().total()
+
+    def operations(self) -> Counter[str]:
+        """Return the number of requests that the server answered, by their kind."""
+        # The server writes answers with a part of a file in another colour.
+        said = re.sub(r"\x1b\[\d*m", "", self.process.output_path.read_text(errors="replace"))
+        asked = re.findall(r'"([A-Z]+) (\S+) HTTP/1\.1"', said)
+        return Counter("LIST" if "list-type=" in what else method for method, what in asked)
 
     def refuse_after(self, count: int) -> None:
         """Let this many more requests pass without a known access key."""

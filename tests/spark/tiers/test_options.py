@@ -24,6 +24,9 @@ def test_each_tier_gets_its_options() -> None:
                   "startingTimestamp": "5", "filter": "a || b", "minPartitions": "3",
                   "readFrom": "slave", "failOnDataLoss": "false"})  # fmt: skip
     assert read.archive == "/a"
+    remote = parse({"archive": "s3://k:hush@bucket/a?region=x"})
+    assert remote.archive == "s3://k:hush@bucket/a?region=x"
+    assert "hush" not in repr(remote)
     assert read.store is not None
     assert read.live is not None
     assert [root.broker_name for root in read.store.roots] == ["broker-a"]
@@ -46,7 +49,7 @@ def test_what_both_readers_know_is_known() -> None:
     ("options", "problem"),
     [
         ({"nameservers": "h:1"}, "'topic': is required"),
-        ({"archive": "s3a://bucket/a"}, "'archive': 's3a://bucket/a' is no folder"),
+        ({"archive": "s3a://k:hush@bucket/a"}, "'archive': .*'s3a', not s3.*write s3://"),
         ({"archive": ""}, "'archive': is empty"),
         ({"brokerName": "b"}, "'brokerName': needs store"),
         ({"onlyQueued": "false"}, "store directory alone"),

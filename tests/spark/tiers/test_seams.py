@@ -23,8 +23,9 @@ from cometmq.spark.read.planning import Range
 from cometmq.spark.schema import NAMES, arrow_schema
 from cometmq.spark.store.files import ConsumeQueueReader
 from cometmq.spark.store.planning import LogPart
+from cometmq.spark.store.urls import StoreUnreadable
 from cometmq.spark.tiers import archivefiles
-from cometmq.spark.tiers.archivefiles import ArchiveFileGone
+from cometmq.spark.tiers.archivefolder import ArchiveFileGone
 from cometmq.spark.tiers.holdings import TiersDisagree
 from cometmq.spark.tiers.options import parse
 from cometmq.spark.tiers.planning import plan
@@ -131,6 +132,35 @@ def test_a_store_on_s3_is_as_good_as_the_folder(tiers: Tiers, tmp_path: Path) ->
         url = s3.copy(tiers.store, "snapshots/broker-a/store")
         assert rows(tiers.options(store=url)) == tiers.everything
         assert portions(tiers.options(store=url)) == portions(tiers.options())
+
+
+def test_an_archive_on_s3_is_as_good_as_the_folder(
+    tiers: Tiers, archived: dict[str, object], tmp_path: Path
+) -> None:
+    with s3_server(tmp_path) as s3:
+        url = s3.copy(tmp_path / "archive", "history/some archive")
+        remote = {**archived, "archive": url}
+        assert portions(remote) == portions(archived)
+        for chosen in ({}, {"filter": "even"}, {"minPartitions": 9}):
+            assert rows({**remote, **chosen}) == rows({**archived, **chosen})
+        time = int(tiers.everything[20]["store_timestamp"].timestamp() * 1000)
+        since = {"startingTimestamp": time}
+        assert rows({**remote, **since}) == rows({**archived, **since})
+        alone = {"archive": url}
+        assert rows(alone) == rows({"archive": archived["archive"]})
+        reader = TieredReader(parse(texts(alone)), NAMES)
+        (partition,) = reader.partitions()
+        s3.system().delete_dir_contents("history/some archive/data")
+        with pytest.raises(ArchiveFileGone, match="s3://history/some archive/data/batch=") as gone:
+            list(reader.read(partition))
+        with pytest.raises(BadOption, match="no archive at s3://history/none") as none:
+            rows({"archive": s3.url("history/none")})
+        away = url.replace(f":{s3.process.port}", ":1")
+        with pytest.raises(StoreUnreadable, match=r"^s3://history/some archive.*NETWORK") as dark:
+            rows({"archive": away})
+    for caught in (gone, none, dark):
+        assert "hush" not in f"{caught.value!r} {caught.value.__cause__!r}"
+    assert "hush" not in repr(partition.value)
 
 
 def test_columns_and_filters_are_those_of_the_network(
@@ -312,17 +342,26 @@ def test_a_message_twice_in_a_file(
 
 
 def test_a_delta_archive(tiers: Tiers, tmp_path: Path) -> None:
-    topic = "%RETRY%tiers"
+    topic, table_path = "%RETRY%tiers", tmp_path / "table"
     found = [{**row, "topic": topic, "day": "2026-01-31"} for row in tiers.everything]
     schema = arrow_schema().append(pa.field("day", pa.string()))
     for at in range(0, 160, 40):
         table = pa.Table.from_pylist(found[at : at + 40], schema)
-        write_deltalake(tmp_path, table, partition_by=["topic", "day"], mode="append")
-    read = {"archive": tmp_path, "topic": topic}
+        write_deltalake(table_path, table, partition_by=["topic", "day"], mode="append")
+    read = {"archive": table_path, "topic": topic}
     assert [{**row, "topic": TOPIC} for row in rows(read)] == tiers.everything
-    DeltaTable(tmp_path).optimize.compact()
+    DeltaTable(table_path).optimize.compact()
     assert [{**row, "topic": TOPIC} for row in rows(read)] == tiers.everything
-    DeltaTable(tmp_path).alter.add_feature(
+    with s3_server(tmp_path / "server") as s3:
+        remote = {**read, "archive": s3.copy(tmp_path / "table", "lake/table")}
+        assert [{**row, "topic": TOPIC} for row in rows(remote)] == tiers.everything
+        s3.system().delete_dir_contents("lake/table/_delta_log")
+        with s3.system().open_output_stream("lake/table/_delta_log/junk") as out:
+            out.write(b"junk")
+        with pytest.raises(StoreUnreadable, match=r"^s3://lake/table cannot be read") as caught:
+            rows(remote)
+        assert "hush" not in f"{caught.value!r} {caught.value.__cause__!r}"
+    DeltaTable(table_path).alter.add_feature(
         TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
     with pytest.raises(BadOption, match="has deletion vectors"):

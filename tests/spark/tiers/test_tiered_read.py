@@ -16,6 +16,7 @@ from cometmq.spark.jobs.inputs import read_archive
 from cometmq.spark.schema import NAMES
 from tests.cluster.servers import BrokerProcess, NamesrvProcess
 from tests.compat.anchor import wait_until
+from tests.spark.store.s3server import s3_server
 from tests.spark.topics import access, fill_all, make_topic
 
 pytestmark = pytest.mark.spark
@@ -71,6 +72,10 @@ def test_two_brokers_and_the_job(
     assert archived == [row for row in everything if row.queue_offset < 20]
     alone = spark.read.format("rocketmq").option("archive", target).load()
     assert in_order(alone) == archived
+    with s3_server(tmp_path) as s3:
+        url = s3.copy(Path(target), "history/archive")
+        remote = spark.read.format("rocketmq").option("archive", url).load()
+        assert in_order(remote) == archived
     chosen = tiers(startingOffsets="earliest", sqlFilter="KEYS = '1-28' OR KEYS = '0-3'")
     assert in_order(chosen) == [row for row in everything if row["keys"] in ("1-28", "0-3")]
     decoded = tiers(valueFormat="json", valueSchema="n int").where("undecodable is not null")

@@ -8,7 +8,8 @@ two lookups is treated as if it had never existed. Layout: store/layout.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -24,6 +25,7 @@ from cometmq.message.walk import is_blank, next_record, problem_at
 from cometmq.spark import decode
 from cometmq.spark.decode import Block
 from cometmq.spark.store.urls import (
+    PAGE_BYTES,
     RemoteFile,
     is_url,
     joined,
@@ -38,6 +40,7 @@ from cometmq.store.layout import (
     QUEUE_ENTRY,
     QUEUE_ENTRY_BYTES,
     QUEUE_ENTRY_COLUMNS,
+    file_name,
     file_offset,
 )
 
@@ -50,12 +53,16 @@ RECORD_BYTES_MAX: Final = 1 << 27
 _SEARCH_BYTES: Final = 256 << 10
 _ZEROS: Final = bytes(_SEARCH_BYTES)
 _FURTHER_BYTES: Final = 4 << 20
+_LAST_BYTES: Final = 64 << 10
 _POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
 
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 """A queue entry as a numpy type, see store/layout.py."""
 
 Entries = npt.NDArray[np.void]
+
+Listed = tuple[tuple[int, int], ...]
+"""Files of a folder that are named by an offset: that offset, and their bytes."""
 
 StoreFile = FileIO | RemoteFile
 
@@ -240,6 +247,8 @@ def blocks(
     with opened(file.path) as handle:
         held = file.base + handle.seek(0, os.SEEK_END)
         end = min(stop, held)
+        if isinstance(handle, RemoteFile):
+            handle.read_on(end - file.base)
         position = start
         if position > file.base:
             # The previous part ends with the record that extends into this one.
@@ -258,7 +267,9 @@ def _next(
 ) -> tuple[Block | DamagedBytes | None, int]:
     """Read the records from ``position`` on. Return them, and the position to continue at (-1:
     none)."""
-    data = read_at(handle, min(BLOCK_BYTES, file.stop - position), position - file.base)
+    # The last record may extend beyond the part.
+    wanted = min(BLOCK_BYTES, file.stop - position, stop - position + _LAST_BYTES)
+    data = read_at(handle, wanted, position - file.base)
     if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
         return None, -1
     columns = RecordColumns(data, None, position)
@@ -340,63 +351,104 @@ def noted_complete(root: str) -> int | None:
 
 
 class ConsumeQueueReader:
-    """The files of a queue, as listed at creation. A queue without files is empty."""
+    """The files of a queue, as listed at creation or given, and what was found in them: nothing is
+    looked up twice. A queue without files is empty."""
 
-    def __init__(self, root: str, topic: str, queue_id: int) -> None:
-        self._files: list[tuple[int, str, int]] = []
+    def __init__(self, root: str, topic: str, queue_id: int, listed: Listed | None = None) -> None:
+        folder = joined(root, "consumequeue", topic, str(queue_id))
         try:
-            found = _numbered(joined(root, "consumequeue", topic, str(queue_id)))
+            found = _numbered(folder) if listed is None else _named(folder, listed)
         except (FileNotFoundError, NotADirectoryError):
             found = []
-        for base, path, size_bytes in found:
-            self._files.append((base // QUEUE_ENTRY_BYTES, path, size_bytes // QUEUE_ENTRY_BYTES))
+        self._listed = tuple((base, size_bytes) for base, _, size_bytes in found)
+        self._files = [
+            (base // QUEUE_ENTRY_BYTES, path, size_bytes // QUEUE_ENTRY_BYTES)
+            for base, path, size_bytes in found
+        ]
+        self._stop: int | None = None
+        self._starts: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, StoredEntry] = {}
+        self._mean_bytes: dict[tuple[int, int], int] = {}
 
     @property
     def exists(self) -> bool:
         """True if the queue has any file."""
         return bool(self._files)
 
-    def stop(self) -> int:
-        """Return the offset after the last entry."""
+    def listed(self, start: int, stop: int) -> Listed:
+        """Return the files that have entries of a range, for a reader in another process."""
+        return tuple(
+            file
+            for file, (first, _, count) in zip(self._listed, self._files, strict=True)
+            if first < stop and start < first + count
+        )
+
+    def stop(self, near: int = 0) -> int:
+        """Return the offset after the last entry, as found by the first call. The search begins at
+        ``near``, such as the end of another queue of the topic."""
+        if self._stop is None:
+            self._stop = self._find_stop(near)
+        return self._stop
+
+    def _find_stop(self, near: int) -> int:
         for first, path, count in reversed(self._files):
             with opened(path) as handle:
-                low, high = 0, count
-                while low < high:
-                    middle = (low + high) // 2
-                    if _entry(handle, middle).size_bytes > 0:
-                        low = middle + 1
-                    else:
-                        high = middle
-            if low:
-                return first + low
+
+                def is_empty(number: int, of: StoreFile = handle) -> bool:
+                    return _entry(of, number).size_bytes <= 0
+
+                found = first_entry(count, near - first, is_empty)
+            if found:
+                return first + found
         return self._files[0][0] if self._files else 0
 
-    def start(self, physical_min: int, stop: int) -> int:
+    def start(self, physical_min: int, stop: int, near: int = 0) -> int:
         """Return the first offset whose record is at ``physical_min`` or later; ``stop`` if there
-        is none."""
-        low = min(self._files[0][0], stop) if self._files else stop
-        high = stop
-        if low < high and self._begins_at(low, physical_min):
-            return low  # as long as nothing is deleted
-        while low < high:
-            middle = (low + high) // 2
-            if self._begins_at(middle, physical_min):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        is none. The search begins at ``near``."""
+        key = (physical_min, stop)
+        if key not in self._starts:
+            self._starts[key] = self._find_start(physical_min, stop, near)
+        return self._starts[key]
 
-    def _begins_at(self, offset: int, physical_min: int) -> bool:
-        found = self.entry(offset)
-        return found.is_record and found.physical >= physical_min
+    def _find_start(self, physical_min: int, stop: int, near: int) -> int:
+        def begins_at(offset: int) -> bool:
+            found = self.entry(offset)
+            return found.is_record and found.physical >= physical_min
+
+        files = [(first, min(first + count, stop)) for first, _, count in self._files]
+        files = [(low, high) for low, high in files if low < high]
+        if not files:
+            return stop
+        if begins_at(files[0][0]):
+            return files[0][0]  # as long as nothing is deleted
+        at = bisect_left(range(1, len(files)), True, key=lambda at: begins_at(files[at][0]))
+        low, high = files[at]
+        found = low + first_entry(high - low, near - low, lambda number: begins_at(low + number))
+        if found < high:
+            return found
+        return files[at + 1][0] if at + 1 < len(files) else stop
 
     def entry(self, offset: int) -> StoredEntry:
         """Return one entry, or an empty one if there is none. Raises OSError."""
+        if offset not in self._seen:
+            self._seen[offset] = self._look_up(offset)
+        return self._seen[offset]
+
+    def _look_up(self, offset: int) -> StoredEntry:
         for first, path, count in self._files:
             if first <= offset < first + count:
                 with opened(path) as handle:
                     return _entry(handle, offset - first)
         return StoredEntry(0, 0, 0)
+
+    def mean_bytes(self, start: int, stop: int) -> int:
+        """Return the mean size of the records of a range, 1 if there is none."""
+        key = (start, stop)
+        if key not in self._mean_bytes:
+            sizes = self.entries(start, stop)["size"].tolist()
+            sizes = [size for size in sizes if 0 < size < RECORD_BYTES_MAX]
+            self._mean_bytes[key] = sum(sizes) // len(sizes) if sizes else 1
+        return self._mean_bytes[key]
 
     def entries(self, start: int, stop: int) -> Entries:
         """Return the entries of a range, with zeros for missing ones. Raises OSError."""
@@ -404,12 +456,58 @@ class ConsumeQueueReader:
         for first, path, count in self._files:
             low, high = max(start, first), min(stop, first + count)
             if low < high:
-                with opened(path) as handle:
+                # A file may have been deleted since it was listed.
+                with suppress(FileNotFoundError), opened(path) as handle:
                     size = (high - low) * QUEUE_ENTRY_BYTES
                     raw = read_at(handle, size, (low - first) * QUEUE_ENTRY_BYTES)
-                whole = np.frombuffer(raw, ENTRY, len(raw) // QUEUE_ENTRY_BYTES)
-                found[low - start : low - start + len(whole)] = whole
+                    whole = np.frombuffer(raw, ENTRY, len(raw) // QUEUE_ENTRY_BYTES)
+                    found[low - start : low - start + len(whole)] = whole
         return found
+
+
+def first_entry(count: int, near: int, holds: Callable[[int], bool]) -> int:
+    """Return the first of ``count`` numbers of entries for which ``holds``, ``count`` if there is
+    none. After one for which it holds, it holds for all.
+
+    Behind a URL each page costs a request. So the search looks at the first and the last entry of a
+    page, begins with that of ``near``, goes on in steps that grow, and then halves what is left.
+    """
+    low, high = 0, count
+    page, step = _page_of(min(max(near, 0), max(count - 1, 0))), 1
+    while low < high:
+        first = max(low, -(-page * PAGE_BYTES // QUEUE_ENTRY_BYTES))
+        last = max(first, min(high, (page + 1) * PAGE_BYTES // QUEUE_ENTRY_BYTES) - 1)
+        if holds(first):
+            high, page = first, page - step
+        elif not holds(last):
+            low, page = last + 1, page + step
+        else:
+            low, high = first + 1, last
+            break
+        if low < high and not _page_of(low) <= page <= _page_of(high - 1):
+            page = (_page_of(low) + _page_of(high - 1)) // 2
+        step *= 4
+    return low + bisect_left(range(low, high), True, key=holds)
+
+
+def _page_of(number: int) -> int:
+    return number * QUEUE_ENTRY_BYTES // PAGE_BYTES
+
+
+def _named(folder: str, listed: Listed) -> list[tuple[int, str, int]]:
+    return [(base, joined(folder, file_name(base)), size_bytes) for base, size_bytes in listed]
+
+
+def files_now(root: str, listed: Listed, wanted: Sequence[int]) -> list[LogFileStatus]:
+    """Return those of the listed log files that have any of some physical offsets, which are in
+    order, with the size that they have now. Raises StoreUnreadable."""
+    found: list[LogFileStatus] = []
+    for base, path, size_bytes in _named(joined(root, "commitlog"), listed):
+        at = bisect_left(wanted, base)
+        if at < len(wanted) and wanted[at] < base + size_bytes:
+            with suppress(FileNotFoundError), opened(path) as handle:
+                found.append(LogFileStatus(path, base, handle.seek(0, os.SEEK_END)))
+    return found
 
 
 def _entry(handle: StoreFile, number: int) -> StoredEntry:

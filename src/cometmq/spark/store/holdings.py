@@ -18,8 +18,8 @@ from cometmq.message.record import TransactionType
 from cometmq.spark.read.planning import Range
 from cometmq.spark.store.files import DamagedBytes, blocks, has_queues, log_end, queue_names
 from cometmq.spark.store.options import Key, RequestedRange, RequestedRanges
-from cometmq.spark.store.planning import StorePlanner, is_wanted
-from cometmq.spark.store.urls import forget
+from cometmq.spark.store.planning import StorePlanner, is_wanted, together
+from cometmq.spark.store.urls import forget, is_url
 from cometmq.store.layout import HOLE_SIZE
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class StoreHoldings:
         self._choice = options.choice
         self._planner = StorePlanner(root, options)
         names = queue_names(root.path)
+        self._planner.survey(names)
         # The broker may run: the ends of queues first, then the end of the log.
         self._bounds = {key: self._planner.bounds(key) for key in names if self._is_wanted(key)}
         log_ends = self._planner.ends(names)
@@ -72,7 +73,11 @@ class StoreHoldings:
         self._newest = self._in_log_alone()
         for key in self._newest:
             self._bounds.setdefault(key, (0, 0))
-        self._held = {key: self._ranges(key) for key in self._bounds}
+        if is_url(root.path):
+            held = together(self._ranges, self._bounds)
+        else:
+            held = [self._ranges(key) for key in self._bounds]
+        self._held = dict(zip(self._bounds, held, strict=True))
 
     def held(self) -> list[Range]:
         """Return the ranges of messages that the store holds."""
@@ -139,7 +144,9 @@ class StoreHoldings:
         dispatched = self._complete if has_queues(self._root.path) else -1
         for ranges in in_log:
             requested = RequestedRanges(_NOTHING, ranges)
-            by_entries += self._planner.log(self._complete, self._end, requested, dispatched)
+            by_entries += self._planner.log(
+                self._complete, self._end, requested, dispatched, ranges
+            )
         return by_entries
 
     def _queue(self, key: Key) -> MessageQueue:

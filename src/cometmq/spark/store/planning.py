@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cometmq.message.model import MessageQueue
 from cometmq.message.record import FIXED_BYTES, PREFIX, store_ms_of
@@ -24,6 +25,7 @@ from cometmq.spark.read.topics import Assigned, Pattern, Topics, matching
 from cometmq.spark.store.files import (
     ConsumeQueueReader,
     DamagedBytes,
+    Listed,
     LogFileStatus,
     blocks,
     has_queues,
@@ -35,7 +37,7 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
-from cometmq.spark.store.urls import forget, joined
+from cometmq.spark.store.urls import forget, is_url, joined
 
 if TYPE_CHECKING:
     from cometmq.spark.read.topics import TopicChoice
@@ -50,14 +52,28 @@ LAST_MOMENTS_BYTES: Final = 16 << 20
 _SAMPLE: Final = 64
 _HEAD_BYTES: Final = 128
 
+THREADS: Final = 16
+"""Number of queues of a remote store that are looked at together: a look is mostly waiting."""
+
+_NEIGHBOURS: Final = 16
+"""Number of queues of a topic that are looked at one after the other. Their ends are near each
+other, so the first tells where to look for the next."""
+
+FirstPlaces = Mapping[str, Mapping[int, int]]
+"""The physical offset of the first entry of queues, by topic and queue id."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
     """The records of a log file that begin at ``start <= physical offset < stop``.
 
     Records before the first entry of their queue belong to a deleted topic of the same name and are
-    left out. If the queue is empty, those before the physical offset ``dispatched`` are left out.
-    If ``dispatched`` is -1, the queues are not consulted.
+    left out: ``first_places`` has that entry's place. If a queue is not in it, because it is empty,
+    those before the physical offset ``dispatched`` are left out. If ``dispatched`` is -1, no record
+    is left out because of its queue.
     """
 
     root: StoreRoot
@@ -66,6 +82,7 @@ class LogPart:
     stop: int
     requested: RequestedRanges
     dispatched: int
+    first_places: FirstPlaces = field(default_factory=dict, repr=False)
 
     @property
     def size_bytes(self) -> int:
@@ -74,8 +91,20 @@ class LogPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedFiles:
+    """Files of a store as the plan listed them."""
+
+    queue: Listed
+    log: Listed
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePart:
-    """The messages ``start <= offset < stop`` of a queue, of about ``record_bytes`` each."""
+    """The messages ``start <= offset < stop`` of a queue, of about ``record_bytes`` each.
+
+    ``listed`` has the files of the queue and of the log. Without it the task lists them: a running
+    broker adds files, and on a local disk that costs nothing.
+    """
 
     root: StoreRoot
     topic: str
@@ -83,6 +112,7 @@ class QueuePart:
     start: int
     stop: int
     record_bytes: int
+    listed: ListedFiles | None = field(default=None, repr=False)
 
     @property
     def size_bytes(self) -> int:
@@ -124,10 +154,7 @@ def tasks_of(parts: Sequence[Part], options: StoreOptions) -> list[tuple[Part, .
         if isinstance(part, QueuePart):
             cut += queue_parts(part, bytes_max)
         else:
-            cut += log_parts(
-                part.root, [part.file], part.start, part.stop, part.requested, part.dispatched,
-                bytes_max,
-            )  # fmt: skip
+            cut += cut_log(part, bytes_max)
     return join(cut, bytes_max)
 
 
@@ -155,6 +182,7 @@ class StorePlanner:
         self.files = log_files(root.path)
         self.log_start = self.files[0].base if self.files else 0
         self._queues: dict[Key, ConsumeQueueReader] = {}
+        self._listed_log = tuple((file.base, file.size_bytes) for file in self.files)
 
     def parts(self) -> list[Part]:
         """Return the parts of a read, before splitting."""
@@ -176,21 +204,43 @@ class StorePlanner:
             if by_entries is not None:
                 return by_entries
         dispatched = ends.dispatched if believes_queues else -1
-        return [*self._whole_log(start, end, requested, dispatched)]
+        return [*self._whole_log(start, end, requested, dispatched, wanted)]
 
     def log(
-        self, start: int, end: int, requested: RequestedRanges, dispatched: int
+        self,
+        start: int,
+        end: int,
+        requested: RequestedRanges,
+        dispatched: int,
+        queues: Iterable[Key] = (),
     ) -> list[LogPart]:
-        """Return the log from ``start`` to ``end``, one part per file that is there."""
-        return log_parts(self._root, self.files, start, end, requested, dispatched, END)
+        """Return the log from ``start`` to ``end``, one part per file that is there, for messages
+        of some queues if these are consulted."""
+        parts = log_parts(self._root, self.files, start, end, requested, dispatched, END)
+        return self._placed(parts, queues)
 
     def _whole_log(
-        self, start: int, end: int, requested: RequestedRanges, dispatched: int
+        self, start: int, end: int, requested: RequestedRanges, dispatched: int, queues: list[Key]
     ) -> list[LogPart]:
         """Return the log from ``start`` to ``end``, with a part for each file that is missing
         between others: its task reports it, and no message is left out unseen."""
         files = with_missing_files(self._root.path, self.files)
-        return log_parts(self._root, files, start, end, requested, dispatched, END)
+        parts = log_parts(self._root, files, start, end, requested, dispatched, END)
+        return self._placed(parts, queues)
+
+    def _placed(self, parts: list[LogPart], queues: Iterable[Key]) -> list[LogPart]:
+        """Return parts of the log with the places where the records of queues begin, so that tasks
+        look up none. An empty queue is left out."""
+        if not parts or parts[0].dispatched < 0:
+            return parts
+        found: dict[str, dict[int, int]] = {}
+        for key in queues:
+            files = self.files_of(key)
+            stop = files.stop()
+            first = files.start(0, stop)
+            if first < stop:
+                found.setdefault(key[0], {})[key[1]] = files.entry(first).physical
+        return [replace(part, first_places=found) for part in parts]
 
     def files_of(self, key: Key) -> ConsumeQueueReader:
         """Return the files of a queue, as listed at the first call."""
@@ -204,18 +254,42 @@ class StorePlanner:
         stop = files.stop()
         return files.start(self.log_start, stop), stop
 
-    def ends(self, names: Iterable[Key]) -> LogEnds:
+    def survey(self, names: Sequence[Key]) -> None:
+        """Find the ends of all queues of a remote store, and what a plan needs of the wanted ones,
+        while their pages are kept. Queues of different topics are looked at together."""
+        if is_url(self._root.path):
+            together(self._look_at, neighbours(names))
+
+    def _look_at(self, queues: Sequence[Key]) -> None:
+        end = begin = 0
+        for key in queues:
+            files = self.files_of(key)
+            end = stop = files.stop(end)
+            if not stop:
+                continue
+            files.entry(stop - 1)
+            if is_wanted(self._options.choice, self._root.broker_name, *key):
+                files.entry(files.start(0, stop))
+                begin = files.start(self.log_start, stop, begin)
+                files.entry(begin)
+                files.mean_bytes(max(begin, stop - _SAMPLE), stop)
+
+    def ends(self, names: Sequence[Key]) -> LogEnds:
         """Return the physical offsets near the end of the log, as the queues tell them."""
-        newest = -1
+        self.survey(names)
+        last: set[tuple[int, int]] = set()
         for key in names:
             files = self.files_of(key)
             stop = files.stop()
             entry = files.entry(stop - 1) if stop else None
-            if entry is None or not entry.is_record or entry.physical < newest:
-                continue
+            if entry is not None and entry.is_record:
+                last.add((entry.physical, entry.size_bytes))
+        newest = -1
+        for physical, size_bytes in sorted(last, reverse=True):
             # After a crash, queues may refer to records that the log has lost.
-            if self._is_record(entry.physical, entry.size_bytes):
-                newest = entry.physical + entry.size_bytes
+            if self._is_record(physical, size_bytes):
+                newest = physical + size_bytes
+                break
         noted = noted_complete(self._root.path)
         complete = newest if noted is None else min(newest, noted)
         return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self.log_start))
@@ -348,7 +422,7 @@ class StorePlanner:
             if sum(each.size_bytes for each in found) * FEW_PARTS > log_bytes:
                 return None
         left = RequestedRanges(requested.otherwise, rest)
-        tail = self._whole_log(dispatched, end, left, dispatched)
+        tail = self._whole_log(dispatched, end, left, dispatched, wanted)
         if (end - dispatched) * FEW_PARTS > log_bytes:
             return None
         return [*found, *tail]
@@ -366,13 +440,12 @@ class StorePlanner:
     def queue_part(self, key: Key, low: int, high: int) -> QueuePart:
         """Return a range of a queue's entries, with the size of its last records as their mean."""
         files = self.files_of(key)
-        sizes = [
-            entry["size"]
-            for entry in files.entries(max(low, high - _SAMPLE), max(low, high))
-            if 0 < entry["size"] < 1 << 27
-        ]
-        record_bytes = int(sum(map(int, sizes)) // len(sizes)) if sizes else 1
-        return QueuePart(self._root, *key, low, max(low, high), record_bytes)
+        high = max(low, high)
+        listed = None
+        if is_url(self._root.path):
+            listed = ListedFiles(files.listed(low, high), self._listed_log)
+        record_bytes = files.mean_bytes(max(low, high - _SAMPLE), high)
+        return QueuePart(self._root, *key, low, high, record_bytes, listed)
 
     def first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
         """Return the first offset in ``low..high`` that was stored at a moment or later, ``high``
@@ -384,6 +457,28 @@ class StorePlanner:
             return moment_ms if found is None else found
 
         return low + bisect_left(range(low, high), moment_ms, key=store_ms)
+
+
+def neighbours(names: Iterable[Key]) -> list[list[Key]]:
+    """Return queues in groups of some of one topic each. They come in order."""
+    found: list[list[Key]] = []
+    for key in names:
+        if found and found[-1][0][0] == key[0] and len(found[-1]) < _NEIGHBOURS:
+            found[-1].append(key)
+        else:
+            found.append([key])
+    return found
+
+
+def together(look: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    """Call a function with each of some items, several at the same time, and return the results in
+    order. Raises the first error, after which no further call begins."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        looks = [pool.submit(look, item) for item in items]
+        try:
+            return [each.result() for each in looks]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def with_missing_files(root: str, files: Iterable[LogFileStatus]) -> list[LogFileStatus]:
@@ -420,15 +515,18 @@ def log_parts(
     return found
 
 
+def cut_log(part: LogPart, bytes_max: int) -> list[LogPart]:
+    """Split a part of the log into parts of at most ``bytes_max``."""
+    borders = range(part.start, part.stop, bytes_max)
+    return [replace(part, start=at, stop=min(at + bytes_max, part.stop)) for at in borders]
+
+
 def queue_parts(part: QueuePart, bytes_max: int) -> list[QueuePart]:
     """Split a range of a queue into even pieces of at most ``bytes_max``."""
     rows = part.stop - part.start
     count = min(rows, -(-part.size_bytes // bytes_max))
     borders = [part.start + rows * at // count for at in range(count + 1)] if count else []
-    return [
-        QueuePart(part.root, part.topic, part.queue_id, low, high, part.record_bytes)
-        for low, high in itertools.pairwise(borders)
-    ]
+    return [replace(part, start=low, stop=high) for low, high in itertools.pairwise(borders)]
 
 
 def join(parts: Sequence[Part], bytes_max: int) -> list[tuple[Part, ...]]:

@@ -24,6 +24,7 @@ from cometmq.spark.store.files import (
     DamagedBytes,
     LogFileStatus,
     blocks,
+    files_now,
     log_files,
     opened,
     read_at,
@@ -149,18 +150,13 @@ class Selection:
         return self._first[key]
 
     def _look(self, topic: str, queue_id: int) -> int:
-        root = self._part.root
-        if not is_wanted(self._options.choice, root.broker_name, topic, queue_id):
+        part = self._part
+        if not is_wanted(self._options.choice, part.root.broker_name, topic, queue_id):
             return _NOWHERE
-        if self._part.dispatched < 0:
+        if part.dispatched < 0:
             return 0
-        files = ConsumeQueueReader(root.path, topic, queue_id)
-        stop = files.stop()
-        first = files.start(0, stop)
-        if first == stop:
-            return self._part.dispatched
         # Records before a queue's first entry belong to a deleted topic of the same name.
-        return files.entry(first).physical
+        return part.first_places.get(topic, {}).get(queue_id, part.dispatched)
 
 
 def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
@@ -218,12 +214,15 @@ def _of_log(part: LogPart, options: StoreOptions) -> Iterator[Read]:
 
 
 def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
-    entries = ConsumeQueueReader(part.root.path, part.topic, part.queue_id).entries(
-        part.start, part.stop
+    root, listed = part.root.path, part.listed
+    reader = ConsumeQueueReader(
+        root, part.topic, part.queue_id, None if listed is None else listed.queue
     )
+    entries = reader.entries(part.start, part.stop)
     physical, sizes = entries["physical"].astype(np.int64), entries["size"].astype(np.int64)
-    files = log_files(part.root.path)
-    log_start = files[0].base if files else 0
+    files = log_files(root) if listed is None else []
+    bases = [file.base for file in files] if listed is None else [base for base, _ in listed.log]
+    log_start = bases[0] if bases else 0
     held = (sizes > 0) & (sizes < HOLE_SIZE) & (physical >= log_start)
     _report_gone(part, np.flatnonzero(~held), options)
     tag_filter = options.row_filter.tags
@@ -236,6 +235,9 @@ def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
             codes <= MAX_UNIT_ADDRESS
         )
     rows = np.flatnonzero(held)
+    if listed is not None:
+        # A log file may have become shorter since the plan: its size now decides.
+        files = files_now(root, listed.log, np.sort(physical[rows]).tolist())
     for chosen in _runs(physical[rows], sizes[rows], files):
         own = rows[chosen]
         yield from _block(part, own, physical[own], sizes[own], files, options)

@@ -1,4 +1,4 @@
-"""Store directories behind URLs: on object storage or HDFS, opened through Arrow.
+"""Store directories and archives behind URLs: on object storage or HDFS, opened through Arrow.
 
 A URL is one text, ``s3://BUCKET/FOLDER?endpoint_override=...``, that tasks carry to their process,
 which opens the file system for itself. It may have credentials, so only what :func:`shown` returns
@@ -6,7 +6,7 @@ of it gets into errors and logs.
 
 Each request costs some milliseconds. So folders, files and the pages around small reads are kept
 until :func:`forget`, which plans and tasks call when they begin, and large reads in sequence read
-ahead.
+ahead. A plan may look at several files at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cometmq.core.errors import CometError
@@ -32,15 +34,20 @@ PAGE_BYTES: Final = 128 << 10
 """Bytes read around a small read. They take little longer than the request itself, and a search
 for the end of a queue needs few of them."""
 
-PAGES_MAX: Final = 256
+PAGES_MAX: Final = 512
+FILES_MAX: Final = 2_048
+"""Most open files that are kept. One of S3 is a name and a size, no connection."""
+
 AHEAD_BYTES_MAX: Final = 8 << 20
 """Most bytes that a read in sequence asks for at once."""
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class StoreUnreadable(CometError):
-    """Raised if files of a store cannot be listed or read at ``url``, which is without
+    """Raised if files of a store or archive cannot be listed or read at ``url``, which is without
     credentials."""
 
     def __init__(self, url: str, problem: str) -> None:
@@ -114,12 +121,48 @@ class _Kept:
         self.folders: dict[str, dict[str, int]] = {}
         self.files: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self.pages: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._lock = Lock()
 
     def clear(self) -> None:
         """Forget all."""
-        self.folders.clear()
-        self.files.clear()
-        self.pages.clear()
+        with self._lock:
+            self.folders.clear()
+            self.files.clear()
+            self.pages.clear()
+
+    def file(self, url: str) -> tuple[Any, int] | None:
+        """Return an open file and its size, if it is kept."""
+        with self._lock:
+            return _latest(self.files, url)
+
+    def keep_file(self, url: str, found: tuple[Any, int]) -> None:
+        """Keep an open file and its size."""
+        with self._lock:
+            _keep(self.files, url, found, FILES_MAX)
+
+    def page(self, key: tuple[str, int]) -> bytes | None:
+        """Return a page of a file, if it is kept."""
+        with self._lock:
+            return _latest(self.pages, key)
+
+    def keep_page(self, key: tuple[str, int], page: bytes) -> None:
+        """Keep a page of a file."""
+        with self._lock:
+            _keep(self.pages, key, page, PAGES_MAX)
+
+
+def _latest(kept: OrderedDict[_K, _V], key: _K) -> _V | None:
+    found = kept.get(key)
+    if found is not None:
+        kept.move_to_end(key)
+    return found
+
+
+def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, count_max: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > count_max:
+        kept.popitem(last=False)
 
 
 _kept: Final = _Kept()
@@ -145,12 +188,21 @@ def list_below(folder: str) -> None:
         _kept.folders.update({folder: {}, **_entries(folder, recursive=True)})
 
 
+def names_now(folder: str) -> list[str]:
+    """Return the names in a folder as they are now, sorted, none if it is missing. Raises
+    StoreUnreadable."""
+    try:
+        return sorted(_entries(folder, recursive=False).get(folder, {}))
+    except FileNotFoundError:
+        return []
+
+
 def _entries(folder: str, *, recursive: bool) -> dict[str, dict[str, int]]:
     """Return the entries of a folder and, if ``recursive``, of all below."""
     from pyarrow import fs
 
     system, path = _located(folder)
-    with _reading(folder):
+    with reading(folder):
         infos = system.get_file_info(fs.FileSelector(path, recursive=recursive))
     found: dict[str, dict[str, int]] = {}
     for info in infos:
@@ -164,7 +216,8 @@ def _entries(folder: str, *, recursive: bool) -> dict[str, dict[str, int]]:
 
 
 class RemoteFile:
-    """A file behind a URL, read like a ``FileIO``. Its last window of bytes is kept."""
+    """A file behind a URL, read like a ``FileIO``. Its last window of bytes is kept, and after
+    :meth:`read_on` the next one is fetched while it is used."""
 
     def __init__(self, url: str, source: Any, size_bytes: int) -> None:
         """Create from an open Arrow file."""
@@ -175,6 +228,10 @@ class RemoteFile:
         self._window = b""
         self._window_start = 0
         self._ahead_bytes = 0
+        self._until = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._next: Future[bytes] | None = None
+        self._next_start = 0
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -186,6 +243,17 @@ class RemoteFile:
         trace: TracebackType | None,
     ) -> None:
         self._window = b""
+        self._next = None
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+
+    def read_on(self, stop: int) -> None:
+        """Expect to be read in sequence up to ``stop``: large windows at once, and none beyond."""
+        self._until = min(stop, self._size_bytes)
+        self._ahead_bytes = AHEAD_BYTES_MAX
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1)
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
         """Move to a position and return it. Object storage has no holes: all of a file is data.
@@ -218,32 +286,48 @@ class RemoteFile:
 
     def _page(self, number: int) -> bytes:
         key = (self._url, number)
-        page = _kept.pages.get(key)
+        page = _kept.page(key)
         if page is None:
             start = number * PAGE_BYTES
             page = self._fetch(start, min(start + PAGE_BYTES, self._size_bytes))
-            _kept.pages[key] = page
-            if len(_kept.pages) > PAGES_MAX:
-                _kept.pages.popitem(last=False)
-        _kept.pages.move_to_end(key)
+            _kept.keep_page(key, page)
         return page
 
     def _large(self, start: int, stop: int) -> bytes:
         window_stop = self._window_start + len(self._window)
         follows = self._window_start <= start <= window_stop
         if not self._has(start, stop):
-            # Twice as much at each step: a search that ends soon has read little in vain.
-            self._ahead_bytes = min(2 * self._ahead_bytes, AHEAD_BYTES_MAX) if follows else 0
             had = self._window[start - self._window_start :] if follows else b""
-            end = min(max(stop, start + self._ahead_bytes), self._size_bytes)
-            self._window = had + self._fetch(start + len(had), end)
+            if self._thread is None:
+                # Twice as much at each step: a search that ends soon has read little in vain.
+                self._ahead_bytes = min(2 * self._ahead_bytes, AHEAD_BYTES_MAX) if follows else 0
+                end = min(max(stop, start + self._ahead_bytes), self._size_bytes)
+                self._ahead_bytes = max(self._ahead_bytes, end - start)
+                self._window = had + self._fetch(start + len(had), end)
+            else:
+                self._window = had + self._in_sequence(start + len(had), stop)
             self._window_start = start
-            self._ahead_bytes = max(self._ahead_bytes, end - start)
         at = start - self._window_start
         return self._window[at : at + stop - start]
 
+    def _in_sequence(self, start: int, stop: int) -> bytes:
+        """Return the bytes from ``start`` to ``stop`` or further, and begin to fetch the next."""
+        found = b""
+        if self._next is not None and self._next_start == start:
+            found = self._next.result()
+        if start + len(found) < stop:
+            wanted = max(stop, min(start + self._ahead_bytes, self._until))
+            found += self._fetch(start + len(found), wanted)
+        following = start + len(found)
+        end = min(following + self._ahead_bytes, self._until)
+        self._next = None
+        if self._thread is not None and following < end:
+            self._next = self._thread.submit(self._fetch, following, end)
+            self._next_start = following
+        return found
+
     def _fetch(self, start: int, stop: int) -> bytes:
-        with _reading(self._url):
+        with reading(self._url):
             found: bytes = self._source.read_at(stop - start, start)
         if len(found) < stop - start:
             raise StoreUnreadable(shown(self._url), "it became shorter while it was read")
@@ -252,21 +336,26 @@ class RemoteFile:
 
 def open_url(url: str) -> RemoteFile:
     """Open a file behind a URL. Raises FileNotFoundError, StoreUnreadable."""
-    if url not in _kept.files:
-        system, path = _located(url)
-        with _reading(url):
-            source = system.open_input_file(path)
-            _kept.files[url] = source, source.size()
-        if len(_kept.files) > PAGES_MAX:
-            _kept.files.popitem(last=False)
-    _kept.files.move_to_end(url)
-    return RemoteFile(url, *_kept.files[url])
+    found = _kept.file(url)
+    if found is None:
+        source = arrow_file(url)
+        with reading(url):
+            found = source, source.size()
+        _kept.keep_file(url, found)
+    return RemoteFile(url, *found)
+
+
+def arrow_file(url: str) -> Any:
+    """Open a file behind a URL as Arrow's own. Raises FileNotFoundError, StoreUnreadable."""
+    system, path = _located(url)
+    with reading(url):
+        return system.open_input_file(path)
 
 
 def _located(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it."""
     parts = urlsplit(url)
-    with _reading(url):
+    with reading(url):
         system, top = _file_system(parts.scheme, parts.netloc, parts.query, os.getpid())
     return system, (top.rstrip("/") + unquote(parts.path)).rstrip("/") or "/"
 
@@ -282,8 +371,8 @@ def _file_system(scheme: str, netloc: str, query: str, pid: int) -> tuple[Any, s
 
 
 @contextmanager
-def _reading(url: str) -> Iterator[None]:
-    """Turn the errors of Arrow into ours, without credentials."""
+def reading(url: str) -> Iterator[None]:
+    """Turn the errors of Arrow into FileNotFoundError and StoreUnreadable, without credentials."""
     try:
         yield
     except FileNotFoundError:
@@ -292,7 +381,7 @@ def _reading(url: str) -> Iterator[None]:
         if _is_gone(str(error)):
             raise FileNotFoundError(errno.ENOENT, "no such file", shown(url)) from None
         problem = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StoreUnreadable(shown(url), _without_credentials(url, problem)) from None
+        raise StoreUnreadable(shown(url), without_credentials(url, problem)) from None
 
 
 def _is_gone(problem: str) -> bool:
@@ -300,7 +389,8 @@ def _is_gone(problem: str) -> bool:
     return "NO_SUCH_KEY" in problem
 
 
-def _without_credentials(url: str, problem: str) -> str:
+def without_credentials(url: str, problem: str) -> str:
+    """Return what a server or client says of a URL, without its credentials."""
     login = urlsplit(url).netloc.rpartition("@")[0]
     for part in (login, *login.split(":", 1)):
         for secret in (part, unquote(part)):

@@ -46,21 +46,25 @@ class StoredFile(NamedTuple):
     modified_ms: int
 
 
-class Folder(Protocol):
-    """Operations on the folder of a table. A missing folder lists as empty; reading a missing file
-    raises FileNotFoundError."""
+class ReadFolder(Protocol):
+    """What a reader of a table's log does with its folder. A missing folder lists as empty; reading
+    a missing file raises FileNotFoundError."""
 
     def url(self, name: str) -> str:
-        """Return Spark's URL of a file or folder in this one."""
+        """Return the URL of a file or folder in this one, for Spark or for an error."""
 
     def names(self, name: str) -> list[str]:
         """Return the plain names of the entries of a folder, sorted."""
 
-    def files(self, name: str) -> list[StoredFile]:
-        """Return all files below a folder, at any depth, sorted by name."""
-
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
+
+
+class Folder(ReadFolder, Protocol):
+    """Operations on the folder of a table."""
+
+    def files(self, name: str) -> list[StoredFile]:
+        """Return all files below a folder, at any depth, sorted by name."""
 
     def read_end(self, name: str, count: int) -> bytes:
         """Return the last ``count`` bytes of a file, or all bytes of a shorter one."""

@@ -30,6 +30,7 @@ from cometmq.spark.tables.datafiles import (
     DATA,
     Attempts,
     Folder,
+    ReadFolder,
     attempt_of,
     folder_at,
     write_files,
@@ -187,12 +188,11 @@ def schema_at(folder: Folder) -> StructType:
     return StructType.fromJson(msgspec.json.decode(folder.read(SCHEMA), type=dict[str, Any]))
 
 
-class BatchLog:
-    """The log of the table in a folder."""
+class WrittenLog:
+    """The log of the table in a folder, as its readers see it."""
 
-    def __init__(self, folder: Folder, fold: int = FOLD) -> None:
+    def __init__(self, folder: ReadFolder) -> None:
         self._folder = folder
-        self._fold = fold
 
     def last(self, query: str) -> int:
         """Return the highest batch of a query, NO_BATCH before its first."""
@@ -227,22 +227,6 @@ class BatchLog:
             if file.name not in gone
         ]
 
-    def commit(self, mark: Mark, files: list[DataFile]) -> bool:
-        """Add a batch. Return False if it already exists."""
-        data = msgspec.json.encode(Batch(mark.batch, files))
-        if not self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.json", data):
-            return False
-        if mark.batch % self._fold == self._fold - 1:
-            self._fold_up_to(mark)
-        return True
-
-    def _fold_up_to(self, mark: Mark) -> None:
-        entries = self._entries(mark.query)
-        data = msgspec.json.encode(self._batches(mark.query))
-        self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.all.json", data)
-        for _, _, name in entries:
-            self._folder.remove(name)
-
     def _entries(self, query: str) -> list[tuple[int, bool, str]]:
         """Return number, whether it includes all earlier batches, and name of each log file."""
         place = f"{_ROOT}/{query}"
@@ -271,7 +255,32 @@ class BatchLog:
             raise LogUnreadable(self._folder.url(name), str(error)) from None
 
 
-def replaced_files(folder: Folder) -> Replaced:
+class BatchLog(WrittenLog):
+    """The log of the table in a folder, to add batches to."""
+
+    def __init__(self, folder: Folder, fold: int = FOLD) -> None:
+        super().__init__(folder)
+        self._target = folder
+        self._fold = fold
+
+    def commit(self, mark: Mark, files: list[DataFile]) -> bool:
+        """Add a batch. Return False if it already exists."""
+        data = msgspec.json.encode(Batch(mark.batch, files))
+        if not self._target.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.json", data):
+            return False
+        if mark.batch % self._fold == self._fold - 1:
+            self._fold_up_to(mark)
+        return True
+
+    def _fold_up_to(self, mark: Mark) -> None:
+        entries = self._entries(mark.query)
+        data = msgspec.json.encode(self._batches(mark.query))
+        self._target.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.all.json", data)
+        for _, _, name in entries:
+            self._target.remove(name)
+
+
+def replaced_files(folder: ReadFolder) -> Replaced:
     """Return the files that have been replaced so far."""
     names = [name for name in folder.names(_REPLACED) if name.endswith(".json")]
     if not names:

@@ -8,32 +8,28 @@ files may have the same ones.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from cometmq.core.errors import CometError
 from cometmq.message.model import MessageQueue
 from cometmq.message.walk import numbers
-from cometmq.spark.options import BadOption
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.planning import Range
 from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
 from cometmq.spark.store.holdings import runs
 from cometmq.spark.store.planning import is_wanted
-from cometmq.spark.tables.datafiles import LocalFolder
-from cometmq.spark.tables.parquet import SCHEMA, BatchLog, DataFile
+from cometmq.spark.tiers.archivefolder import data_files, in_archive, opened
 from cometmq.spark.tiers.cover import cover, merged
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from cometmq.message.walk import Flags, Ints
     from cometmq.spark.read.topics import TopicChoice
     from cometmq.spark.tiers.cover import Span
@@ -47,25 +43,14 @@ BATCH_ROWS_MAX: Final = 20_000
 _PLACE: Final = ("broker_name", "queue_id", "queue_offset")
 _STORED: Final = "store_timestamp"
 _NO_TOPIC: Final = "__HIVE_DEFAULT_PARTITION__"
-_DELETION_VECTORS: Final = "deletionVectors"
-
-
-class ArchiveFileGone(CometError):
-    """Raised if the file at ``path`` was removed between the plan and the task."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} is gone: the archive was compacted twice since this query was planned, and "
-            "other files have its messages; run the query again"
-        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchiveFile:
-    """A file of an archive, all of whose messages are of one topic."""
+    """A file of an archive, all of whose messages are of one topic. A URL may have credentials, so
+    it is in no text of this value."""
 
-    path: str
+    path: str = field(repr=False)
     topic: str
     size_bytes: int
 
@@ -79,14 +64,15 @@ class HeldFile:
 
 
 def archive_files(root: str, choice: TopicChoice) -> list[ArchiveFile]:
-    """Return the files of the chosen topics. Raises BadOption if there is no archive."""
+    """Return the files of the chosen topics. Raises BadOption if there is no archive,
+    StoreUnreadable."""
     found = []
-    for file in _delta_files(root) if _is_delta(root) else _parquet_files(root):
+    for file in data_files(root):
         topic = _topic_of(file.name)
         if topic is None:
             continue
         if is_wanted(choice, "", topic):
-            found.append(ArchiveFile(os.path.join(root, file.name), topic, file.size_bytes))
+            found.append(ArchiveFile(in_archive(root, file.name), topic, file.size_bytes))
     return found
 
 
@@ -128,10 +114,10 @@ def stored_ms(
         wanted.setdefault(portion.place, {})[portion.part.queue] = portion.part.start
     found: dict[MessageQueue, int] = {}
     for file, of_file in wanted.items():
-        with _opened(file.path) as opened:
+        with opened(file.path) as source:
             parts = [Range(queue, offset, offset + 1) for queue, offset in of_file.items()]
-            groups = _groups(opened.metadata, parts)
-            table = opened.read_row_groups(groups, columns=[*_PLACE, _STORED])
+            groups = _groups(source.metadata, parts)
+            table = source.read_row_groups(groups, columns=[*_PLACE, _STORED])
             for rows in table.combine_chunks().to_batches():
                 times = _times_ms(rows)
                 for queue, at in _rows_by_queue(rows, file.topic):
@@ -152,18 +138,26 @@ def rows_of_file(
     """
     wanted = _Wanted(parts)
     needed = dict.fromkeys((*_PLACE, *names, *options.row_filter.columns))
-    with _opened(file.path) as opened:
+    with opened(file.path) as source:
         columns = [name for name in needed if name not in ("topic", CORRUPT.name)]
-        for rows in opened.iter_batches(
-            _batch_rows(opened.metadata), row_groups=_groups(opened.metadata, parts),
-            columns=columns,
-        ):  # fmt: skip
+        for rows in _batches(source, _groups(source.metadata, parts), columns):
             chosen = rows.filter(pa.array(wanted.take(rows, file.topic)))
             chosen = chosen.filter(pa.array(options.row_filter.among(chosen)))
             if len(chosen):
                 yield _with_columns(chosen, names, file.topic)
     for part in wanted.missing():
         report_loss(part.queue, part.start, part.stop, options)
+
+
+def _batches(
+    source: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of row groups, one group after the other, so that Arrow fetches no more
+    than one group of a remote file at once."""
+    for group in groups:
+        yield from source.iter_batches(
+            _batch_rows(source.metadata), row_groups=[group], columns=columns
+        )
 
 
 class _Wanted:
@@ -223,29 +217,6 @@ class _QueueWanted:
                 yield Range(self._queue, *run)
 
 
-def _is_delta(root: str) -> bool:
-    return os.path.isdir(os.path.join(root, "_delta_log"))
-
-
-def _parquet_files(root: str) -> list[DataFile]:
-    folder = LocalFolder(Path(root))
-    if SCHEMA not in folder.names(""):
-        raise BadOption("archive", f"there is no archive at {root}")
-    return BatchLog(folder).files()
-
-
-def _delta_files(root: str) -> list[DataFile]:
-    from deltalake import DeltaTable
-
-    table = DeltaTable(root)
-    if _DELETION_VECTORS in (table.protocol().reader_features or ()):
-        raise BadOption("archive", f"{root} has deletion vectors, which this read cannot apply")
-    actions = table.get_add_actions()
-    names = (unquote(name) for name in actions.column("path").to_pylist())
-    sizes = actions.column("size_bytes").to_pylist()
-    return [DataFile(name, size) for name, size in zip(names, sizes, strict=True)]
-
-
 def _topic_of(name: str) -> str | None:
     """Return the topic that a file's folder names, None for records without a readable topic."""
     for folder in name.split("/")[:-1]:
@@ -255,17 +226,10 @@ def _topic_of(name: str) -> str | None:
     return None
 
 
-def _opened(path: str) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise ArchiveFileGone(path) from None
-
-
 def _held(file: ArchiveFile, choice: TopicChoice) -> HeldFile:
     found: list[Range] = []
-    with _opened(file.path) as opened:
-        for rows in opened.read(columns=list(_PLACE)).combine_chunks().to_batches():
+    with opened(file.path) as source:
+        for rows in source.read(columns=list(_PLACE)).combine_chunks().to_batches():
             found += [Range(queue, *run) for queue, of in _by_queue(rows, file.topic)
                       for run in runs(np.sort(of))]  # fmt: skip
     chosen = {
@@ -280,12 +244,12 @@ def _first_at(held: HeldFile, moments: Mapping[MessageQueue, int]) -> dict[Messa
     found: dict[MessageQueue, int] = {}
     if not queues:
         return found
-    with _opened(held.file.path) as opened:
+    with opened(held.file.path) as source:
         earliest_ms = min(moments[queue] for queue in queues)
-        groups = _since(opened.metadata, earliest_ms)
+        groups = _since(source.metadata, earliest_ms)
         if not groups:
             return found
-        table = opened.read_row_groups(groups, columns=[*_PLACE, _STORED]).combine_chunks()
+        table = source.read_row_groups(groups, columns=[*_PLACE, _STORED]).combine_chunks()
         for rows in table.to_batches():
             times = _times_ms(rows)
             for queue, at in _rows_by_queue(rows, held.file.topic):

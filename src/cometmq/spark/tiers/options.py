@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cometmq.spark import kafka
@@ -28,6 +28,7 @@ from cometmq.spark.read import options as read_options
 from cometmq.spark.read.planning import TASK_BYTES_MAX, TASK_ROWS_MAX
 from cometmq.spark.read.positions import AtGroup
 from cometmq.spark.store import options as store_options
+from cometmq.spark.store.urls import checked
 from cometmq.spark.values import options as values
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ _POSITIONS: Final = frozenset(positions.OPTIONS)
 @dataclass(frozen=True, slots=True)
 class TieredOptions:
     """All options of a read of several tiers. ``archive``, ``store`` and ``live`` are None for a
-    tier that is not given."""
+    tier that is not given. A URL may have credentials, so it is in no text of this value."""
 
-    archive: str | None
+    archive: str | None = field(repr=False)
     store: StoreOptions | None
     live: ReadOptions | None
     topics: TopicChoice
@@ -96,7 +97,7 @@ def parse(options: Mapping[str, str]) -> TieredOptions:
     chosen = only_one(given, ("topic", "subscribePattern", "assign"))
     names_topics = live is not None or chosen or "includeSystemTopics" in given
     read = TieredOptions(
-        archive=get(given, "archive", _path, None),
+        archive=get(given, "archive", _place, None),
         store=store,
         live=live,
         topics=topics.parse(given) if names_topics else store_options.ALL,
@@ -142,8 +143,6 @@ def _hint(option: str) -> str:
     return kafka.hint(option)
 
 
-def _path(text: str) -> str:
-    path = some_text(text).removeprefix("file://")
-    if "://" in path:
-        raise ValueError(f"{text!r} is no folder: mount it where the driver and all executors run")
-    return path
+def _place(text: str) -> str:
+    # Not percent-decoded: Spark takes the path of a file URL literally, and so did the job archive.
+    return checked(some_text(text).removeprefix("file://"))

@@ -1,0 +1,142 @@
+"""The folder of an archive, local or behind a URL, as a read of several tiers sees it.
+
+The files of a URL are read through Arrow, as those of store directories are (store/urls.py). The
+log of a Delta table is read by ``deltalake``, which has clients of object stores of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow.parquet as pq
+
+from cometmq.core.errors import CometError
+from cometmq.spark.options import BadOption
+from cometmq.spark.store.urls import (
+    StoreUnreadable,
+    arrow_file,
+    is_url,
+    joined,
+    names_now,
+    reading,
+    shown,
+    without_credentials,
+)
+from cometmq.spark.tables.datafiles import LocalFolder, ReadFolder
+from cometmq.spark.tables.parquet import SCHEMA, DataFile, WrittenLog
+
+_DELETION_VECTORS: Final = "deletionVectors"
+
+
+class ArchiveFileGone(CometError):
+    """Raised if the file at ``path`` was removed between the plan and the task."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is gone: the archive was compacted twice since this query was planned, and "
+            "other files have its messages; run the query again"
+        )
+
+
+class ArrowFolder:
+    """A folder behind a URL. Nothing is kept: a reader of a log looks again if it was folded."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def url(self, name: str) -> str:
+        return shown(in_archive(self._root, name))
+
+    def names(self, name: str) -> list[str]:
+        return names_now(in_archive(self._root, name) if name else self._root)
+
+    def read(self, name: str) -> bytes:
+        url = in_archive(self._root, name)
+        with arrow_file(url) as file, reading(url):
+            found: bytes = file.read()
+            return found
+
+
+def in_archive(root: str, name: str) -> str:
+    """Return the path or URL of a file in an archive."""
+    return joined(root, *name.split("/")) if is_url(root) else os.path.join(root, name)
+
+
+def data_files(root: str) -> list[DataFile]:
+    """Return the files of an archive, as its log names them. Raises BadOption if there is none, or
+    one that cannot be read, StoreUnreadable, OSError."""
+    folder: ReadFolder = ArrowFolder(root) if is_url(root) else LocalFolder(Path(root))
+    names = folder.names("")
+    if "_delta_log" in names:
+        return _delta_files(root)
+    if SCHEMA not in names:
+        raise BadOption("archive", f"there is no archive at {shown(root)}")
+    return WrittenLog(folder).files()
+
+
+@contextmanager
+def opened(path: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file. Raises ArchiveFileGone and StoreUnreadable, also while it is read."""
+    try:
+        with reading(path) if is_url(path) else nullcontext():
+            # One request for neighbouring columns instead of one for each.
+            source = arrow_file(path) if is_url(path) else path
+            with pq.ParquetFile(source, pre_buffer=is_url(path)) as found:
+                yield found
+    except FileNotFoundError:
+        raise ArchiveFileGone(shown(path)) from None
+
+
+def _delta_files(root: str) -> list[DataFile]:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    place, options = (_place_of(root), delta_options(root)) if is_url(root) else (root, None)
+    try:
+        table = DeltaTable(place, storage_options=options)
+        actions = table.get_add_actions()
+    except (OSError, DeltaError) as error:
+        if not is_url(root):
+            raise
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreUnreadable(shown(root), without_credentials(root, problem)) from None
+    if _DELETION_VECTORS in (table.protocol().reader_features or ()):
+        raise BadOption(
+            "archive", f"{shown(root)} has deletion vectors, which this read cannot apply"
+        )
+    names = (unquote(name) for name in actions.column("path").to_pylist())
+    sizes = actions.column("size_bytes").to_pylist()
+    return [DataFile(name, size) for name, size in zip(names, sizes, strict=True)]
+
+
+def _place_of(root: str) -> str:
+    """Return the URL of a Delta table for deltalake. Raises BadOption for other URLs than S3's."""
+    parts = urlsplit(root)
+    if parts.scheme != "s3":
+        raise BadOption("archive", f"{shown(root)} is a Delta table, which is read from s3 alone")
+    return f"s3://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def delta_options(url: str) -> dict[str, str]:
+    """Return deltalake's options for the credentials and parameters of a URL of S3."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    login = parts.netloc.rpartition("@")[0]
+    key, _, secret = login.partition(":")
+    scheme = given.get("scheme", "https")
+    found = {
+        "AWS_REGION": given.get("region", ""),
+        "AWS_ENDPOINT_URL": (
+            f"{scheme}://{given['endpoint_override']}" if "endpoint_override" in given else ""
+        ),
+        "AWS_ALLOW_HTTP": "true" if scheme == "http" else "",
+        "AWS_ACCESS_KEY_ID": unquote(key),
+        "AWS_SECRET_ACCESS_KEY": unquote(secret),
+    }
+    return {name: value for name, value in found.items() if value}
