@@ -352,7 +352,7 @@ def test_a_delta_archive(tiers: Tiers, tmp_path: Path) -> None:
     assert [{**row, "topic": TOPIC} for row in rows(read)] == tiers.everything
     DeltaTable(table_path).optimize.compact()
     assert [{**row, "topic": TOPIC} for row in rows(read)] == tiers.everything
-    with s3_server(tmp_path / "server") as s3:
+    with s3_server(tmp_path) as s3:
         remote = {**read, "archive": s3.copy(tmp_path / "table", "lake/table")}
         assert [{**row, "topic": TOPIC} for row in rows(remote)] == tiers.everything
         s3.system().delete_dir_contents("lake/table/_delta_log")
