@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.core.errors import NoStore
+from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.schema import NAMES
 from cometmq.spark.store import planning
 from cometmq.spark.store.options import parse
-from cometmq.spark.store.planning import LogPart, plan
+from cometmq.spark.store.planning import LogPart, QueuePart, plan
 from cometmq.spark.store.rows import DamagedLog, LogGone, batches
 from cometmq.spark.store.urls import RemoteFile, StoreUnreadable
 from tests.architecture.rules import ROOT
@@ -173,6 +174,38 @@ def test_a_file_that_is_shorter_when_it_is_read(
     for task in tasks[:3]:
         with pytest.raises(DamagedLog, match="is damaged at physical offset"):
             list(batches(task, read, NAMES))
+
+
+@pytest.mark.parametrize("change", ["gone", "shorter"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_records_whose_file_is_not_whole_when_their_queue_is_read(
+    s3: S3Server, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str,
+    remote: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(planning, "LAST_MOMENTS_BYTES", 0)
+    root = shutil.copytree(large, tmp_path / "store")
+    place = f"queue-{change}/store"
+    asked = {
+        "startingOffsets": offsets(q0=1_000, q1=3_000),
+        "endingOffsets": offsets(q0=1_010, q1=3_020),
+    }
+    url = s3.copy(root, place) if remote else str(root)
+    read = parse({"store": url, "brokerName": "b", "topic": "t", **asked})
+    tasks = plan(read)
+    assert all(isinstance(part, QueuePart) for task in tasks for part in task)
+    for path in sorted((root / "commitlog").iterdir())[1:-1]:
+        if change == "shorter":
+            os.truncate(path, 1_000)
+        else:
+            path.unlink()
+            if remote:
+                s3.system().delete_file(f"{place}/commitlog/{path.name}")
+    if remote:
+        s3.copy(root, place)
+    with pytest.raises(DataLoss, match=r"offsets 1000 to .* of queue 0"):
+        list(batches(tasks[0], read, NAMES))
+    lax = parse({"store": url, "brokerName": "b", "topic": "t", "failOnDataLoss": "false"})
+    assert list(batches(tasks[0], lax, NAMES)) == []
 
 
 def text_of(error: BaseException) -> str:

@@ -53,7 +53,7 @@ _SAMPLE: Final = 64
 _HEAD_BYTES: Final = 128
 
 THREADS: Final = 16
-"""Number of queues of a remote store that are looked at together: a look is mostly waiting."""
+"""Number of groups of queues of a remote store that are looked at together: mostly they wait."""
 
 _NEIGHBOURS: Final = 16
 """Number of queues of a topic that are looked at one after the other. Their ends are near each
