@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -19,6 +20,7 @@ from cometmq.broker.topics.registration import BrokerPlace
 from cometmq.client.client import Client
 from cometmq.dashboard.pages import deadletters, groups
 from cometmq.dashboard.rendering import PAGE_ROWS
+from cometmq.dashboard.schemas import load_schemas
 from cometmq.message.model import Message
 from cometmq.message.names import DLQ_PREFIX
 from cometmq.protocol.bodies import SubscriptionGroupConfig
@@ -319,6 +321,30 @@ async def test_a_body_is_shown_decoded(cometmq_cluster: Cluster) -> None:
         text = (await page.get(f"/messages/view?{place}&offset={sent.queue_offset}")).text
         assert '<pre class="gzip">' in text
         assert "&#34;order&#34;: &#34;&lt;b&gt;A-17&#34;" in text
+
+
+async def test_a_body_is_shown_by_the_schema_of_its_topic(
+    cometmq_cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "orders.avsc").write_text(
+        '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}'
+    )
+    schemas = load_schemas(tmp_path)
+    async with (
+        Client(cometmq_cluster.namesrv) as client,
+        running_page(cometmq_cluster.namesrv, schemas=schemas) as page,
+    ):
+        await Admin(client.session).create_topic("orders", queues=1)
+        sent = await client.send("orders", b"\x0a<A17>")
+        await client.send("orders", b"\x0a<A1")
+        place = f"topic=orders&broker={sent.queue.broker_name}&queue=0"
+        fits = (await page.get(f"/messages/view?{place}&offset=0")).text
+        assert '<pre class="avro">' in fits
+        assert "&#34;id&#34;: &#34;&lt;A17&gt;&#34;" in fits
+        assert "form=text" in fits
+        cut = (await page.get(f"/messages/view?{place}&offset=1")).text
+        assert '<pre class="text">' in cut
+        assert "does not have the schema of its topic (avro): it ends within a value" in cut
 
 
 async def test_a_file_has_all_dead_letters(cometmq_cluster: Cluster) -> None:

@@ -43,19 +43,14 @@ if TYPE_CHECKING:
 
     from cometmq.client.client import Client
     from cometmq.core.clock import Clock
+    from cometmq.dashboard.schemas import Schemas
 
 log = logging.getLogger(__name__)
 
 _STOP_S: Final = 3
 
 
-def build(
-    viewers: Viewers,
-    place: Place,
-    *,
-    allow_changes: bool = False,
-    defaults: Mapping[str, str] | None = None,
-) -> Starlette:
+def build(viewers: Viewers, place: Place, options: Options) -> Starlette:
     """Return the application."""
     routes: list[Route | Mount] = [
         *(route for module in _PAGES for route in module.ROUTES),
@@ -63,11 +58,13 @@ def build(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, viewers=viewers, place=place, allow_changes=allow_changes)],
+        middleware=[
+            Middleware(Guard, viewers=viewers, place=place, allow_changes=options.allow_changes)
+        ],
         exception_handlers={CometError: _failed, OSError: _failed, 404: _missing},
     )
     app.state.viewers = viewers
-    app.state.options = Options(allow_changes, defaults)
+    app.state.options = options
     return app
 
 
@@ -100,6 +97,7 @@ async def running_dashboard(
     *,
     allow_changes: bool = False,
     defaults: Mapping[str, str] | None = None,
+    schemas: Schemas | None = None,
 ) -> AsyncIterator[str]:
     """Serve the page of a client's cluster; yield its URL. The client is closed at the end.
 
@@ -121,7 +119,7 @@ async def running_dashboard(
     tasks = Tasks()
     try:
         await viewers.start()
-        app = build(viewers, place, allow_changes=allow_changes, defaults=defaults)
+        app = build(viewers, place, Options(allow_changes, defaults, schemas))
         server = _Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from cometmq.dashboard.accounts import Viewer
+    from cometmq.dashboard.schemas import Schemas
     from cometmq.dashboard.watched import WatchedCluster
 
 #: Rows of a list on one page.
@@ -29,10 +30,12 @@ PAGE_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the page's start. ``defaults`` are the settings of a CometMQ broker."""
+    """Options of the page's start. ``defaults`` are the settings of a CometMQ broker; ``schemas``
+    are those of the bodies of topics."""
 
     allow_changes: bool = False
     defaults: Mapping[str, str] | None = None
+    schemas: Schemas | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,12 @@ def viewer_of(request: Request) -> Viewer:
     return viewer
 
 
+def options_of(request: Request) -> Options:
+    """Return the options that the page was started with."""
+    options: Options = request.app.state.options
+    return options
+
+
 def cluster_of(request: Request) -> WatchedCluster:
     """Return the cluster of a request, and note that somebody looks at it."""
     cluster = viewer_of(request).cluster
@@ -102,7 +111,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     """Return the response for a template; for a poll only its live part."""
     is_poll = "x-fragment" in request.headers
     viewer: Viewer | None = request.state.viewer
-    options: Options = request.app.state.options
+    options = options_of(request)
     cluster = viewer.cluster if viewer is not None else None
     text = (
         _environment()

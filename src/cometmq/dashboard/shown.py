@@ -97,8 +97,16 @@ def body_json(body: bytes) -> str | None:
     if len(body) > TEXT_BYTES_MAX or body[:1] not in (b"{", b"["):
         return None
     try:
+        return indented(json.loads(body))
+    except (ValueError, RecursionError):
+        return None
+
+
+def indented(value: object) -> str | None:
+    """Return a value as indented JSON; None if that is too long, or cannot be shown."""
+    try:
         parts, size = [], 0
-        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(body)):
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
             size += len(part)
             if size > JSON_CHARACTERS_MAX:
                 return None

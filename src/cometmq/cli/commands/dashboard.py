@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 from cometmq.cli import serve
@@ -38,6 +39,10 @@ async def dashboard(
     allow_changes: Annotated[
         bool, Option("--allow-changes", help="Let the page change the cluster.")
     ] = False,
+    schemas: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Schemas of bodies: TOPIC.avsc, TOPIC.MESSAGE.pb."),
+    ] = None,
     stop_with_input: Annotated[
         bool, Option("--stop-with-input", help="Stop when standard input is closed.")
     ] = False,
@@ -50,6 +55,7 @@ async def dashboard(
     try:
         from cometmq.dashboard.app import running_dashboard
         from cometmq.dashboard.guard import Place
+        from cometmq.dashboard.schemas import load_schemas
     except ImportError as error:
         raise CometError(f"{MISSING} ({error.name} is not installed)") from None
 
@@ -63,6 +69,7 @@ async def dashboard(
         place,
         allow_changes=allow_changes,
         defaults=_defaults(),
+        schemas=load_schemas(schemas) if schemas is not None else None,
     )
     try:
         with serve.stop_signals(stop.set):

@@ -28,6 +28,7 @@ from cometmq.dashboard.rendering import (
     field,
     link,
     moment_ms,
+    options_of,
     render,
     viewer_of,
     whole,
@@ -173,14 +174,22 @@ async def show(request: Request) -> Response:
     with suppress(CometError, TimeoutError):
         async with asyncio.timeout(_TRACE_S):
             life = await cluster.traces.life(message.message_id, message.topic)
+    schemas = options_of(request).schemas
+    told = None
+    if schemas is not None:
+        told = schemas.told(message.topic, message.properties, message.body)
     forms = forms_of(message.body)
+    if told:
+        forms = {told.form: told.text} | {
+            name: text for name, text in forms.items() if name != told.form or told.text is None
+        }
     form = field(request, "form")
     if forms.get(form) is None:
         form = next(name for name, text in forms.items() if text is not None)
     is_cut = len(message.body) > (shown.HEX_BYTES_MAX if form == "hex" else shown.TEXT_BYTES_MAX)
     return render(
         request, "message.html", title=message.message_id, message=message, life=life, forms=forms,
-        form=form, is_cut=is_cut, place=place_of(message),
+        form=form, is_cut=is_cut, place=place_of(message), told=told,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from cometmq.admin.views import without_secrets
-from cometmq.dashboard.rendering import Options, cluster_of, field, render
+from cometmq.dashboard.rendering import cluster_of, field, options_of, render
 from cometmq.dashboard.sharing import NAMES_MS
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class _Row:
 async def show(request: Request) -> Response:
     """Show the settings of each broker."""
     cluster = cluster_of(request)
-    options: Options = request.app.state.options
-    defaults = options.defaults or {}
+    defaults = options_of(request).defaults or {}
     wanted = field(request, "q").lower()
     every = field(request, "all") == "on" or not defaults
     found = await cluster.calls.get("settings", cluster.servers.broker_settings, fresh_ms=NAMES_MS)
