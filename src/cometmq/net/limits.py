@@ -147,13 +147,15 @@ class LimitSettings(LimitFields):
 class ServerLimits:
     """The limits of one server, how often each was reached, and its connections by host.
 
-    ``settings`` may change at any time, so each use must read them again.
+    ``settings`` may change at any time, so each use must read them again. ``refusals`` counts the
+    refused requests by the code of the answer.
     """
 
     def __init__(self, settings: LimitFields | None = None, clock: Clock | None = None) -> None:
         self.settings = settings or LimitSettings()
         self.now_ms = (clock or SystemClock()).monotonic_ms
         self.hits: dict[Limit, int] = dict.fromkeys(Limit, 0)
+        self.refusals: dict[int, int] = {}
         self._lines: dict[Limit, Allowance] = {}
         self._hosts: dict[str, int] = {}
 

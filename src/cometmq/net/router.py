@@ -33,6 +33,15 @@ log = logging.getLogger(__name__)
 MAX_TASKS_PER_PEER: Final = 256
 #: The same for urgent requests, which count with the others.
 MAX_URGENT_TASKS_PER_PEER: Final = 320
+#: Codes of answers that say what there is, or how safely a message was stored: not refusals.
+OUTCOMES: Final = frozenset(
+    (
+        ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    )
+)  # fmt: skip
 
 
 LoopHandler = Callable[["Peer", "Request[Any]"], Reply | None]
@@ -191,6 +200,9 @@ class Router:
         """
         if self.hooks:
             self.after(peer, request, reply.code)
+        if reply.code and reply.code not in OUTCOMES:
+            refusals = self.limits.refusals
+            refusals[reply.code] = refusals.get(reply.code, 0) + 1
         if request.oneway:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from cometmq.broker.metrics import catalog
 from cometmq.cli.node import node_config, running_node
 from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BrokerRefused
+from cometmq.message.model import MessageQueue
 from cometmq.monitoring import process
 from cometmq.monitoring.series import KnownFrom
 from cometmq.namesrv import metrics
@@ -74,6 +77,25 @@ async def test_series_have_the_declared_labels(tmp_path: Path) -> None:
         if labels:
             own = set(metric.labels)
             assert labels == (own | shared if metric.has_shared_labels else own), metric.name
+
+
+async def test_refused_requests_are_counted_by_cause(tmp_path: Path) -> None:
+    config = node_config(tmp_path, SETTINGS)
+    async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
+        sent = await client.send("orders", b"x")
+        await client.puller.pull(sent.queue, 0)
+        await client.puller.pull(sent.queue, 1)  # finds nothing, which is no refusal
+        for _ in range(2):
+            with pytest.raises(BrokerRefused):
+                await client.puller.pull(MessageQueue("orders", sent.queue.broker_name, 99), 0)
+        with pytest.raises(BrokerRefused):
+            await client.puller.pull(MessageQueue("gone", sent.queue.broker_name, 0), 0)
+        name = catalog.REFUSALS.name
+        async with asyncio.timeout(60):
+            while sum((found := await scrape(node.monitoring)).find(name)) < 3:
+                await asyncio.sleep(0.1)
+    causes = {labels["cause"]: value for each, labels, value in found.samples if each == name}
+    assert causes == {"SYSTEM_ERROR": 2, "TOPIC_NOT_EXIST": 1}
 
 
 def test_names_are_known_from_where_they_begin_like() -> None:

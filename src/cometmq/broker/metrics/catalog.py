@@ -377,6 +377,10 @@ PULLS: Final = _declare(
 LIMIT_HITS: Final = _declare(
     _OURS, Kind.COUNTER, "cometmq_limit_hits_total", "times that a client reached a limit", "limit"
 )
+REFUSALS: Final = _declare(
+    _OURS, Kind.COUNTER, "cometmq_refused_requests_total",
+    "requests that were refused, by the code of the answer", "cause",
+)  # fmt: skip
 CONNECTIONS: Final = _declare(
     _OURS, Kind.GAUGE, "cometmq_connections", "open connections of clients", ""
 )

@@ -11,6 +11,7 @@ from cometmq.broker.replication.roles import MasterPart
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.monitoring.series import Series
+from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,6 +41,14 @@ def some(metric: Metric, values: dict[str, float]) -> Series:
     for label, value in values.items():
         series.add(value, label)
     return series
+
+
+def _cause(code: int) -> str:
+    """Return the name of the code of an answer, or the number of one without a name."""
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return str(code)
 
 
 class StateMetrics:
@@ -92,6 +101,8 @@ class StateMetrics:
         yield some(catalog.PULLS, {"found": pulled.found, "missed": pulled.missed})
         hits = stats.limits.hits
         yield some(catalog.LIMIT_HITS, {limit.value: count for limit, count in hits.items()})
+        refusals = stats.limits.refusals
+        yield some(catalog.REFUSALS, {_cause(code): count for code, count in refusals.items()})
         yield one(catalog.CONNECTIONS, stats.limits.open_connections)
         yield one(catalog.WRITES_REFUSED, int(state.refusal is not None))
         yield one(catalog.PUT_FAILURES, state.put_failures)
