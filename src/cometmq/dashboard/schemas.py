@@ -39,18 +39,18 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic. ``read`` raises UnfitBody; ``begins`` are where payloads may begin."""
+    """The schema of a topic. ``read`` raises UnfitBody; ``starts_of`` tells where it may begin."""
 
     form: str
     read: Callable[[bytes], object]
-    begins: Callable[[bytes], Iterator[int]]
+    starts_of: Callable[[bytes], Iterator[int]]
 
     def told(self, body: bytes) -> Told:
         """Read a body."""
         if len(body) > shown.TEXT_BYTES_MAX:
             return Told(self.form, None, "it is larger than 64 KiB")
         problems = []
-        for begin in self.begins(body):
+        for begin in self.starts_of(body):
             try:
                 text = shown.indented(self.read(body[begin:]))
             except UnfitBody as error:
@@ -102,7 +102,7 @@ def load_schemas(folder: Path) -> Schemas:
 
 
 def _avro(text: str) -> TopicSchema:
-    def begins(body: bytes) -> Iterator[int]:
+    def starts_of(body: bytes) -> Iterator[int]:
         # A value of zeros may look like a header, but what follows would have to fit to the end.
         if body.startswith(_SINGLE_OBJECT):
             yield _SINGLE_OBJECT_BYTES
@@ -110,7 +110,7 @@ def _avro(text: str) -> TopicSchema:
             yield _REGISTRY_BYTES
         yield 0
 
-    return TopicSchema("avro", AvroSchema(text).read, begins)
+    return TopicSchema("avro", AvroSchema(text).read, starts_of)
 
 
 def _protobuf(descriptors: bytes, message: str) -> TopicSchema:
