@@ -80,15 +80,7 @@ class Shell:
 
     def run(self, step: Step) -> list[str]:
         """Run one command; return the lines that it printed, with the page's addresses."""
-        tools = Path(sys.executable).parent
-        environment = os.environ | {
-            "PATH": f"{tools}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-            "XDG_STATE_HOME": str(self.folder / "state"),
-        }
-        for name in ("NAMESRV_ADDR", "COMETMQ_CONTEXT", "ROCKETMQ_HOME"):
-            environment.pop(name, None)
+        environment = environment_in(self.folder)
         output = self.folder / "printed.txt"
         with output.open("w") as file:
             shell = subprocess.Popen(
@@ -112,6 +104,19 @@ class Shell:
 
     def _there(self, text: str) -> str:
         return _replaced(text, {here: there for there, here in self.renamed.items()})
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    """Return the environment of commands that have their configuration in a folder."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+    for name in ("NAMESRV_ADDR", "COMETMQ_CONTEXT", "ROCKETMQ_HOME"):
+        environment.pop(name, None)
+    return environment
 
 
 def _replaced(text: str, words: Mapping[str, str]) -> str:

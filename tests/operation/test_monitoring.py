@@ -215,6 +215,15 @@ def test_promtool_accepts_the_files(tools: Path, words: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_promtool_accepts_the_configuration_of_the_page(tools: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "prometheus.yml").write_text(block)
+    words = [str(tools / "promtool"), "check", "config", "prometheus.yml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_alert_has_a_test() -> None:
     declared = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"][0]["rules"]
     tests = yaml.safe_load((FILES / "alerts_test.yml").read_text())["tests"]
