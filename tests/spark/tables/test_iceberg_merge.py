@@ -98,6 +98,27 @@ def test_others_may_commit_meanwhile(
     assert found(settings) == [{"Key": "a", "n": 3, "text": "three"}]
 
 
+def test_a_batch_that_changes_nothing_comes_late(
+    spark: SparkSession, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mark must not replace that of a later batch: that one would be written again."""
+    first, second = table_of(settings), table_of(settings)
+    assert first.apply(rows_of(spark, [("a", 1, "one", False)]), Mark("q", 0))
+    begun: list[bool] = []
+
+    def late(*words: Any) -> None:
+        if not begun:
+            begun.append(True)
+            assert first.apply(rows_of(spark, []), Mark("q", 1))
+            assert first.apply(rows_of(spark, [("a", 2, "two", False)]), Mark("q", 2))
+        merge_into(*words)
+
+    monkeypatch.setattr("cometmq.spark.tables.iceberg.merge_into", late)
+    assert not second.write(rows_of(spark, []), Mark("q", 1))
+    assert first.last(spark, "q") == 2
+    assert found(settings) == [{"Key": "a", "n": 2, "text": "two"}]
+
+
 def test_new_columns_and_columns_that_are_left_out(
     spark: SparkSession, settings: dict[str, str]
 ) -> None:

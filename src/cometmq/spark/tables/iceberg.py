@@ -8,7 +8,8 @@ A commit adds the batch's files and sets the table property ``cometmq.batch.QUER
 the batch. Iceberg's catalogue accepts a commit only on the version that it was made for, so the
 batch is in the table once, even if others write to the table at the same time. pyiceberg's own
 retries are switched off, because they would move a commit to a later version, which may have the
-batch. A property stays when snapshots expire.
+batch. A property stays when snapshots expire. If the answer to a commit is an error or is lost, the
+table says whether the commit was made (icebergcommit.py).
 
 A merge looks up the rows of the batch's keys, and replaces those that are not newer: pyiceberg
 rewrites the files that have them, in the driver's process, and writes the new rows. New columns
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.types import StructType
 
@@ -142,6 +143,8 @@ class IcebergTable(TableSink):
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
+        from cometmq.spark.tables.icebergcommit import ConfirmingCatalog
+
         for tries_left in reversed(range(_COMMIT_TRIES)):
             table = self._loaded()
             assert table is not None
@@ -156,6 +159,8 @@ class IcebergTable(TableSink):
                             update.union_by_name(columns)
                     change.set_properties({_MARK + mark.query: str(mark.batch)})
                     write(table, change)
+                    # Only the commit, which follows, is made through it.
+                    table.catalog = cast("Catalog", ConfirmingCatalog(table.catalog))
             except CommitFailedException as error:
                 if not tries_left:
                     raise
@@ -170,7 +175,11 @@ class IcebergTable(TableSink):
         from pyiceberg.exceptions import NoSuchTableError
 
         if self._catalog is None:
-            self._catalog = load_catalog(self._catalog_name, **self._properties)
+            from cometmq.spark.tables.icebergcommit import limit_waiting
+
+            catalog = load_catalog(self._catalog_name, **self._properties)
+            limit_waiting(catalog)
+            self._catalog = catalog
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError:

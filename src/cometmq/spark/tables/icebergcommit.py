@@ -1,0 +1,92 @@
+"""Commits to an Iceberg catalogue whose answer cannot be relied on.
+
+A catalogue behind HTTP may make a commit and its answer is lost, or comes twice: a proxy that sends
+a request again gets a conflict for a commit that was made. pyiceberg would delete the commit's
+manifests then. So after an error the table is looked at: snapshots have ids of their own, and tell
+whether the commit is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+log = logging.getLogger(__name__)
+
+# Their annotations describe pydantic's aliases, which are no Python names.
+_answer: Final = cast("type[Any]", CommitTableResponse)
+_is_current: Final = cast("type[Any]", AssertRefSnapshotId)
+
+CONNECT_TIMEOUT_S: Final = 30
+#: A catalogue that does not answer for so long never will; pyiceberg would wait for ever.
+ANSWER_TIMEOUT_S: Final = 600
+
+
+class ConfirmingCatalog:
+    """A catalogue that makes a commit only on the snapshot that the commit was made for, and that
+    answers by what the table holds if ``catalog`` answers with an error or not at all."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Make a commit. Raises CommitFailedException if another commit was first,
+        CommitStateUnknownException if the table cannot be read after an error, and the catalogue's
+        errors."""
+        if not any(isinstance(each, AssertRefSnapshotId) for each in requirements):
+            # A commit without rows: it would pass later ones, and set the mark back.
+            current = table.metadata.current_snapshot_id
+            requirements += (_is_current(ref=MAIN_BRANCH, snapshot_id=current),)
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except Exception as error:
+            found = self._after(error, table)
+            if not _has(found, updates):
+                raise
+            log.info("commit_confirmed table=%s error=%r", table.name(), error)
+            place = found.metadata_location
+            answer: CommitTableResponse = _answer(metadata=found.metadata, metadata_location=place)
+            return answer
+
+    def _after(self, error: Exception, table: Table) -> Table:
+        """Return the table as it is after a commit's error."""
+        try:
+            return self._catalog.load_table(table.name())
+        except Exception as second:
+            raise CommitStateUnknownException(
+                f"{error}; and then the table could not be read: {second}"
+            ) from error
+
+
+def limit_waiting(catalog: Catalog) -> None:
+    """Have a REST catalogue's requests fail if no answer comes in time."""
+    if isinstance(catalog, RestCatalog):
+        session: Any = catalog._session
+        limits = (CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
+        session.request = partial(session.request, timeout=limits)
+
+
+def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:
+    """Return whether a table has the snapshots of a commit; False for one without snapshots."""
+    added = [each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)]
+    return bool(added) and all(table.metadata.snapshot_by_id(each) for each in added)
