@@ -2,7 +2,7 @@
 
 An archive is a table of messages, partitioned by topic and day of storing (UTC). It has the
 source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to 23 if it
-was created with hours. It is a Parquet or a Delta table, as its folder shows.
+was created with hours. It is a Parquet or a Delta table, as its folder shows, or an Iceberg table.
 
 A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
 batches, so the run after a killed one continues where that one stopped. Store directories are read
@@ -25,7 +25,14 @@ from pyspark.sql import functions as f
 
 from cometmq.core.errors import CometError
 from cometmq.core.plural import plural
-from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
+from cometmq.spark.jobs.inputs import (
+    Places,
+    chosen,
+    is_iceberg,
+    kind_of,
+    messages,
+    read_archive,
+)
 from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
@@ -177,6 +184,8 @@ def _writer(spark: SparkSession, options: ArchiveOptions, archiver: Archiver) ->
     else:
         reader = reader.option("startingTimestamp", str(options.since_ms))
     rows = reader.options(**options.source_options()).load()
+    if is_iceberg(options.target) and not options.checkpoint:
+        raise BadOption("checkpoint", "an Iceberg table has no folder for it: name one")
     checkpoint = options.checkpoint or f"{options.target.rstrip('/')}/_checkpoint"
     return rows.writeStream.foreachBatch(archiver).option("checkpointLocation", checkpoint)
 
@@ -248,7 +257,12 @@ def balanced(rows: DataFrame, folders: Sequence[str], file_bytes: int) -> DataFr
 
 
 def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
-    """Return the table to write. ``kind`` is parquet or delta."""
+    """Return the table to write. ``kind`` is parquet or delta; the path itself says whether it is
+    an Iceberg table."""
+    if is_iceberg(path):
+        from cometmq.spark.jobs.icebergarchive import IcebergArchive
+
+        return IcebergArchive(path, partitions(hours=hours), SEARCHABLE)
     if kind == "delta":
         from cometmq.spark.tables.delta import DeltaLakeTable
 
@@ -286,7 +300,10 @@ def compact(
 
     Raises BadOption if there is no archive, CountDiffers.
     """
-    if kind_of(spark, path) == "delta":
+    kind = kind_of(spark, path)
+    if kind == "iceberg":
+        raise BadOption("compact", f"{path} is compacted by the tools of its catalogue")
+    if kind == "delta":
         return _compact_delta(spark, path, file_bytes)
     folder = folder_at(path, spark)
     log = BatchLog(folder)

@@ -179,7 +179,10 @@ def _has_any(data: bytes, texts: Sequence[bytes]) -> bool:
 
 def files_of(spark: SparkSession, path: str) -> ArchiveFiles:
     """Return the files of the archive at ``path``. Raises BadOption if there is none."""
-    if kind_of(spark, path) == "delta":
+    kind = kind_of(spark, path)
+    if kind == "iceberg":
+        raise BadOption("archive", f"{path} is an Iceberg table: this needs Parquet or Delta")
+    if kind == "delta":
         return _DeltaFiles(spark, path)
     return _ParquetFiles(spark, path)
 

@@ -30,6 +30,9 @@ LIVE: Final = "live"
 STORE: Final = "store"
 ARCHIVE: Final = "archive"
 
+ICEBERG: Final = "iceberg://"
+"""Begins the path of an archive that is an Iceberg table; jobs/icebergarchive.py has the rest."""
+
 IDENTITY: Final = (
     *("topic", "queue_id", "queue_offset", "physical_offset"),
     *("store_timestamp", "store_host", "msg_id"),
@@ -123,7 +126,12 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """Return all messages of an archive. Raises BadOption if there is none."""
     from cometmq.spark.tables.parquet import ParquetTable
 
-    if kind_of(spark, path) == "delta":
+    kind = kind_of(spark, path)
+    if kind == "iceberg":
+        from cometmq.spark.jobs.icebergarchive import read_iceberg
+
+        return read_iceberg(spark, path)
+    if kind == "delta":
         return _read_delta(spark, path)
     try:
         return ParquetTable(path).read(spark)
@@ -132,10 +140,17 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
 
 
 def kind_of(spark: SparkSession, path: str) -> str:
-    """Return the kind of the archive at ``path``, delta or parquet."""
+    """Return the kind of the archive at ``path``: delta, iceberg or parquet."""
     from cometmq.spark.tables.datafiles import folder_at
 
+    if is_iceberg(path):
+        return "iceberg"
     return "delta" if folder_at(path, spark).names("_delta_log") else "parquet"
+
+
+def is_iceberg(path: str) -> bool:
+    """Return whether the path of an archive names an Iceberg table."""
+    return path.startswith(ICEBERG)
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:

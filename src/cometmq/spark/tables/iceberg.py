@@ -100,13 +100,13 @@ class IcebergTable(TableSink):
         check_columns(rows, merge)
         kept = rows.drop(merge.deleted) if merge.deleted else rows
         table = self._loaded() or self._make(kept.schema)
-        schema = _schema_of(table)
+        schema = columns_of(table)
         new = new_columns(schema, kept.schema) if self._add_columns else []
         wide = StructType([*schema.fields, *new])
         fitting = fitted(
             rows, wide, self._identifier, may_lack=self._add_columns, extra=merge.extra
         )
-        columns = _arrow_schema(wide) if new else None
+        columns = arrow_columns(wide) if new else None
         if merge.keys:
             source = newest_of_keys(fitting, merge, self._identifier)
 
@@ -188,10 +188,10 @@ class IcebergTable(TableSink):
     def _make(self, schema: StructType) -> Table:
         assert self._catalog is not None
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        return self._catalog.create_table_if_not_exists(self._identifier, _arrow_schema(schema))
+        return self._catalog.create_table_if_not_exists(self._identifier, arrow_columns(schema))
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_columns(schema: StructType) -> pa.Schema:
     """Return columns as Iceberg gets them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -206,7 +206,8 @@ def _last(table: Table, query: str) -> int:
     return int(table.properties.get(_MARK + query, NO_BATCH))
 
 
-def _schema_of(table: Table) -> StructType:
+def columns_of(table: Table) -> StructType:
+    """Return the columns of a table as Spark has them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(table.schema().as_arrow())
