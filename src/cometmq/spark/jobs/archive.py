@@ -25,14 +25,8 @@ from pyspark.sql import functions as f
 
 from cometmq.core.errors import CometError
 from cometmq.core.plural import plural
-from cometmq.spark.jobs.inputs import (
-    Places,
-    chosen,
-    is_iceberg,
-    kind_of,
-    messages,
-    read_archive,
-)
+from cometmq.spark.jobs.icebergarchive import IcebergArchive, is_iceberg
+from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
 from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
@@ -260,8 +254,6 @@ def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
     """Return the table to write. ``kind`` is parquet or delta; the path itself says whether it is
     an Iceberg table."""
     if is_iceberg(path):
-        from cometmq.spark.jobs.icebergarchive import IcebergArchive
-
         return IcebergArchive(path, partitions(hours=hours), SEARCHABLE)
     if kind == "delta":
         from cometmq.spark.tables.delta import DeltaLakeTable

@@ -8,7 +8,7 @@ so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.options import BadOption
 from cometmq.spark.tables.iceberg import IcebergTable, arrow_columns, columns_of
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cometmq.spark.tables.sink import Mark
+
+
+ICEBERG: Final = "iceberg://"
 
 
 class IcebergArchive:
@@ -59,6 +62,11 @@ class IcebergArchive:
         except (TableAlreadyExistsError, CommitFailedException):
             if not catalog.table_exists(self._identifier):
                 raise
+
+
+def is_iceberg(path: str) -> bool:
+    """Return whether the path of an archive names an Iceberg table."""
+    return path.startswith(ICEBERG)
 
 
 def parts_of(url: str) -> tuple[str, str]:

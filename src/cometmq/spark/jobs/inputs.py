@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from cometmq.spark.jobs.icebergarchive import is_iceberg, read_iceberg
 from cometmq.spark.jobs.job import JobOption
 from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.options import BadOption, moment_ms
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 LIVE: Final = "live"
 STORE: Final = "store"
 ARCHIVE: Final = "archive"
-
-ICEBERG: Final = "iceberg://"
-"""Begins the path of an archive that is an Iceberg table; jobs/icebergarchive.py has the rest."""
 
 IDENTITY: Final = (
     *("topic", "queue_id", "queue_offset", "physical_offset"),
@@ -128,8 +126,6 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
 
     kind = kind_of(spark, path)
     if kind == "iceberg":
-        from cometmq.spark.jobs.icebergarchive import read_iceberg
-
         return read_iceberg(spark, path)
     if kind == "delta":
         return _read_delta(spark, path)
@@ -146,11 +142,6 @@ def kind_of(spark: SparkSession, path: str) -> str:
     if is_iceberg(path):
         return "iceberg"
     return "delta" if folder_at(path, spark).names("_delta_log") else "parquet"
-
-
-def is_iceberg(path: str) -> bool:
-    """Return whether the path of an archive names an Iceberg table."""
-    return path.startswith(ICEBERG)
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
