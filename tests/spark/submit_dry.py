@@ -59,7 +59,7 @@ def pod(gateway: Any, conf: Any, arguments: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     try:
         for line in sys.stdin:
             command = json.loads(line)
