@@ -57,6 +57,15 @@ def test_a_rocketmq_property_file_is_understood() -> None:
     assert not store.answers_before_write
 
 
+def test_directories_without_new_files_need_a_comma() -> None:
+    asked = {"storePathCommitLog": "/a,/b", "readOnlyCommitLogStorePaths": "/b"}
+    _, store, notices = load(asked)
+    assert (store.writable_log_directories, notices) == (("/a",), [])
+    _, store, notices = load(asked | {"storePathCommitLog": "/a"})
+    assert store.commit_log_directories == ("/a",)
+    assert [notice for notice in notices if "readOnlyCommitLogStorePaths has no effect" in notice]
+
+
 def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
     """As upstream has it; the log says once what a kill may take."""
     asked = {"transientStorePoolEnable": "true", "commitIntervalCommitLog": "50"}
@@ -90,8 +99,7 @@ def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
         ("lookoutMicros", "1001", "from 0 to 1000"),
         ("longPollingEnable", "perhaps", "neither true nor false"),
         ("messageDelayLevel", "1s 5", "messageDelayLevel"),
-        ("storePathCommitLog", "/a,/b", "one directory: move all its files into one"),
-        ("readOnlyCommitLogStorePaths", "/a", "one directory: move all log files"),
+        ("storePathCommitLog", ",", "new files of the log need a directory"),
         ("enableDLegerCommitLog", "true", "start with an empty store"),
         ("messageStorePlugIn", "a.B", "cannot run Java classes, .*: leave it empty"),
     ],

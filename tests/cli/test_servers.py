@@ -113,6 +113,20 @@ def test_start_finds_the_log_elsewhere(tmp_path: Path) -> None:
     assert size_of_start(tmp_path / "other", "--set", elsewhere)[0] == "65536"
 
 
+def test_start_finds_a_log_in_several_directories(tmp_path: Path) -> None:
+    for number in range(3):
+        place = tmp_path / "ab"[number % 2]
+        place.mkdir(exist_ok=True)
+        with open(place / f"{number * 65_536:020d}", "wb") as file:
+            file.truncate(65_536)
+    paths = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    found = size_of_start(tmp_path / "other", "--set", f"storePathCommitLog={paths}")
+    assert found == ("65536", f"the log files in {paths.replace(',', ', ')}")
+    read_only = f"readOnlyCommitLogStorePaths={paths}"
+    only = f"storePathCommitLog={tmp_path / 'c'},"
+    assert size_of_start(tmp_path / "other", "--set", only, "--set", read_only)[0] == "65536"
+
+
 def test_start_does_not_take_the_size_of_a_file_whose_creation_was_interrupted(
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,7 @@
 """Settings of the store."""
 
+from dataclasses import replace
+
 import pytest
 
 from cometmq.core.errors import SettingsError
@@ -21,7 +23,7 @@ def test_rocketmq_s_keys_are_known() -> None:
     assert config.mapped_file_size_commit_log == 65_536
     assert config.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert config.file_reserved_time == 48
-    assert config.commit_log_directory == "/data/commitlog"
+    assert config.commit_log_directories == ("/data/commitlog",)
     assert used == {
         "mappedFileSizeCommitLog", "flushDiskType", "storePathRootDir", "fileReservedTime",
     }  # fmt: skip
@@ -30,16 +32,29 @@ def test_rocketmq_s_keys_are_known() -> None:
 def test_every_field_goes_both_ways() -> None:
     config = StoreConfig(store_path_commit_log="/fast/log")
     assert build(StoreConfig, to_properties(config))[0] == config
-    assert config.commit_log_directory == "/fast/log"
+    assert config.writable_log_directories == ("/fast/log",)
 
 
-def test_several_directories_of_the_log_are_for_reading() -> None:
-    config = StoreConfig(store_path_commit_log="/a/, /b,,/a")
-    assert config.commit_log_directories == ("/a", "/b")
-    with pytest.raises(SettingsError, match=r"storePathCommitLog.*one directory"):
-        _ = config.commit_log_directory
+def test_several_directories_of_the_log() -> None:
+    config = StoreConfig(store_path_commit_log="/b/, /a,,/b")
+    assert config.commit_log_directories == ("/b", "/a")
+    assert config.writable_log_directories == ("/a", "/b")
+    assert config.read_only_log_directories == ()
+    config = replace(config, read_only_commit_log_store_paths="/old, /b")
+    assert config.commit_log_directories == ("/b", "/a", "/old")
+    assert config.writable_log_directories == ("/a",)
+    assert config.read_only_log_directories == ("/old", "/b")
+    # As in RocketMQ, none is read-only without a comma in the other setting.
+    config = replace(config, store_path_commit_log="/b")
+    assert config.commit_log_directories == config.writable_log_directories == ("/b",)
     one = StoreConfig(store_path_root_dir="/base")
-    assert one.commit_log_directories == (one.commit_log_directory,) == ("/base/commitlog",)
+    assert one.commit_log_directories == ("/base/commitlog",)
+
+
+@pytest.mark.parametrize(("paths", "read_only"), [("/a,/b", "/b/,/a"), (",", ""), (" , ", "/a")])
+def test_new_files_need_a_directory(paths: str, read_only: str) -> None:
+    with pytest.raises(SettingsError, match="new files of the log need a directory"):
+        StoreConfig(store_path_commit_log=paths, read_only_commit_log_store_paths=read_only)
 
 
 def test_queue_files_hold_whole_entries() -> None:

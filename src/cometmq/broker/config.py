@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -575,8 +575,12 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
     ignored = ignored_keys(values, used, (BrokerConfig, StoreConfig), problems)
     raise_all(problems)
     broker, store = BrokerConfig(**for_broker), StoreConfig(**for_store)
-    store.check_one_log_directory()
     notices = [ignored_notice(ignored)] if ignored else []
+    if store.read_only_commit_log_store_paths and not store.read_only_log_directories:
+        notices.append(
+            "setting readOnlyCommitLogStorePaths has no effect, as in RocketMQ: storePathCommitLog "
+            "names one directory, without a comma"
+        )
     if not any(normalise(key) == "brokerip1" for key in values):
         broker = replace(broker, broker_ip1=reachable_address(broker.bind_address))
     warning = advertising_problem(broker)
@@ -682,19 +686,23 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
     return apply(config, store, plan_change(config, store, values))
 
 
-def log_file_bytes(directory: str) -> int:
-    """Return the size of the log files in a directory; 0 if it has none that tells.
+def log_file_bytes(directories: Iterable[str]) -> int:
+    """Return the size of the log files in directories; 0 if they have none that tells.
 
     A file is as long as the distance to the next one. A single file has its length from the start.
     """
     try:
         found = {
-            at: name for name in os.listdir(directory) if (at := file_offset(name)) is not None
+            at: os.path.join(directory, name)
+            for directory in directories
+            if os.path.isdir(directory)
+            for name in os.listdir(directory)
+            if (at := file_offset(name)) is not None
         }
         bases = sorted(found)
         if len(bases) > 1:
             return min(after - base for base, after in pairwise(bases))
-        size = os.path.getsize(os.path.join(directory, found[bases[0]])) if bases else 0
+        size = os.path.getsize(found[bases[0]]) if bases else 0
         return size if size >= 4096 else 0  # a crash may have interrupted its creation
     except OSError:  # the start says what is wrong with the directory
         return 0

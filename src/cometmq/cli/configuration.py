@@ -319,7 +319,8 @@ def _files(configured: Configured) -> Iterator[Callable[[], object]]:
         if isinstance(part, StoreConfig):
             home = part.store_path_root_dir
             yield partial(_check_directory, "storePathRootDir", home)
-            yield partial(_check_directory, "storePathCommitLog", part.commit_log_directory)
+            for path in part.writable_log_directories:
+                yield partial(_check_directory, "storePathCommitLog", path)
     for part in configured.parts:
         if isinstance(part, StoreConfig):
             continue

@@ -81,11 +81,22 @@ def log_file_bytes(store: Path, settings: Mapping[str, str]) -> tuple[str, str]:
 
     A store that exists keeps its size, also one that a Java broker made.
     """
-    named = {normalise(key): value for key, value in settings.items()}
-    log_directory = named.get(normalise("storePathCommitLog"), "") or str(store / "commitlog")
-    if written := broker_config.log_file_bytes(log_directory):
-        return str(written), f"the log files in {log_directory}"
+    directories = _log_directories(store, settings)
+    if written := broker_config.log_file_bytes(directories):
+        return str(written), f"the log files in {', '.join(directories)}"
     return str(_SMALL_LOG_FILE_BYTES), "cometmq start"
+
+
+def _log_directories(store: Path, settings: Mapping[str, str]) -> tuple[str, ...]:
+    named = {normalise(key): value for key, value in settings.items()}
+    keys = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+    paths, read_only = (named.get(normalise(key), "") for key in keys)
+    try:
+        return StoreConfig(
+            str(store), paths, read_only_commit_log_store_paths=read_only
+        ).commit_log_directories
+    except SettingsError:  # the start says what is wrong with them
+        return ()
 
 
 def node_config(

@@ -238,14 +238,6 @@ _REFUSED: Final = (
         "it empty",
         ("",),
     ),
-    JavaKey(
-        "readOnlyCommitLogStorePaths",
-        "directories of the log that get no new files",
-        "CometMQ writes the log into one directory: move all log files into the one of "
-        "storePathCommitLog, and leave this empty; 'cometmq store snapshot -c' with this file "
-        "makes a store with one directory from several",
-        ("",),
-    ),
 )
 
 

@@ -50,8 +50,16 @@ class StoreConfig:
     )
     store_path_commit_log: str = setting(
         "",
-        "directory of the commit log; `commitlog` in the root directory unless it is set",
-        rocketmq="several directories, separated by commas",
+        "directory of the commit log; `commitlog` in the root directory unless it is set. Several, "
+        "separated by commas, get new files in turn, those that are full left out",
+        see="how-to/production.md#a-log-in-several-directories",
+    )
+    read_only_commit_log_store_paths: str = setting(
+        "",
+        "directories of the commit log, separated by commas, that get no new files and are not "
+        "written to; no effect unless `storePathCommitLog` has a comma",
+        rocketmq="a last file that is not full is still written to",
+        see="how-to/production.md#a-log-in-several-directories",
     )
     mapped_file_size_commit_log: int = setting(
         1 << 30,
@@ -303,16 +311,11 @@ class StoreConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         delay_levels_ms(self.message_delay_level)
-
-    def check_one_log_directory(self) -> None:
-        """Raise SettingsError if several directories of the log are named: such a store can be
-        read, but not changed."""
-        if "," in self.store_path_commit_log:
+        if not self.writable_log_directories:
             raise SettingsError(
                 "storePathCommitLog",
-                "CometMQ writes the log into one directory: move all its files into one, and name "
-                "that; 'cometmq store snapshot -c' with this file makes a store with one directory "
-                "from several",
+                "new files of the log need a directory: name one that is not in "
+                "readOnlyCommitLogStorePaths",
             )
 
     @property
@@ -322,23 +325,40 @@ class StoreConfig:
         return self.transient_store_pool_enable and is_async
 
     @property
-    def commit_log_directory(self) -> str:
-        """Directory of the log files. Raises SettingsError if several are named."""
-        self.check_one_log_directory()
-        return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
+    def commit_log_directories(self) -> tuple[str, ...]:
+        """All directories of the log files, as they are named."""
+        if "," not in self.store_path_commit_log:
+            one = self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
+            return (one,)
+        named = _paths(self.store_path_commit_log)
+        return tuple(dict.fromkeys([*named, *self.read_only_log_directories]))
 
     @property
-    def commit_log_directories(self) -> tuple[str, ...]:
-        """Directories of the log files: several only in the store of a Java broker, to read it."""
+    def read_only_log_directories(self) -> tuple[str, ...]:
+        """Directories whose log files stay as they are, and that get no new ones.
+
+        As in RocketMQ, there are none unless the setting of the others has a comma.
+        """
         if "," not in self.store_path_commit_log:
-            return (self.commit_log_directory,)
-        paths = (path.strip() for path in self.store_path_commit_log.split(","))
-        return tuple(dict.fromkeys(os.path.normpath(path) for path in paths if path))
+            return ()
+        return _paths(self.read_only_commit_log_store_paths)
+
+    @property
+    def writable_log_directories(self) -> tuple[str, ...]:
+        """Directories that get new log files, sorted."""
+        read_only = self.read_only_log_directories
+        return tuple(sorted(set(self.commit_log_directories).difference(read_only)))
 
     @property
     def queue_file_bytes(self) -> int:
         """Size of a consume queue file: a multiple of the entry size (upstream rounds up too)."""
         return -(-self.mapped_file_size_consume_queue // 20) * 20
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """Return the paths of a list with commas, each once."""
+    paths = (path.strip() for path in text.split(","))
+    return tuple(dict.fromkeys(os.path.normpath(path) for path in paths if path))
 
 
 def delay_levels_ms(text: str) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.speedups import index_hashes, put_keys
 from cometmq.store.files import exhaust, rewrite_in_place, zeroed_memory
 from cometmq.store.layout import index_hash, is_index_name, topic_prefix
-from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.log.directories import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

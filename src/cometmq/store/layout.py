@@ -7,6 +7,7 @@ tools may use them.
     index/yyyyMMddHHmmssSSS                          hash index, see index.py
     checkpoint, abort, lock                          see checkpoint.py
     cometmq-positions.json, cometmq-progress.json    CometMQ's own, see checkpoint.py
+    cometmq-log-directories.json                     CometMQ's own, see log/directories.py
 
 A queue entry, big-endian:
 
@@ -40,6 +41,9 @@ MAX_UNIT_ADDRESS = -(1 << 31) - 1
 """Tag codes up to this one are addresses of units (upstream: ConsumeQueueExt.MAX_ADDR)."""
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+#: Note of the directories that have log files, if there are several.
+LOG_DIRECTORIES = "cometmq-log-directories.json"
 
 #: A directory at the top of a file system, which only root may read.
 LOST_AND_FOUND = "lost+found"

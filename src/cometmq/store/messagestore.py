@@ -586,7 +586,7 @@ class MessageStore:
     def runtime(self) -> dict[str, int | float]:
         """Return figures about the store, for administrators and metrics."""
         log, flusher = self.log, self.flusher
-        space = self.files.disk_space(self.config.commit_log_directory)
+        space = log.segments.places.space()
         return {
             "commit_log_min_offset": log.segments.start,
             "commit_log_max_offset": log.written,

@@ -1,6 +1,7 @@
 """Settings and state of a broker."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.headers import GetBrokerConfigResponse
-from tests.broker.world import Parts, open_parts
+from cometmq.store.files import DiskSpace, PosixFiles
+from tests.broker.world import SMALL_STORE, Parts, open_parts
 
 #: What a Java 4.9.7 broker answers and its tools read.
 KEYS = """
@@ -53,6 +55,28 @@ async def test_every_key_that_tools_read_is_there(tmp_path: Path) -> None:
         assert found["brokerVersionDesc"] == "V4_9_7"
         assert found["earliestMessageTimeStamp"] == "-1"
         assert 0 <= float(found["commitLogDiskRatio"]) <= 1
+
+
+class Used(PosixFiles):
+    """Two devices of the log, of which one is nearly full."""
+
+    def disk_space(self, path: str) -> DiskSpace:
+        used = 95 if path.endswith("/a") else 30
+        return DiskSpace(100, used, 100 - used)
+
+
+async def test_the_least_used_of_several_devices_counts(tmp_path: Path) -> None:
+    first, second = str(tmp_path / "a"), str(tmp_path / "b")
+    config = replace(SMALL_STORE, store_path_commit_log=f"{second},{first}")
+    async with open_parts(tmp_path / "s", store_config=config, files=Used()) as parts:
+        found = await state(parts)
+        assert found["commitLogDiskRatio"] == "0.3"
+        assert found[f"commitLogDiskRatio_{first}"] == "0.95"
+        assert found[f"commitLogDiskRatio_{second}"] == "0.3"
+        assert found["commitLogDirCapacity"] == "Total : 100 B, Free : 70 B."
+        await parts.store.maintenance.expiry.check()
+        assert parts.store.state.disk_problem == ""
+        assert parts.store.runtime()["disk_used_ratio"] == 0.3
 
 
 async def test_settings_that_export_needs_are_there(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import PosixFiles
-from cometmq.store.log.segments import FileFault, Segments, remove_file
+from cometmq.store.log.directories import remove_file
+from cometmq.store.log.segments import FileFault, Segments
 from tests.simulation.faults.disk import Disk
 from tests.simulation.faults.files import MemoryFiles, Moment, ProcessEnded
 

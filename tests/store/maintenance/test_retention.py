@@ -55,5 +55,10 @@ def test_refusal_names_the_numbers() -> None:
     assert "91.0 % full (9 MiB free)" in refusal
     assert "at 90 % and above" in refusal
     assert "resume by themselves" in refusal
+    several = replace(
+        CONFIG, store_path_commit_log="/b,/a,/c", read_only_commit_log_store_paths="/c"
+    )
+    refusal = plan([], disk(91), NOW_MS, 5, several).refusal
+    assert refusal.startswith("the least used of the disks under /a and /b is 91.0 % full")
     assert disk(100).used_ratio == 1.0
     assert DiskSpace(0, 0, 0).used_ratio == 1.0

@@ -1,6 +1,7 @@
-"""A Java broker's store whose log lies in several directories: it is read whole, and left alone."""
+"""Store tools on a store whose log lies in several directories."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,19 @@ from cometmq.core.errors import NoStore, SettingsError, StoreCorrupt
 from cometmq.message.record import Record
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.layout import file_name
+from cometmq.store.layout import LOG_DIRECTORIES, file_name
 from cometmq.store.recovery.opening import open_store
 from cometmq.store.tools import erasure
 from cometmq.store.tools.directory import read_directory
 from cometmq.store.tools.erasure import Way
 from cometmq.store.tools.inspection import DumpSelection, dump, inspect_store
-from cometmq.store.tools.repair import verify_and_plan
+from cometmq.store.tools.repair import repair, verify_and_plan
 from cometmq.store.tools.snapshot import snapshot
 from cometmq.store.tools.verify import verify
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import assert_consistent, opened
-from tests.store.tools.verifying import contents, damage, written
+from tests.store.tools.verifying import contents, damage, flip_byte, written
 
 FILES = ReadOnlyFiles()
 SIZES: dict[str, Any] = {
@@ -117,15 +118,31 @@ def test_what_is_missing_or_there_twice(tmp_path: Path) -> None:
         read_directory(config, FILES)
 
 
-def test_it_is_not_changed(tmp_path: Path) -> None:
+def test_a_repair(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=False)
+    config = spread(root, tmp_path / "other")
+    before = dumped(config)
+    flip_byte(root / "consumequeue" / "t" / "1" / file_name(0), 8)
+    found, plan, sizes = verify_and_plan(config, processes=1)
+    assert damage(found)
+    repair(sizes, plan, VirtualClock())
+    assert verify(config, FILES, processes=1).findings == []
+    assert dumped(config) == before
+    # A start has noted the directories. That is nothing that a snapshot could use.
+    assert (root / LOG_DIRECTORIES).exists()
+    snapshot(config, str(tmp_path / "taken"))
+    assert not (tmp_path / "taken" / LOG_DIRECTORIES).exists()
+    open_store(
+        replace(sizes, store_path_root_dir=str(tmp_path / "taken"), store_path_commit_log=""),
+        VirtualClock(),
+    ).close()
+
+
+def test_it_is_not_rewritten_in_place(tmp_path: Path) -> None:
     root = written(tmp_path / "s", sealed=False)
     config = spread(root, tmp_path / "other")
     before = contents(tmp_path)
-    with pytest.raises(SettingsError, match="one directory"):
-        open_store(config, VirtualClock())
-    with pytest.raises(SettingsError, match="one directory"):
-        verify_and_plan(config, processes=1)
-    with pytest.raises(SettingsError, match="one directory"):
+    with pytest.raises(SettingsError, match="not rewritten in place"):
         erasure.redact(config, ["k3"], VirtualClock(), Way(in_place=True))
     assert erasure.redact(config, ["k3"], VirtualClock(), Way()).records == 1
     assert contents(tmp_path) == before

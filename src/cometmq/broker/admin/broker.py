@@ -67,17 +67,22 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """Space on the devices of the log and of the queues."""
+    """Space on the devices of the directories that get log files, and on that of the queues."""
 
-    log: DiskSpace
+    by_log_directory: Mapping[str, DiskSpace]
     queues: DiskSpace
+
+    @property
+    def log(self) -> DiskSpace:
+        """Space on the least used device of the log."""
+        return min(self.by_log_directory.values(), key=lambda space: space.used_ratio)
 
 
 async def measure_disks(store: MessageStore) -> Disks:
     """Measure the devices in a thread, because a network file system may be slow."""
     config, measure = store.config, store.files.disk_space
     return Disks(
-        await asyncio.to_thread(measure, config.commit_log_directory),
+        {path: await asyncio.to_thread(measure, path) for path in config.writable_log_directories},
         await asyncio.to_thread(measure, config.store_path_root_dir),
     )
 
@@ -208,11 +213,14 @@ class BrokerAdmin:
         return -1 if first is None else first.store_ms
 
     def _about_disk(self, disks: Disks) -> Mapping[str, str]:
-        log_directory, ratio = self._store.config.commit_log_directory, disks.log.used_ratio
-        total, free = format_size(disks.log.total_bytes), format_size(disks.log.free_bytes)
+        log = disks.log
+        total, free = format_size(log.total_bytes), format_size(log.free_bytes)
         return {
-            "commitLogDiskRatio": str(ratio),
-            f"commitLogDiskRatio_{log_directory}": str(ratio),
+            "commitLogDiskRatio": str(log.used_ratio),
+            **{
+                f"commitLogDiskRatio_{path}": str(space.used_ratio)
+                for path, space in disks.by_log_directory.items()
+            },
             "consumeQueueDiskRatio": str(disks.queues.used_ratio),
             "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
         }

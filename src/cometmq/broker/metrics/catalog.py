@@ -396,10 +396,14 @@ LOG_START: Final = _declare(
 )
 LOG_END: Final = _declare(_OURS, Kind.GAUGE, "cometmq_log_end_bytes", "end of the log", "")
 DISK_RATIO: Final = _declare(
-    _OURS, Kind.GAUGE, "cometmq_disk_used_ratio", "used share of the device", "part"
+    _OURS,
+    Kind.GAUGE,
+    "cometmq_disk_used_ratio",
+    "used share of the device; of the least used one, if the log has several",
+    "part",
 )
 DISK_FREE: Final = _declare(
-    _OURS, Kind.GAUGE, "cometmq_disk_free_bytes", "bytes of the device that are free", "part"
+    _OURS, Kind.GAUGE, "cometmq_disk_free_bytes", "bytes of that device that are free", "part"
 )
 SLAVES: Final = _declare(_OURS, Kind.GAUGE, "cometmq_slaves", "connected slaves", "")
 REPLICATION_BEHIND: Final = _declare(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from cometmq.cli.render import Result, when
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError, StoreError
 from cometmq.core.plural import plural
-from cometmq.core.settings import build, normalise, parse_properties
+from cometmq.core.settings import build, parse_properties
 from cometmq.store.config import DamagePolicy, StoreConfig
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ WhileRunning = Annotated[
 ]
 
 
-_READ_ONLY: Final = normalise("readOnlyCommitLogStorePaths")
-
-
 class Body(StrEnum):
     """Output form of message bodies."""
 
@@ -60,16 +57,10 @@ class Body(StrEnum):
 def settings(directory: Path, config: Path | None) -> StoreConfig:
     """Return the settings of the store in ``directory``: those of the file, with that directory.
 
-    ``store_path_commit_log`` has the directories that get no new files, too, so that all of the log
-    is read. Raises SettingsError for an invalid line, OSError for a file that cannot be read.
+    Raises SettingsError for an invalid line, OSError for a file that cannot be read.
     """
     values = {} if config is None else parse_properties(config.read_text(encoding="utf-8"))
-    found = replace(build(StoreConfig, values)[0], store_path_root_dir=str(directory))
-    read_only = next((values[key] for key in values if normalise(key) == _READ_ONLY), "")
-    if not read_only:
-        return found
-    paths = [*found.commit_log_directories, read_only]
-    return replace(found, store_path_commit_log=",".join(paths))
+    return replace(build(StoreConfig, values)[0], store_path_root_dir=str(directory))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline, fresh_copy
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.store.log.directories import NO_ROOM
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -27,7 +28,6 @@ _LONG_BYTES = 1 << 20
 #: Zeros that are written ahead of the records at once, and how close to their end records may come.
 ZEROS = bytes(1 << 20)
 _AHEAD_BYTES = 1 << 18
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Errors that say nothing of the device: the next file is opened when others are closed.
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreCorrupt
-from cometmq.store.layout import file_name, file_offset
+from cometmq.core.errors import SettingsError, StoreCorrupt
+from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.log.directories import NO_ROOM, LogDirectories, is_zero
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files, Residency
@@ -171,6 +172,10 @@ class LogFile:
         except OSError:
             return True
 
+    def is_zero(self) -> bool:
+        """Return whether the file has only zeros."""
+        return is_zero(self._files, self.handle, self.size_bytes)
+
     def _detach(self) -> None:
         """Remove the file's seal, and replace a linked file with a copy of its own."""
         if self.seals is not None:
@@ -305,45 +310,43 @@ class FileFault:
 
 
 class Segments:
-    """Contiguous log files of one size. ``files`` is in order and may be empty."""
+    """Contiguous log files of one size. ``files`` is in order and may be empty.
 
-    __slots__ = ("_files", "_first", "directory", "file_bytes", "files")
+    ``places`` are the directories in which they are; ``directory`` names them in messages.
+    """
 
-    def __init__(self, files: Files, directory: str, file_bytes: int) -> None:
+    __slots__ = ("_files", "_first", "directory", "file_bytes", "files", "places")
+
+    def __init__(self, files: Files, place: str | LogDirectories, file_bytes: int) -> None:
         self._files = files
         self._first = 0
-        self.directory = directory
+        self.places = LogDirectories(files, (place,)) if isinstance(place, str) else place
+        self.directory = self.places.text
         self.file_bytes = file_bytes
         self.files: list[LogFile] = []
 
     def load(
         self, mend: Callable[[FileFault], None] | None = None, *, size_is_sure: bool = False
     ) -> None:
-        """Open the log files in the directory.
+        """Open the log files in all directories.
 
         If a crash interrupted the creation of the last file, so that it has another size and only
         zeros, it is removed. ``mend`` is called for each other file with a wrong size and for each
         file missing between others, until there is none; without ``mend``, StoreCorrupt is raised.
         ``size_is_sure`` means that the store is known to have files of this size.
         """
+        self.places.settle_twins(self.file_bytes)
         while (fault := self._find_fault(size_is_sure)) is not None:
             if mend is None:
                 raise StoreCorrupt(fault.path, fault.base, fault.problem)
             mend(fault)
-        for base, path in self._found():
+        for base, path in self.places.found():
             handle = self._files.open(path)
             self.files.append(LogFile(self._files, path, base, self.file_bytes, handle))
         self._first = self.files[0].base if self.files else 0
 
-    def _found(self) -> list[tuple[int, str]]:
-        return [
-            (base, os.path.join(self.directory, name))
-            for name in self._files.names(self.directory)
-            if (base := file_offset(name)) is not None
-        ]
-
     def _find_fault(self, size_is_sure: bool) -> FileFault | None:
-        found = self._found()
+        found = self.places.found()
         sizes = [self._size(path) for _, path in found]
         # A last file whose creation a crash interrupted is no fault.
         if found and sizes[-1] != self.file_bytes and self._is_unused(found[-1][1], sizes[-1]):
@@ -354,7 +357,9 @@ class Segments:
             follows = bases[number + 1] if number + 1 < len(bases) else -1
             before = bases[number - 1] + self.file_bytes if number else base
             if base != before and not differ:
-                missing = os.path.join(self.directory, file_name(before))
+                missing = os.path.join(
+                    self.places.usual(before // self.file_bytes), file_name(before)
+                )
                 return FileFault(
                     missing, before, -1, base, False,
                     f"this log file is missing; the next one begins at {base}",
@@ -386,6 +391,7 @@ class Segments:
         finally:
             self._files.close(handle)
         logger.warning("log_file_removed path=%s size=%d reason=unfinished", path, size_bytes)
+        self.places.leave(path)
         self._files.unlink(path)
         return True
 
@@ -405,15 +411,34 @@ class Segments:
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system."""
-        return self._files.disk_space(self.directory).free_bytes
+        """Return the free space of the file system; of the one with most of it, if files may go to
+        several."""
+        return self.places.free_bytes()
 
     def create_file(self, base: int) -> LogFile:
         """Create the file that begins at ``base``, without adding it. Raises OSError.
 
         May run in a thread.
         """
-        return LogFile.create(self._files, self.directory, base, self.file_bytes)
+        *others, last = self.places.choices(base // self.file_bytes)
+        for directory in others:
+            try:
+                return self._create_in(directory, base)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                logger.warning("no_room_for_log_file directory=%s base=%d", directory, base)
+        return self._create_in(last, base)
+
+    def _create_in(self, directory: str, base: int) -> LogFile:
+        file = LogFile.create(self._files, directory, base, self.file_bytes)
+        try:
+            self.places.note_file(file.path)
+        except OSError:
+            file.close()
+            self._files.unlink(file.path)
+            raise
+        return file
 
     def add(self, file: LogFile) -> None:
         """Add a file after the last one."""
@@ -437,7 +462,42 @@ class Segments:
     def drop_after(self, offset: int) -> None:
         """Delete the files that begin after ``offset``, the last one first. Raises OSError."""
         for file in reversed(self.detach_behind(offset)):
-            remove_file(self._files, file.path)
+            self.places.remove(file.path)
+
+    def check_changeable(self, start: int) -> None:
+        """Raise SettingsError if the log cannot end at a physical offset, because a read-only
+        directory has what follows it.
+
+        Call it before anything is written or cut there.
+        """
+        if not self.places.read_only:
+            return
+        for file in self.files:
+            if file.end > start and (file.base < start or not file.is_zero()):
+                self.check_writable(file.path)
+
+    def check_writable(self, path: str) -> None:
+        """Raise SettingsError if a log file is in a read-only directory."""
+        if self.places.is_read_only(path):
+            raise SettingsError(
+                "readOnlyCommitLogStorePaths",
+                f"{path} has to be written to, and nothing is written there: start once without "
+                "its directory in this setting, or move the file to another directory of "
+                "storePathCommitLog",
+            )
+
+    def leave_read_only(self, end: int) -> None:
+        """Delete unused files after the log's end ``end`` if one is in a read-only directory.
+
+        New ones go elsewhere. Raises SettingsError if a file after the end has data, OSError.
+        """
+        behind = [file for file in self.files if file.base >= end]
+        for file in behind:
+            if self.places.is_read_only(file.path):
+                if not all(each.is_zero() for each in behind):
+                    self.check_writable(file.path)
+                self.drop_after(end - 1)
+                return
 
     def restart_at(self, offset: int) -> None:
         """Delete all files; the next one begins at ``offset``. Raises OSError."""
@@ -489,13 +549,3 @@ def _fits_another(bases: list[int], sizes: list[int], file_bytes: int) -> bool:
         base == bases[0] + number * size and (sizes[number] == size)
         for number, base in enumerate(bases)
     )
-
-
-def remove_file(files: Files, path: str) -> None:
-    """Delete a log file durably. Raises OSError.
-
-    Its name is gone for good before the next file is deleted. Otherwise a power loss could undo one
-    deletion and not the other, and leave a gap. May run in a thread.
-    """
-    files.unlink(path)
-    files.sync_directory(os.path.dirname(path))

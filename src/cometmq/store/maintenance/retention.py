@@ -15,13 +15,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreError
-from cometmq.store.log.segments import remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import DiskSpace, Files
+    from cometmq.store.files import DiskSpace
+    from cometmq.store.log.directories import LogDirectories
     from cometmq.store.log.segments import LogFile
     from cometmq.store.parts import StoreParts
     from cometmq.store.queue.consumequeue import ConsumeQueue
@@ -83,8 +83,11 @@ def _refusal(space: DiskSpace, config: StoreConfig) -> str:
     used = space.used_ratio * 100
     if used < config.disk_space_warning_level_ratio:
         return ""
+    *others, last = config.writable_log_directories
+    place = f"{', '.join(others)} and {last}" if others else last
+    disk = f"the least used of the disks under {place}" if others else f"the disk under {place}"
     return (
-        f"the disk under {config.commit_log_directory} is {used:.1f} % full "
+        f"{disk} is {used:.1f} % full "
         f"({space.free_bytes >> 20} MiB free), writes are refused at "
         f"{config.disk_space_warning_level_ratio} % and above (diskSpaceWarningLevelRatio): free "
         "space there, writes resume by themselves"
@@ -147,7 +150,7 @@ class Expiry:
         The space of dropped files is freed by the next :meth:`make_room`.
         """
         parts = self._parts
-        space = parts.files.disk_space(parts.config.commit_log_directory)
+        space = parts.log.segments.places.space()
         now_ms = parts.clock.wall_ms()
         hour = datetime.fromtimestamp(now_ms // 1000).hour
         decision = plan(self._ages(), space, now_ms, hour, parts.config, at_once=at_once)
@@ -223,14 +226,15 @@ class Expiry:
                 # the disk.
                 await parts.clock.sleep_ms(_PIN_STEP_MS)
                 continue
-            await loop.run_in_executor(parts.executor, _free_file, parts.files, file.path, held)
+            places = parts.log.segments.places
+            await loop.run_in_executor(parts.executor, _free_file, places, file.path, held)
             self._closing.popleft()
 
 
-def _free_file(files: Files, path: str, held: list[object]) -> None:
+def _free_file(places: LogDirectories, path: str, held: list[object]) -> None:
     """Release a dropped log file's memory map and delete the file durably. Raises OSError."""
     held.clear()
-    remove_file(files, path)
+    places.remove(path)
 
 
 @dataclass(frozen=True, slots=True)

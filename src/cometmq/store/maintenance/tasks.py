@@ -21,7 +21,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.config import FlushDiskType
-from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.log.directories import NO_ROOM
 from cometmq.store.maintenance.checksumming import Reader, Scrub, Sealer, sums_by_child
 from cometmq.store.maintenance.retention import Expiry
 from cometmq.store.queue.table import CHECKED_QUEUES

@@ -131,6 +131,7 @@ class LogRepair:
         record = resumption(self._segments, offset, of_records=True)
         if not self.proof.covers(offset, record):
             if record is not None:
+                self._segments.check_changeable(offset)
                 reason = f"torn end of the log ({scan.problem}) with valid records after it"
                 self._quarantine.keep_log_from(self._segments, offset, reason)
             elif scan.torn:
@@ -141,6 +142,8 @@ class LogRepair:
         policy = self._config.damage_policy
         if policy is DamagePolicy.REFUSE:
             raise self._refusal(damage)
+        skips = policy is DamagePolicy.SKIP and following is not None
+        self._check_changeable(offset, following.offset if skips and following else None)
         self.damages.append(damage)
         logger.error(
             "log_damaged path=%s offset=%d next=%d policy=%s problem=%r",
@@ -154,6 +157,16 @@ class LogRepair:
         self._quarantine.keep_log_from(self._segments, offset, damage.problem)
         self.cut = offset
         return False
+
+    def _check_changeable(self, start: int, stop: int | None) -> None:
+        """Raise SettingsError if a read-only directory has what is to be changed: the bytes up to
+        ``stop``, or all from ``start`` on."""
+        if stop is None:
+            self._segments.check_changeable(start)
+            return
+        for file in self._segments.files:
+            if file.end > start and file.base < stop:
+                self._segments.check_writable(file.path)
 
     def _describe(self, offset: int, following: Resumption | None, problem: str) -> Damage:
         file = self._segments.find(offset)
@@ -279,11 +292,13 @@ def repair_file(
 ) -> None:
     """Repair a broken log file as the policy says.
 
-    Raises StoreCorrupt if it refuses, StoreFull if there is no room for it.
+    Raises StoreCorrupt if it refuses, StoreFull if there is no room for it, SettingsError if a
+    read-only directory would change.
     """
     policy = config.damage_policy
     if policy is DamagePolicy.REFUSE or fault.settings_differ:
         raise _file_refusal(fault, config)
+    segments.check_writable(fault.path)
     logger.error(
         "log_file_broken path=%s policy=%s problem=%r", fault.path, policy.name, fault.problem
     )
@@ -297,10 +312,18 @@ def repair_file(
             fill(file, base, file.end, 0)
             file.close()
     else:
-        for name in files.names(segments.directory):
-            if name.isdigit() and int(name) > fault.base:
-                path = os.path.join(segments.directory, name)
-                quarantine.move(path, f"{name}-whole", f"after the missing {fault.path}")
+        later = [
+            os.path.join(directory, name)
+            for directory in segments.places.all
+            for name in files.names(directory)
+            if name.isdigit() and int(name) > fault.base
+        ]
+        for path in later:
+            segments.check_writable(path)
+        for path in later:
+            segments.places.leave(path)
+            name = os.path.basename(path)
+            quarantine.move(path, f"{name}-whole", f"after the missing {fault.path}")
 
 
 def _check_room(fault: FileFault, segments: Segments) -> None:

@@ -29,6 +29,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.log.checksums import BlockChecksums
+from cometmq.store.log.directories import LogDirectories
 from cometmq.store.log.scan import Scan
 from cometmq.store.log.segments import Segments
 from cometmq.store.recovery.quarantine import Quarantine
@@ -60,7 +61,8 @@ def truncate_diverged_log(
     """Truncate the log before the record that contains the physical ``offset``.
 
     Raises StoreLocked while a broker runs on it, StoreCorrupt if files of the log are missing,
-    StoreFull if there is no room to set the end aside, OSError. After an error, nothing is lost:
+    StoreFull if there is no room to set the end aside, SettingsError if a read-only directory has
+    it, OSError. After an error, nothing is lost:
     each part is either still in the log or set aside.
     """
     root = config.store_path_root_dir
@@ -68,8 +70,10 @@ def truncate_diverged_log(
         lock = files.lock(lock_path(root))
     except BlockingIOError as error:
         raise StoreLocked(root) from error
-    segments = Segments(files, config.commit_log_directory, config.mapped_file_size_commit_log)
+    places = LogDirectories.of(files, config)
+    segments = Segments(files, places, config.mapped_file_size_commit_log)
     try:
+        places.check_noted()
         segments.load()
         return _Truncating(config, clock, files, segments).truncate(offset, reason)
     finally:
@@ -105,6 +109,7 @@ class _Truncating:
         """Run all steps."""
         segments = self._segments
         border = record_end_before(segments, offset)
+        segments.check_changeable(border)
         tail = Scan(segments, border)
         records = sum(1 for _ in tail)
         end = tail.position
@@ -115,7 +120,7 @@ class _Truncating:
         file = segments.find(border)
         if file is not None:
             file.clear_from(border)
-        self._files.sync_directory(segments.directory)
+        segments.places.sync_names()
         logger.warning(
             "log_cut offset=%d end=%d records=%d bytes=%d kept=%r reason=%r",
             border, end, records, end - border, list(self._quarantine.kept), reason,

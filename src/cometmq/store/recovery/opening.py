@@ -28,7 +28,8 @@ from cometmq.store.dispatch import LogFacts
 from cometmq.store.files import PosixFiles, make_durable_directory
 from cometmq.store.index import Index
 from cometmq.store.layout import EXTENSIONS
-from cometmq.store.log.commitlog import NO_ROOM, CommitLog
+from cometmq.store.log.commitlog import CommitLog
+from cometmq.store.log.directories import NO_ROOM, LogDirectories
 from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
@@ -74,9 +75,10 @@ def cut_and_sync_log_end(
 
     No later crash of the machine may take records that recovery has shown, and no record after the
     end may come back. The log was read from ``first`` on. ``cut`` says that there was something
-    after the end. Raises OSError.
+    after the end. Raises SettingsError if a read-only directory has the end, OSError.
     """
     segments = store.log.segments
+    segments.check_changeable(end)
     proven = min(first, proven_end(segments, positions))
     if crashed:
         _write_again(segments, first if positions is None else proven_end(segments, positions), end)
@@ -91,7 +93,8 @@ def cut_and_sync_log_end(
             file.sync()
     # The names are synced too: the run that created the last file may have ended before it synced
     # its name.
-    store.files.sync_directory(segments.directory)
+    segments.places.sync_names()
+    segments.leave_read_only(end)
 
 
 def proven_end(segments: Segments, positions: Positions | None) -> int:
@@ -107,7 +110,8 @@ def _write_again(segments: Segments, at: int, end: int) -> None:
     After a failed sync, the kernel may mark pages as clean that never reached the device. Another
     sync of them succeeds and does nothing, until a power cut loses what recovery has shown. After a
     restart of the machine all bytes were read from the device, but a restart cannot be detected for
-    certain: the last process may have ended before it wrote a note.
+    certain: the last process may have ended before it wrote a note. Files in read-only directories
+    are written too: their bytes stay the same.
     """
     while at < end:
         file = segments.find(at)
@@ -156,6 +160,7 @@ class LogLoading:
         segments.attach(store.seals)
         if not segments.files:
             self._create_first(self._first_base())
+        segments.places.note(file.path for file in segments.files)
 
     def _repair_file(self, fault: FileFault) -> None:
         self._store.seals.forget([fault.base])
@@ -244,20 +249,22 @@ def open_store(
     ``progress`` is called from time to time with the physical offset that was reached and the
     expected end of the log. Raises StoreLocked if it is in use, StoreFull if there is no room for
     the first file, StoreCorrupt if files contradict each other or have other sizes than configured,
-    SettingsError if several directories of the log are named.
+    SettingsError if a read-only directory of the log would have to be written to.
     """
-    config.check_one_log_directory()
     files = files or PosixFiles()
     root = config.store_path_root_dir
     make_durable_directory(files, root)
-    make_durable_directory(files, config.commit_log_directory)
+    places = LogDirectories.of(files, config)
+    if not places.is_spread:
+        make_durable_directory(files, places.text)
     try:
         lock = files.lock(lock_path(root))
     except BlockingIOError as error:
         raise StoreLocked(root) from error
-    warn_of_mounts(files, root, config.commit_log_directory)
+    warn_of_mounts(files, root, *places.all)
     try:
-        store = _Opening(config, clock, files, rebuild or Rebuild()).open(progress)
+        places.prepare()
+        store = _Opening(config, clock, files, rebuild or Rebuild(), places).open(progress)
     except OSError as error:
         files.close(lock)
         if error.errno in NO_ROOM:
@@ -295,7 +302,14 @@ def _queue_files(config: StoreConfig, clock: Clock, files: Files, segments: Segm
 class _Opening:
     """One opening of a store, step by step; the caller holds the lock."""
 
-    def __init__(self, config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        files: Files,
+        rebuild: Rebuild,
+        places: LogDirectories,
+    ) -> None:
         root = config.store_path_root_dir
         self._config = config
         self._clock = clock
@@ -309,9 +323,7 @@ class _Opening:
             positions is not None and not positions.clean
         )
         self._quarantine = Quarantine(files, root, clock)
-        self._segments = Segments(
-            files, config.commit_log_directory, config.mapped_file_size_commit_log
-        )
+        self._segments = Segments(files, places, config.mapped_file_size_commit_log)
         pool = _queue_files(config, clock, files, self._segments)
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreFull
 from cometmq.store.files import make_durable_directory
-from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.log.directories import NO_ROOM
 from cometmq.store.log.scan import read_around
-from cometmq.store.log.segments import LogFile, remove_file
+from cometmq.store.log.segments import LogFile
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -141,9 +141,10 @@ class Quarantine:
         # Last file first, each durably, so that a crash in between leaves no gap.
         for later in reversed(segments.detach_behind(start)):
             if later.base in used:
+                segments.places.leave(later.path)
                 self.move(later.path, f"{os.path.basename(later.path)}-whole", reason)
             else:
-                remove_file(self._files, later.path)
+                segments.places.remove(later.path)
 
 
 def written_end(file: LogFile, start: int) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cometmq.core.errors import CometError, StoreCorrupt, StoreError, StoreLocked
+from cometmq.core.errors import CometError, SettingsError, StoreCorrupt, StoreError, StoreLocked
 from cometmq.message.record import BLANK_BYTES
 from cometmq.message.tombstone import is_key
 from cometmq.protocol.fastjson import parse_json
@@ -171,7 +171,12 @@ def erase(
     if directory.holder:
         raise StoreInUse(directory.root, directory.holder)
     if way.in_place:
-        config.check_one_log_directory()
+        if len(directory.log_directories) > 1:
+            raise SettingsError(
+                "storePathCommitLog",
+                "a log in several directories is not rewritten in place: erase in a copy, which "
+                "has one directory",
+            )
         return _changed(config, selection, clock, way, files)
     if way.target:
         return _copied(config, selection, clock, way, files)

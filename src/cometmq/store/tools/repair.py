@@ -145,10 +145,8 @@ def verify_and_plan(
 ) -> tuple[Verified, RepairPlan, StoreConfig]:
     """Verify a store; return the result, the repair plan, and the settings for the repair.
 
-    See :func:`verify` and :func:`plan_repair` for the parameters and errors. Raises SettingsError
-    if the log has several directories.
+    See :func:`verify` and :func:`plan_repair` for the parameters and errors.
     """
-    config.check_one_log_directory()
     files = ReadOnlyFiles()
     found = verify(config, files, processes=processes, began=began, progress=progress)
     plan = plan_repair(found, files, topics=topics, all_queues=all_queues, index=index)

@@ -23,7 +23,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
-from cometmq.store.layout import EXTENSIONS, LOST_AND_FOUND, file_name
+from cometmq.store.layout import EXTENSIONS, LOG_DIRECTORIES, LOST_AND_FOUND, file_name
 from cometmq.store.log.checksums import DIRECTORY as SEALS
 from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, read_directory
 
@@ -37,7 +37,7 @@ _LOG = "commitlog"
 DRAFTS = "cometmq-erasing"
 _UNFINISHED = ".unfinished"
 #: Files of administrators or of one run of a broker, not of the store.
-_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside", DRAFTS)
+_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside", DRAFTS, LOG_DIRECTORIES)
 _ENTRIES = ("consumequeue", EXTENSIONS, "index", SEALS)
 #: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
 _RUN_FILES = (
