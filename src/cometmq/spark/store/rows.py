@@ -1,4 +1,7 @@
-"""Converts the parts of a task to Arrow batches."""
+"""Reads the parts of a task from the files of a store, and converts them to Arrow batches.
+
+What the parts are is decided in planning.py; files.py reads the bytes.
+"""
 
 from __future__ import annotations
 
