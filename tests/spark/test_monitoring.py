@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cometmq
 from cometmq.message.model import MessageQueue
-from cometmq.spark.monitoring import LossReport, QueryMetrics
+from cometmq.spark.monitoring import FailedTasks, LossReport, QueryMetrics
 from cometmq.spark.querylag import ENDS_MAX, EndHistory, lag_of
 from cometmq.spark.read.losses import line
 from cometmq.spark.values.decoding import from_rocketmq
@@ -35,6 +36,25 @@ def scraped(registry: CollectorRegistry) -> dict[str, float]:
     lines = generate_latest(registry).decode().splitlines()
     pairs = [line.rpartition(" ") for line in lines if not line.startswith("#")]
     return {name: float(value) for name, _, value in pairs}
+
+
+def test_a_job_counts_once_it_has_ended() -> None:
+    """Spark calls a listener some time after the progress that it tells of."""
+    jobs = {3: ["SUCCEEDED", 1], 4: ["RUNNING", 2]}
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda run_id: list(jobs),
+        getJobInfo=lambda job: SimpleNamespace(stageIds=[job], status=jobs[job][0]),
+        getStageInfo=lambda stage: SimpleNamespace(numFailedTasks=jobs[stage][1]),
+    )
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    failed = FailedTasks(session)
+    assert failed.new("run", has_ended=False) == 1
+    jobs[4] = ["SUCCEEDED", 5]
+    assert failed.new("run", has_ended=False) == 5
+    assert failed.new("run", has_ended=False) == 0
+    # Spark may not know yet that the job has ended with which the query did.
+    jobs[5] = ["RUNNING", 4]
+    assert failed.new("run", has_ended=True) == 4
 
 
 def test_a_query_is_measured(spark: SparkSession, cometmq_cluster: Cluster, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class QueryMetrics(StreamingQueryListener):
             for metric, value in row.asDict().items():
                 if isinstance(value, int | float):
                     self._observed.labels(name, observation, metric).set(value)
-        self._note_failures(name, str(progress.runId))
+        self._note_failures(name, str(progress.runId), has_ended=False)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Do nothing: an idle query has read what there was."""
@@ -135,7 +135,7 @@ class QueryMetrics(StreamingQueryListener):
         self._active.labels(name).set(0)
         if event.exception is not None:
             self._failures.labels(name).inc()
-        self._note_failures(name, str(event.runId))
+        self._note_failures(name, str(event.runId), has_ended=True)
         if self._failed_tasks is not None:
             self._failed_tasks.forget(str(event.runId))
 
@@ -160,9 +160,9 @@ class QueryMetrics(StreamingQueryListener):
             for place, age in ages.items():
                 self._age.labels(name, *place).set(age)
 
-    def _note_failures(self, name: str, run_id: str) -> None:
+    def _note_failures(self, name: str, run_id: str, *, has_ended: bool) -> None:
         if self._failed_tasks is not None:
-            self._retried.labels(name).inc(self._failed_tasks.new(run_id))
+            self._retried.labels(name).inc(self._failed_tasks.new(run_id, has_ended=has_ended))
         if self._losses is not None:
             for topic, broker, messages in self._losses.new():
                 self._lost.labels(topic, broker).inc(messages)
@@ -173,19 +173,24 @@ class FailedTasks:
 
     def __init__(self, session: SparkSession) -> None:
         self._tracker = session.sparkContext.statusTracker()
-        self._counted: dict[str, int] = {}
+        #: Ids of the counted jobs that Spark still knows, by the id of the query's run.
+        self._counted: dict[str, frozenset[int]] = {}
 
-    def new(self, run_id: str) -> int:
-        """Return the failed tasks of the jobs that began since the last call."""
-        last = self._counted.get(run_id, -1)
-        jobs = [job for job in self._tracker.getJobIdsForGroup(run_id) if job > last]
-        if not jobs:
-            return 0
-        self._counted[run_id] = max(jobs)
+    def new(self, run_id: str, *, has_ended: bool) -> int:
+        """Return the failed tasks of the jobs that ended since the last call. If the run has ended,
+        all its jobs have, although Spark may not know yet."""
+        known = frozenset(self._tracker.getJobIdsForGroup(run_id))
+        counted = self._counted.get(run_id, frozenset()) & known
+        jobs = {job: self._tracker.getJobInfo(job) for job in known - counted}
+        ended = {
+            job: info
+            for job, info in jobs.items()
+            if info is not None and (has_ended or info.status != "RUNNING")
+        }
+        self._counted[run_id] = counted | ended.keys()
         found = 0
-        for job in jobs:
-            info = self._tracker.getJobInfo(job)
-            for stage_id in info.stageIds if info else ():
+        for info in ended.values():
+            for stage_id in info.stageIds:
                 stage = self._tracker.getStageInfo(stage_id)
                 found += stage.numFailedTasks if stage else 0
         return found
