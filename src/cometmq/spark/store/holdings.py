@@ -16,7 +16,7 @@ import numpy as np
 from cometmq.message.model import MessageQueue
 from cometmq.message.record import TransactionType
 from cometmq.spark.read.planning import Range
-from cometmq.spark.store.files import DamagedBytes, blocks, has_queues, log_end, queue_names
+from cometmq.spark.store.files import DamagedBytes, blocks, has_queues, log_end
 from cometmq.spark.store.options import Key, RequestedRange, RequestedRanges
 from cometmq.spark.store.planning import StorePlanner, is_wanted, together
 from cometmq.spark.store.urls import forget, is_url
@@ -63,11 +63,10 @@ class StoreHoldings:
         self._root = root
         self._choice = options.choice
         self._planner = StorePlanner(root, options)
-        names = queue_names(root.path)
-        self._planner.survey(names)
-        # The broker may run: the ends of queues first, then the end of the log.
+        # The broker may run: the bounds of queues must not be older than what `ends` found, and the
+        # end of the log not older than they.
+        log_ends, names = self._planner.ends()
         self._bounds = {key: self._planner.bounds(key) for key in names if self._is_wanted(key)}
-        log_ends = self._planner.ends(names)
         self._end = log_end(self._planner.files, log_ends.newest)
         self._complete = log_ends.dispatched
         self._newest = self._in_log_alone()

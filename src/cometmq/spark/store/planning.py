@@ -37,7 +37,7 @@ from cometmq.spark.store.files import (
     read_at,
 )
 from cometmq.spark.store.options import END, Key, RequestedRange, RequestedRanges, requested_ranges
-from cometmq.spark.store.urls import forget, is_url, joined
+from cometmq.spark.store.urls import forget, forget_listed, has_changed_below, is_url, joined
 
 if TYPE_CHECKING:
     from cometmq.spark.read.topics import TopicChoice
@@ -179,17 +179,19 @@ class StorePlanner:
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
         self._root = root
         self._options = options
-        self.files = log_files(root.path)
-        self.log_start = self.files[0].base if self.files else 0
         self._queues: dict[Key, ConsumeQueueReader] = {}
-        self._listed_log = tuple((file.base, file.size_bytes) for file in self.files)
+        self._list_log()
+
+    def _list_log(self) -> None:
+        forget_listed(joined(self._root.path, "commitlog"))
+        self.files = log_files(self._root.path)
+        self.log_start = self.files[0].base if self.files else 0
 
     def parts(self) -> list[Part]:
         """Return the parts of a read, before splitting."""
         root, options = self._root, self._options
-        names = queue_names(root.path)
+        ends, names = self.ends()
         believes_queues = options.only_queued and has_queues(root.path)
-        ends = self.ends(names)
         end = log_end(self.files, ends.newest)
         wanted = [key for key in names if is_wanted(options.choice, root.broker_name, *key)]
         requested = requested_ranges(
@@ -274,25 +276,38 @@ class StorePlanner:
                 files.entry(begin)
                 files.mean_bytes(max(begin, stop - _SAMPLE), stop)
 
-    def ends(self, names: Sequence[Key]) -> LogEnds:
-        """Return the physical offsets near the end of the log, as the queues tell them."""
+    def ends(self) -> tuple[LogEnds, list[Key]]:
+        """Return the physical offsets near the end of the log, as the queues tell them, and the
+        names of all queues. Call it before the bounds of queues: those must not be older.
+
+        Then what another queue gets meanwhile cannot fall between a range and ``dispatched``.
+        """
+        path = self._root.path
+        names = queue_names(path)
         self.survey(names)
         last: set[tuple[int, int]] = set()
         for key in names:
-            files = self.files_of(key)
+            # Behind a URL a queue is looked up once; of a local one nothing is kept.
+            files = self.files_of(key) if is_url(path) else ConsumeQueueReader(path, *key)
             stop = files.stop()
             entry = files.entry(stop - 1) if stop else None
             if entry is not None and entry.is_record:
                 last.add((entry.physical, entry.size_bytes))
+        # Entries may refer to files that were added since the first listing.
+        self._list_log()
         newest = -1
         for physical, size_bytes in sorted(last, reverse=True):
             # After a crash, queues may refer to records that the log has lost.
             if self._is_record(physical, size_bytes):
                 newest = physical + size_bytes
                 break
-        noted = noted_complete(self._root.path)
+        noted = noted_complete(path)
         complete = newest if noted is None else min(newest, noted)
-        return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self.log_start))
+        if is_url(path) and has_changed_below(joined(path, "consumequeue")):
+            complete = self.log_start  # what was found of queues is of different moments
+        # A local queue may have begun meanwhile.
+        names = queue_names(path)
+        return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self.log_start)), names
 
     def _is_record(self, physical: int, size_bytes: int) -> bool:
         head = self._head(physical)
@@ -443,7 +458,8 @@ class StorePlanner:
         high = max(low, high)
         listed = None
         if is_url(self._root.path):
-            listed = ListedFiles(files.listed(low, high), self._listed_log)
+            log = tuple((file.base, file.size_bytes) for file in self.files)
+            listed = ListedFiles(files.listed(low, high), log)
         record_bytes = files.mean_bytes(max(low, high - _SAMPLE), high)
         return QueuePart(self._root, *key, low, high, record_bytes, listed)
 

@@ -119,6 +119,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.folders: dict[str, dict[str, int]] = {}
+        self.states: dict[str, int] = {}
         self.files: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self.pages: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._lock = Lock()
@@ -127,6 +128,7 @@ class _Kept:
         """Forget all."""
         with self._lock:
             self.folders.clear()
+            self.states.clear()
             self.files.clear()
             self.pages.clear()
 
@@ -177,33 +179,60 @@ def listed(folder: str) -> Mapping[str, int]:
     """Return the names in a folder, with the sizes of files. Raises FileNotFoundError,
     StoreUnreadable."""
     if folder not in _kept.folders:
-        _kept.folders[folder] = _entries(folder, recursive=False).get(folder, {})
+        _kept.folders[folder] = _entries(folder, _infos(folder, recursive=False)).get(folder, {})
     return _kept.folders[folder]
+
+
+def forget_listed(folder: str) -> None:
+    """List a folder again at the next call of :func:`listed`."""
+    _kept.folders.pop(folder, None)
 
 
 def list_below(folder: str) -> None:
     """List a folder with all those in it, which takes fewer requests than one by one. Raises
     FileNotFoundError, StoreUnreadable."""
-    if folder not in _kept.folders:
-        _kept.folders.update({folder: {}, **_entries(folder, recursive=True)})
+    if folder not in _kept.states:
+        infos = _infos(folder, recursive=True)
+        _kept.folders.update({folder: {}, **_entries(folder, infos)})
+        _kept.states[folder] = _state(infos)
+
+
+def has_changed_below(folder: str) -> bool:
+    """Return whether files below a folder were added, removed or written since
+    :func:`list_below`, or that did not list it. Raises StoreUnreadable."""
+    try:
+        return _state(_infos(folder, recursive=True)) != _kept.states.get(folder)
+    except FileNotFoundError:
+        return True
 
 
 def names_now(folder: str) -> list[str]:
     """Return the names in a folder as they are now, sorted, none if it is missing. Raises
     StoreUnreadable."""
     try:
-        return sorted(_entries(folder, recursive=False).get(folder, {}))
+        return sorted(_entries(folder, _infos(folder, recursive=False)).get(folder, {}))
     except FileNotFoundError:
         return []
 
 
-def _entries(folder: str, *, recursive: bool) -> dict[str, dict[str, int]]:
-    """Return the entries of a folder and, if ``recursive``, of all below."""
+def _infos(folder: str, *, recursive: bool) -> list[Any]:
+    """Return what Arrow tells of what is in a folder and, if ``recursive``, of all below."""
     from pyarrow import fs
 
     system, path = _located(folder)
     with reading(folder):
-        infos = system.get_file_info(fs.FileSelector(path, recursive=recursive))
+        infos: list[Any] = system.get_file_info(fs.FileSelector(path, recursive=recursive))
+    return infos
+
+
+def _state(infos: list[Any]) -> int:
+    """Return a number that differs if any file has another size or time of writing."""
+    return hash(frozenset((info.path, info.size, info.mtime_ns) for info in infos))
+
+
+def _entries(folder: str, infos: list[Any]) -> dict[str, dict[str, int]]:
+    """Return the names in each folder, with the sizes of files."""
+    _, path = _located(folder)
     found: dict[str, dict[str, int]] = {}
     for info in infos:
         *folders, name = info.path.removeprefix(path).strip("/").split("/")
