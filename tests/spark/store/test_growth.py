@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.spark.store import planning
-from cometmq.spark.store.files import ConsumeQueueReader
+from cometmq.spark.store.files import ConsumeQueueReader, queue_names
 from cometmq.spark.store.holdings import StoreHoldings
 from cometmq.spark.store.options import Key, StoreOptions, StoreRoot, parse
-from cometmq.spark.store.planning import plan, queue_names
+from cometmq.spark.store.planning import plan
 from cometmq.spark.store.rows import batches
 from cometmq.store.messagestore import MessageStore
 from tests.store.stores import copied, fill, opened, run_round
