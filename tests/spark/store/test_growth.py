@@ -11,7 +11,7 @@ from cometmq.spark.store import planning
 from cometmq.spark.store.files import ConsumeQueueReader, queue_names
 from cometmq.spark.store.holdings import StoreHoldings
 from cometmq.spark.store.options import Key, StoreOptions, StoreRoot, parse
-from cometmq.spark.store.planning import plan
+from cometmq.spark.store.planning import StorePlanner, plan
 from cometmq.spark.store.rows import batches
 from cometmq.store.messagestore import MessageStore
 from tests.store.stores import copied, fill, opened, run_round
@@ -115,3 +115,20 @@ def test_a_copy_that_gets_log_files_before_its_queues_are_listed(
 
     monkeypatch.setattr(planning, "queue_names", listed_late)
     assert offsets_by_queue(behind_a_url(early)) == ALL
+
+
+def test_a_range_of_a_queue_lists_the_log_files_that_it_refers_to(store: MessageStore) -> None:
+    root = Path(store.config.store_path_root_dir)
+    options = behind_a_url(root)
+    planner = StorePlanner(options.roots[0], options)
+    planner.ends()
+    assert len(planner.files) >= 5
+    listed = []
+    for low, high in ((0, 100), (0, 1), (99, 100), (50, 60)):
+        part = planner.queue_part(("t", 0), low, high)
+        assert part.listed is not None
+        assert sum(b.num_rows for b in batches((part,), options, ("queue_offset",))) == high - low
+        listed.append(len(part.listed.log))
+    assert listed[0] >= len(planner.files) - 1
+    assert listed[1:3] == [1, 1]
+    assert listed[3] <= 2

@@ -1,8 +1,10 @@
 """Parts of logs and queues, shared among tasks."""
 
+import pickle
+
 from cometmq.spark.store.files import LogFileStatus
 from cometmq.spark.store.options import RequestedRanges, StoreRoot
-from cometmq.spark.store.planning import QueuePart, join, log_parts, queue_parts
+from cometmq.spark.store.planning import LogPart, QueuePart, cut_log, join, log_parts, queue_parts
 
 ROOT = StoreRoot("/s", "b")
 FILES = [LogFileStatus("/s/0", 0, 100), LogFileStatus("/s/1", 100, 100)]
@@ -31,3 +33,41 @@ def test_small_neighbours_share_a_task() -> None:
     parts = log_parts(ROOT, FILES, 0, 200, RequestedRanges(), 0, 30)
     assert [sum(part.size_bytes for part in each) for each in join(parts, 60)] == [60, 40, 60, 40]
     assert join([], 10) == []
+
+
+def test_a_piece_of_a_log_counts_the_records_that_the_whole_counts() -> None:
+    places = {"t": {0: 5, 1: 40, 2: 70, 9: 12}, "u": {3: 95}}
+    whole = LogPart(ROOT, FILES[0], 0, 100, RequestedRanges(), 60, places)
+    pieces = cut_log(whole, 25)
+    assert [(piece.start, piece.stop) for piece in pieces] == [
+        (0, 25),
+        (25, 50),
+        (50, 75),
+        (75, 100),
+    ]
+    for piece in pieces:
+        for topic, queue_id in (
+            ("t", 0),
+            ("t", 1),
+            ("t", 2),
+            ("t", 5),
+            ("t", 9),
+            ("u", 3),
+            ("v", 0),
+        ):
+            counted = [
+                at >= whole.first_of(topic, queue_id) for at in range(piece.start, piece.stop)
+            ]
+            assert counted == [
+                at >= piece.first_of(topic, queue_id) for at in range(piece.start, piece.stop)
+            ]
+
+
+def test_tasks_of_a_log_of_many_queues_are_small() -> None:
+    places = {f"topic-{topic}": {at: topic * 100 + at for at in range(100)} for topic in range(800)}
+    file = LogFileStatus("/s/0", 0, 1 << 20)
+    whole = LogPart(ROOT, file, 0, 1 << 20, RequestedRanges(), 1 << 19, places)
+    sizes = [len(pickle.dumps(piece)) for piece in cut_log(whole, 1 << 17)]
+    assert len(pickle.dumps(whole)) > 400_000
+    assert all(size < 30_000 for size in sizes[1:])
+    assert all(size < 1_000 for size in sizes[4:])

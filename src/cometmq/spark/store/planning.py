@@ -10,8 +10,8 @@ log is read.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -62,6 +62,9 @@ other, so the first tells where to look for the next."""
 FirstPlaces = Mapping[str, Mapping[int, int]]
 """The physical offset of the first entry of queues, by topic and queue id."""
 
+QueueIds = tuple[int, ...]
+"""Ids of queues as the bounds of their runs: (0, 8, 10, 11) are 0 to 7, and 10."""
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -71,9 +74,10 @@ class LogPart:
     """The records of a log file that begin at ``start <= physical offset < stop``.
 
     Records before the first entry of their queue belong to a deleted topic of the same name and are
-    left out: ``first_places`` has that entry's place. If a queue is not in it, because it is empty,
-    those before the physical offset ``dispatched`` are left out. If ``dispatched`` is -1, no record
-    is left out because of its queue.
+    left out: ``first_places`` has that entry's place. After :func:`cut_log` it has only places
+    after ``start``, and queues that begin before are ``begun``. Of other queues, which are empty,
+    records before the physical offset ``dispatched`` are left out. If ``dispatched`` is -1, no
+    record is left out because of its queue.
     """
 
     root: StoreRoot
@@ -83,6 +87,16 @@ class LogPart:
     requested: RequestedRanges
     dispatched: int
     first_places: FirstPlaces = field(default_factory=dict, repr=False)
+    begun: Mapping[str, QueueIds] = field(default_factory=dict, repr=False)
+
+    def first_of(self, topic: str, queue_id: int) -> int:
+        """Return the physical offset from which records of a queue count."""
+        if self.dispatched < 0:
+            return 0
+        place = self.first_places.get(topic, {}).get(queue_id)
+        if place is not None:
+            return place
+        return 0 if bisect_right(self.begun.get(topic, ()), queue_id) % 2 else self.dispatched
 
     @property
     def size_bytes(self) -> int:
@@ -458,10 +472,21 @@ class StorePlanner:
         high = max(low, high)
         listed = None
         if is_url(self._root.path):
-            log = tuple((file.base, file.size_bytes) for file in self.files)
-            listed = ListedFiles(files.listed(low, high), log)
+            listed = ListedFiles(files.listed(low, high), self._log_of(files, low, high))
         record_bytes = files.mean_bytes(max(low, high - _SAMPLE), high)
         return QueuePart(self._root, *key, low, high, record_bytes, listed)
+
+    def _log_of(self, files: ConsumeQueueReader, low: int, high: int) -> Listed:
+        """Return the log files that a range of a queue refers to, whose entries are in the order of
+        the log."""
+        if low == high:
+            return ()
+        begin, end, between = files.entry(low), files.entry(high - 1), self.files
+        if begin.is_record and end.is_record:
+            # If the first record's file is gone, reading begins with the next one.
+            between = [file for file in between if begin.physical < file.stop]
+            between = [file for file in between if file.base <= end.physical] or between[:1]
+        return tuple((file.base, file.size_bytes) for file in between)
 
     def first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
         """Return the first offset in ``low..high`` that was stored at a moment or later, ``high``
@@ -532,9 +557,43 @@ def log_parts(
 
 
 def cut_log(part: LogPart, bytes_max: int) -> list[LogPart]:
-    """Split a part of the log into parts of at most ``bytes_max``."""
-    borders = range(part.start, part.stop, bytes_max)
-    return [replace(part, start=at, stop=min(at + bytes_max, part.stop)) for at in borders]
+    """Split a part of the log into pieces of at most ``bytes_max``, with what each needs of the
+    places of queues. With all of many queues a task would be megabytes."""
+    found: list[LogPart] = []
+    for at in range(part.start, part.stop, bytes_max):
+        later, begun = _places_from(at, part.first_places)
+        if at >= part.dispatched:
+            begun = {}  # no record of such a piece is left out for want of a place
+        stop = min(at + bytes_max, part.stop)
+        found.append(replace(part, start=at, stop=stop, first_places=later, begun=begun))
+    return found
+
+
+def _places_from(start: int, places: FirstPlaces) -> tuple[FirstPlaces, dict[str, QueueIds]]:
+    """Return the places after ``start``, and the queues that begin before."""
+    later: dict[str, Mapping[int, int]] = {}
+    begun: dict[str, QueueIds] = {}
+    for topic, by_id in places.items():
+        if max(by_id.values()) <= start:
+            begun[topic] = _runs(by_id)
+        else:
+            later[topic] = {queue_id: at for queue_id, at in by_id.items() if at > start}
+            if len(later[topic]) < len(by_id):
+                begun[topic] = _runs(by_id.keys() - later[topic].keys())
+    return later, begun
+
+
+def _runs(ids: Collection[int]) -> QueueIds:
+    low, high = min(ids), max(ids) + 1
+    if high - low == len(ids):
+        return low, high
+    bounds: list[int] = []
+    for queue_id in sorted(ids):
+        if bounds and bounds[-1] == queue_id:
+            bounds[-1] += 1
+        else:
+            bounds += (queue_id, queue_id + 1)
+    return tuple(bounds)
 
 
 def queue_parts(part: QueuePart, bytes_max: int) -> list[QueuePart]:

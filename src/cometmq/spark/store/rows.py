@@ -156,10 +156,8 @@ class Selection:
         part = self._part
         if not is_wanted(self._options.choice, part.root.broker_name, topic, queue_id):
             return _NOWHERE
-        if part.dispatched < 0:
-            return 0
         # Records before a queue's first entry belong to a deleted topic of the same name.
-        return part.first_places.get(topic, {}).get(queue_id, part.dispatched)
+        return part.first_of(topic, queue_id)
 
 
 def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
