@@ -31,6 +31,10 @@ class BadOption(CometError, ValueError):
         super().__init__(f"option {option!r}: {problem}")
 
 
+class NoArchive(BadOption):
+    """Raised if there is no archive at the place that ``option`` names."""
+
+
 class SparkTooOld(CometError):
     """Raised if pyspark ``found`` lacks the interfaces for ``what``, which came with ``needed``."""
 

@@ -36,7 +36,7 @@ from cometmq.spark.jobs.job import (
     size_bytes,
     span_ms,
 )
-from cometmq.spark.options import BadOption
+from cometmq.spark.options import BadOption, NoArchive
 from cometmq.spark.schema import DDL, NAMES
 from cometmq.spark.tables.datafiles import DATA, Folder, LocalFolder, folder_at, write_files
 from cometmq.spark.tables.parquet import (
@@ -190,19 +190,21 @@ def _add_stores(
     """Add the messages of store directories that the archive lacks, as one batch."""
     table = table_at(options.target, options.format, hours=options.hours)
     rows = messages(spark, options, NAMES).drop("place")
+    query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
+    # Before the archive is read: a commit of an earlier run that comes late has this mark then.
+    mark = Mark(query, table.last(spark, query) + 1)
     try:
         known = ends(read_archive(spark, options.target), options.topics)
-    except BadOption:
+    except NoArchive:
         pass  # the first batch creates it
     else:
         same = [f.col(f"m.{name}").eqNullSafe(f.col(f"k.{name}")) for name in QUEUE]
         joined = rows.alias("m").join(f.broadcast(known.alias("k")), same, "left")
         new = f.col("archived_to").isNull() | (f.col("m.queue_offset") > f.col("archived_to"))
         rows = joined.where(new).select("m.*")
-    query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
     with progress_reported(spark, "archive", progress):
         if not rows.isEmpty():
-            archiver.add(rows, Mark(query, table.last(spark, query) + 1))
+            archiver.add(rows, mark)
 
 
 class Archiver:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cometmq.spark.options import BadOption
+from cometmq.spark.options import BadOption, NoArchive
 from cometmq.spark.tables.iceberg import IcebergTable, arrow_columns, columns_of
 
 if TYPE_CHECKING:
@@ -78,15 +78,15 @@ def parts_of(url: str) -> tuple[str, str]:
 
 
 def read_iceberg(spark: SparkSession, url: str) -> DataFrame:
-    """Return the rows of the newest version of an archive. Raises BadOption if there is none, and
-    if rows were deleted without rewriting their files."""
+    """Return the rows of the newest version of an archive. Raises NoArchive if there is none,
+    BadOption if rows were deleted without rewriting their files."""
     from pyiceberg.exceptions import NoSuchTableError
 
     name, identifier = parts_of(url)
     try:
         table = _catalog(name).load_table(identifier)
     except NoSuchTableError:
-        raise BadOption("archive", f"there is no archive at {url}") from None
+        raise NoArchive("archive", f"there is no archive at {url}") from None
     files = list(table.scan().plan_files())
     if any(file.delete_files for file in files):
         raise BadOption(

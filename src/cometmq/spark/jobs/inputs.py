@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from cometmq.spark.jobs.icebergarchive import is_iceberg, read_iceberg
 from cometmq.spark.jobs.job import JobOption
 from cometmq.spark.jobs.reach import Reach
-from cometmq.spark.options import BadOption, moment_ms
+from cometmq.spark.options import BadOption, NoArchive, moment_ms
 from cometmq.spark.schema import BY_NAME
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def read_live(
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """Return all messages of an archive. Raises BadOption if there is none."""
+    """Return all messages of an archive. Raises NoArchive if there is none."""
     from cometmq.spark.tables.parquet import ParquetTable
 
     kind = kind_of(spark, path)
@@ -132,7 +132,7 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     try:
         return ParquetTable(path).read(spark)
     except FileNotFoundError:
-        raise BadOption("archive", f"there is no archive at {path}") from None
+        raise NoArchive("archive", f"there is no archive at {path}") from None
 
 
 def kind_of(spark: SparkSession, path: str) -> str:

@@ -81,6 +81,7 @@ class IcebergTable(TableSink):
         self._add_columns = add_columns
         self._merge = ordered(keys, newest_by, deleted)
         self._attempts = Attempts()
+        self._tries = 0
         self._catalog: Catalog | None = None
 
     def __str__(self) -> str:
@@ -125,8 +126,11 @@ class IcebergTable(TableSink):
                 # Their names are new, so a search for them in the table finds nothing.
                 change.add_files(paths, check_duplicate_files=False)
 
+        tries = self._tries
         if not self._commit(mark, columns, append):
-            folder.remove(f"{DATA}/{attempt}")
+            # After a try the mark may be that of this attempt, whose files the table has then.
+            if self._tries == tries:
+                folder.remove(f"{DATA}/{attempt}")
             return False
         self._attempts.settle(
             folder, mark, lambda name, batch: batch == mark.batch and name != attempt
@@ -150,6 +154,7 @@ class IcebergTable(TableSink):
             assert table is not None
             if mark.batch <= _last(table, mark.query):
                 return False
+            self._tries += 1
             # Only in this process: the catalogue's own metadata stay as they are.
             table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
             try:

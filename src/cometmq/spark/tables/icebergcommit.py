@@ -2,8 +2,8 @@
 
 A catalogue behind HTTP may make a commit and its answer is lost, or comes twice: a proxy that sends
 a request again gets a conflict for a commit that was made. pyiceberg would delete the commit's
-manifests then. So after an error the table is looked at: snapshots have ids of their own, and tell
-whether the commit is there.
+manifests then. So after an error the table is looked at: the ids of its snapshots tell whether the
+commit is there. Others may have expired them since; then nothing is deleted, and the query fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
@@ -51,7 +51,7 @@ class ConfirmingCatalog:
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         """Make a commit. Raises CommitFailedException if another commit was first,
-        CommitStateUnknownException if the table cannot be read after an error, and the catalogue's
+        CommitStateUnknownException if the table does not tell after an error, and the catalogue's
         errors."""
         if not any(isinstance(each, AssertRefSnapshotId) for each in requirements):
             # A commit without rows: it would pass later ones, and set the mark back.
@@ -62,6 +62,10 @@ class ConfirmingCatalog:
         except Exception as error:
             found = self._after(error, table)
             if not _has(found, updates):
+                if isinstance(error, CommitFailedException) and _may_have(found, table):
+                    raise CommitStateUnknownException(
+                        f"no other commit explains: {error}"
+                    ) from error
                 raise
             log.info("commit_confirmed table=%s error=%r", table.name(), error)
             place = found.metadata_location
@@ -87,6 +91,24 @@ def limit_waiting(catalog: Catalog) -> None:
 
 
 def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:
-    """Return whether a table has the snapshots of a commit; False for one without snapshots."""
+    """Return whether a table has a snapshot of a commit; False for one without snapshots.
+
+    Of several, some may have been expired since. A commit is made whole or not at all.
+    """
     added = [each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)]
-    return bool(added) and all(table.metadata.snapshot_by_id(each) for each in added)
+    return any(table.metadata.snapshot_by_id(each) for each in added)
+
+
+def _may_have(table: Table, before: Table) -> bool:
+    """Return whether a table without the snapshots of a commit on ``before`` may have it, now or
+    soon: nothing has changed, so nobody else caused the conflict, or snapshots since were expired.
+    """
+    if table.metadata_location == before.metadata_location:
+        return True
+    base, at = before.metadata.current_snapshot_id, table.metadata.current_snapshot_id
+    while at is not None and at != base:
+        snapshot = table.metadata.snapshot_by_id(at)
+        if snapshot is None:
+            return True
+        at = snapshot.parent_snapshot_id
+    return at != base
