@@ -270,6 +270,46 @@ def test_a_device_that_is_not_mounted(tmp_path: Path, policy: DamagePolicy) -> N
     store.close()
 
 
+def test_the_newest_files_of_another_broker_are_away(tmp_path: Path) -> None:
+    """It leaves no note of its directories."""
+    root, changes = spread(tmp_path)
+    for path in root.glob("cometmq-*.json"):
+        path.unlink()
+    away = tmp_path / "away"
+    away.mkdir()
+    for name in "ab":
+        for path in sorted((tmp_path / name).iterdir()):
+            if path.name.strip("0"):
+                path.rename(away / path.name)
+    for policy in (DamagePolicy.REFUSE, DamagePolicy.SKIP):
+        with pytest.raises(StoreCorrupt, match="another broker wrote this store"):
+            opened(root, damage_policy=policy, **changes)
+    for path in away.iterdir():
+        path.rename(tmp_path / "b" / path.name)
+    store = opened(root, **changes)
+    assert numbers(store) == list(range(500))
+    store.close()
+
+
+async def test_files_that_are_away_take_no_others_with_them(tmp_path: Path) -> None:
+    root, changes = spread(tmp_path)
+    store = opened(root, **changes)
+    (tmp_path / "b").rename(tmp_path / "away")
+    (tmp_path / "b").mkdir()
+    kept = sorted(path.name for path in (tmp_path / "a").iterdir())
+    await store.maintenance.expiry.make_room(at_once=True)
+    assert store.log.segments.start == 0
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == kept
+    store.log.segments.places.remove(str(tmp_path / "b" / file_name(FILE_BYTES)))
+    assert str(tmp_path / "b") in (root / LOG_DIRECTORIES).read_text()
+    (tmp_path / "b").rmdir()
+    (tmp_path / "away").rename(tmp_path / "b")
+    store.close()
+    again = opened(root, **changes)
+    assert numbers(again) == list(range(500))
+    again.close()
+
+
 def test_the_oldest_files_on_a_device_that_is_not_mounted(tmp_path: Path) -> None:
     root, changes = spread(tmp_path)
     old = tmp_path / "old"

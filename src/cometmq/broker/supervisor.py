@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cometmq.broker.app import Broker
 from cometmq.broker.metrics import shared_labels, start_series
 from cometmq.broker.replication.roles import keep_role, role_to_begin_in
-from cometmq.core.errors import CometError, StoreError
+from cometmq.core.errors import CometError
 from cometmq.monitoring.readiness import Readiness
 from cometmq.net.server import Reserve, reserve
 from cometmq.net.tasks import Tasks
@@ -135,7 +135,7 @@ class Supervisor:
             truncate_diverged_log(
                 self._store_config, self._clock, self._files, problem.offset, str(problem)
             )
-        except (StoreError, OSError) as error:
+        except (CometError, OSError) as error:
             # Do not try again: it would fail each time. The broker keeps reporting the problem.
             self._may_cut = False
             log.error("log_not_cut offset=%d reason=%r", problem.offset, str(error))

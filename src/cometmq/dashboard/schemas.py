@@ -135,7 +135,9 @@ def _protobuf(descriptors: bytes, message: str) -> TopicSchema:
             return json_format.MessageToDict(
                 value, preserving_proto_field_name=True, descriptor_pool=pool
             )
-        except (DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        except (
+            DecodeError, json_format.Error, ValueError, TypeError, RecursionError, OverflowError,
+        ) as error:  # fmt: skip
             raise UnfitBody(f"not Protobuf of {message}: {error}") from None
 
     return TopicSchema("protobuf", read, _after_indexes)

@@ -94,7 +94,21 @@ def test_a_part_of_its_snapshots_was_expired(catalog: Catalog) -> None:
 
 
 def test_it_comes_after_the_answer(catalog: Catalog) -> None:
-    """Nothing has changed, so the first of two equal requests may be under way."""
+    """The table has the same rows, so the first of two equal requests may be under way."""
+    late: list[Callable[[], object]] = []
+
+    def act(make: Callable[[], object]) -> None:
+        late.append(make)
+        with catalog.load_table(NAME).transaction() as change:
+            change.set_properties({"of others": "1"})
+
+    with pytest.raises(CommitStateUnknownException):
+        commit(catalog, act)
+    late[0]()
+    assert ids(catalog) == [0, 1, 2, 3, 4, 5]
+
+
+def test_it_comes_after_the_answer_and_nothing_changed(catalog: Catalog) -> None:
     late: list[Callable[[], object]] = []
     with pytest.raises(CommitStateUnknownException):
         commit(catalog, late.append)

@@ -62,7 +62,8 @@ class ConfirmingCatalog:
         except Exception as error:
             found = self._after(error, table)
             if not _has(found, updates):
-                if isinstance(error, CommitFailedException) and _may_have(found, table):
+                adds = any(isinstance(each, AddSnapshotUpdate) for each in updates)
+                if isinstance(error, CommitFailedException) and adds and _may_have(found, table):
                     raise CommitStateUnknownException(
                         f"no other commit explains: {error}"
                     ) from error
@@ -101,9 +102,9 @@ def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:
 
 def _may_have(table: Table, before: Table) -> bool:
     """Return whether a table without the snapshots of a commit on ``before`` may have it, now or
-    soon: nothing has changed, so nobody else caused the conflict, or snapshots since were expired.
-    """
-    if table.metadata_location == before.metadata_location:
+    soon: it has the same snapshot as before, so the commit is still possible, or snapshots since
+    were expired."""
+    if table.metadata.current_snapshot_id == before.metadata.current_snapshot_id:
         return True
     base, at = before.metadata.current_snapshot_id, table.metadata.current_snapshot_id
     while at is not None and at != base:

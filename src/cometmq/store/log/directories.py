@@ -60,6 +60,7 @@ class LogDirectories:
         "_lock",
         "_note_path",
         "_noted",
+        "had_note",
         "read_only",
         "text",
         "writable",
@@ -81,6 +82,8 @@ class LogDirectories:
         self._note_path = note_path
         self._full_percent = full_percent
         self._noted: frozenset[str] = frozenset()
+        #: True if there was a note when it was read.
+        self.had_note = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -158,6 +161,8 @@ class LogDirectories:
 
     def remove(self, path: str) -> None:
         """Delete a log file durably, as :func:`remove_file` does. May run in a thread."""
+        if self.is_spread and not self._files.exists(path):
+            return  # its device may be away, so the note stays
         try:
             self.leave(path)
         except OSError as error:
@@ -242,10 +247,13 @@ class LogDirectories:
                 self._files.sync_directory(above)
             place = above
 
-    def check_noted(self) -> None:
-        """Read the note. Raises StoreCorrupt if a noted directory is not named or has no log file,
-        OSError."""
-        self._noted = self._read_note()
+    def check_noted(self, *, is_changed: bool = True) -> None:
+        """Read the note. ``is_changed`` makes it durable first, for what is to change the store.
+
+        Raises StoreCorrupt if a noted directory is not named or has no log file, OSError.
+        """
+        self._noted = self._read_note(is_changed=is_changed)
+        self.had_note = bool(self._noted)
         named = {os.path.abspath(path) for path in self.all}
         otherwise = f"if its files were moved or removed on purpose, delete {self._note_path}"
         for path in sorted(self._noted):
@@ -263,14 +271,15 @@ class LogDirectories:
                     f"Otherwise restore them; {otherwise}",
                 )  # fmt: skip
 
-    def _read_note(self) -> frozenset[str]:
+    def _read_note(self, *, is_changed: bool) -> frozenset[str]:
         if not self._note_path:
             return frozenset()
         raw = read_file(self._files, self._note_path)
         if raw is None:
             return frozenset()
-        # The run that wrote it may have ended before it was durable.
-        self._files.sync_directory(os.path.dirname(self._note_path))
+        if is_changed:
+            # The run that wrote it may have ended before it was durable.
+            self._files.sync_directory(os.path.dirname(self._note_path))
         try:
             return frozenset(msgspec.json.decode(raw, type=list[str]))
         except ValueError as error:
@@ -282,9 +291,28 @@ class LogDirectories:
 
     def note(self, paths: Iterable[str]) -> None:
         """Note the directories of all log files, durably. Raises OSError."""
-        if self.is_spread:
-            with self._lock:
-                self._write_note({_directory_of(path) for path in paths})
+        if not self.is_spread:
+            return
+        used = {_directory_of(path) for path in paths}
+        for path in self.all:
+            if os.path.abspath(path) not in self._noted | used:
+                logger.warning(
+                    "log_directory_empty path=%s hint=%r", path,
+                    "right for a new directory; if it had log files, stop, and mount its device",
+                )  # fmt: skip
+        with self._lock:
+            self._write_note(used)
+
+    def check_all_used(self, paths: Iterable[str]) -> None:
+        """Raise StoreCorrupt if a directory has none of the log files."""
+        used = {_directory_of(path) for path in paths}
+        for path in self.all:
+            if self.is_spread and os.path.abspath(path) not in used:
+                raise StoreCorrupt(
+                    path, -1,
+                    "another broker wrote this store, and this directory has no log files: is its "
+                    "device mounted? If it never had any, leave it out for one start",
+                )  # fmt: skip
 
     def note_file(self, path: str) -> None:
         """Note the directory of a new log file, durably. Raises OSError. May run in a thread."""

@@ -10,6 +10,7 @@ import errno
 import logging
 import os.path
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -431,7 +432,13 @@ class Segments:
         return self._create_in(last, base)
 
     def _create_in(self, directory: str, base: int) -> LogFile:
-        file = LogFile.create(self._files, directory, base, self.file_bytes)
+        try:
+            file = LogFile.create(self._files, directory, base, self.file_bytes)
+        except OSError:
+            # A removal meanwhile may have taken the draft for a log file of this directory.
+            with suppress(OSError):
+                self.places.leave(os.path.join(directory, file_name(base)))
+            raise
         try:
             self.places.note_file(file.path)
         except OSError:

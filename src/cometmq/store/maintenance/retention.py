@@ -175,9 +175,12 @@ class Expiry:
         # Queue entries may not be on the device yet: recovery makes them from these records.
         sure, now_ms = min(parts.log.durable, self._synced()), parts.clock.wall_ms()
         ages: list[LogAge] = []
-        past = 0
+        past, places = 0, parts.log.segments.places
         for file in parts.log.segments.files:
             if file.end > sure or past == _MAX_DROPS:
+                break
+            if places.is_spread and not parts.files.exists(file.path):
+                # A device that was unmounted: later files would go although they are not old.
                 break
             ages.append(LogAge(file.base, parts.files.modified_ms(file.path)))
             past += ages[-1].last_ms <= now_ms

@@ -30,7 +30,7 @@ from cometmq.store.index import Index
 from cometmq.store.layout import EXTENSIONS
 from cometmq.store.log.commitlog import CommitLog
 from cometmq.store.log.directories import NO_ROOM, LogDirectories
-from cometmq.store.log.scan import log_store_ms
+from cometmq.store.log.scan import first_record, log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.parts import RecoveryReport
@@ -160,7 +160,6 @@ class LogLoading:
         segments.attach(store.seals)
         if not segments.files:
             self._create_first(self._first_base())
-        segments.places.note(file.path for file in segments.files)
 
     def _repair_file(self, fault: FileFault) -> None:
         self._store.seals.forget([fault.base])
@@ -399,6 +398,12 @@ class _Opening:
     def _starting_point(self) -> StartingPoint:
         """Return where to begin, and load valid queues if each one must be checked."""
         queues, segments = self._queues, self._segments
+        if self._positions is None and segments.places.is_spread and not segments.places.had_note:
+            # Another broker wrote, which notes no directories.
+            is_new = all(first_record(file) is None for file in segments.files)
+            if not is_new:
+                segments.places.check_all_used(file.path for file in segments.files)
+        segments.places.note(file.path for file in segments.files)
         start = starting_point(
             segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
             -1 if self._unfinished else self._store.pool.queue_count,

@@ -30,6 +30,7 @@ from cometmq.store.layout import (
     is_topic_name,
     queue_id_of,
 )
+from cometmq.store.log.directories import LogDirectories
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -136,7 +137,8 @@ class StoreDirectory:
 def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     """Read the contents of a store directory.
 
-    Raises NoStore, StoreCorrupt if two directories of the log have the same file, OSError.
+    Raises NoStore, StoreCorrupt if two directories of the log have the same file or a noted one has
+    none or is not named, OSError.
     """
     root = config.store_path_root_dir
     directories = config.commit_log_directories
@@ -145,6 +147,7 @@ def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     for path in directories:
         if not files.exists(path):
             raise NoStore(root, _missing(path, is_only=len(directories) == 1))
+    LogDirectories.of(files, config).check_noted(is_changed=False)
     log_files = _log_files(files, directories)
     sizes = [file.size_bytes for file in log_files]
     return StoreDirectory(
@@ -185,7 +188,8 @@ def _log_files(files: ReadOnlyFiles, directories: Iterable[str]) -> list[FileInf
             raise StoreCorrupt(
                 following.path,
                 file.base,
-                f"{file.path} is the same log file: move one of them away",
+                f"{file.path} is the same log file: a start removes the one without data; if both "
+                "have data, move the one away that does not belong to this log",
             )
     return found
 
