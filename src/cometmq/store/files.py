@@ -14,7 +14,7 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
@@ -57,6 +57,11 @@ class DiskSpace:
         """Used share between 0 and 1, as ``df`` computes it."""
         usable = self.used_bytes + self.free_bytes
         return self.used_bytes / usable if usable else 1.0
+
+
+def least_used(spaces: Iterable[DiskSpace]) -> DiskSpace:
+    """Return the space of the least used one of some devices."""
+    return min(spaces, key=lambda space: space.used_ratio)
 
 
 class Files(Protocol):
@@ -683,6 +688,17 @@ def exhaust(steps: Iterator[None]) -> None:
     """Run all steps at once."""
     for _ in steps:
         pass
+
+
+def is_zero(files: Files, handle: int, size_bytes: int) -> bool:
+    """Return whether a file has only zeros. Raises OSError."""
+    at = files.next_data(handle, 0)
+    while at < size_bytes:
+        found = files.pread(handle, min(_COPY_BYTES, size_bytes - at), at)
+        if found.count(0) != len(found):
+            return False
+        at = files.next_data(handle, at + max(len(found), 1))
+    return True
 
 
 def read_file(files: Files, path: str) -> bytes | None:

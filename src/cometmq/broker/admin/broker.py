@@ -18,6 +18,7 @@ from cometmq.protocol.bodies import BrokerStatsData, BrokerStatsItem, KvTable
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply
+from cometmq.store.files import least_used
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
@@ -75,7 +76,7 @@ class Disks:
     @property
     def log(self) -> DiskSpace:
         """Space on the least used device of the log."""
-        return min(self.by_log_directory.values(), key=lambda space: space.used_ratio)
+        return least_used(self.by_log_directory.values())
 
 
 async def measure_disks(store: MessageStore) -> Disks:

@@ -34,7 +34,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.core.errors import SettingsError, StoreCorrupt
-from cometmq.store.files import make_durable_directory, read_file, write_file_atomically
+from cometmq.store.files import (
+    is_zero,
+    least_used,
+    make_durable_directory,
+    read_file,
+    write_file_atomically,
+)
 from cometmq.store.layout import LOG_DIRECTORIES, file_offset
 
 if TYPE_CHECKING:
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_CHUNK_BYTES: Final = 1 << 20
 
 
 class LogDirectories:
@@ -146,8 +151,7 @@ class LogDirectories:
 
     def space(self) -> DiskSpace:
         """Return the space of the least used device that gets new files. Raises OSError."""
-        spaces = map(self._files.disk_space, self.writable)
-        return min(spaces, key=lambda space: space.used_ratio)
+        return least_used(map(self._files.disk_space, self.writable))
 
     def free_bytes(self) -> int:
         """Return the free space of the device that has most of it. Raises OSError."""
@@ -176,7 +180,7 @@ class LogDirectories:
             remove_file(self._files, path)
 
     def settle_twins(self, file_bytes: int) -> None:
-        """Remove files with only zeros of which another directory has the same one.
+        """Remove files with only zeros if another directory has a file of the same offset.
 
         Raises StoreCorrupt if two files of one offset have data, SettingsError if two directories
         are the same one, OSError.
@@ -201,7 +205,7 @@ class LogDirectories:
                             "each directory of the log once",
                         )  # fmt: skip
                 sizes[path] = self._files.size(handle)
-                if not is_zero(self._files, handle, sizes[path]):
+                if has_data(self._files, handle, sizes[path]):
                     used.append(path)
             finally:
                 self._files.close(handle)
@@ -345,18 +349,12 @@ def _directory_of(path: str) -> str:
     return os.path.dirname(os.path.abspath(path))
 
 
-def is_zero(files: Files, handle: int, size_bytes: int) -> bool:
-    """Return whether a file has only zeros; bytes that cannot be read count as data."""
+def has_data(files: Files, handle: int, size_bytes: int) -> bool:
+    """Return whether a file has more than zeros; bytes that cannot be read count as data."""
     try:
-        at = files.next_data(handle, 0)
-        while at < size_bytes:
-            found = files.pread(handle, min(_CHUNK_BYTES, size_bytes - at), at)
-            if found.count(0) != len(found):
-                return False
-            at = files.next_data(handle, at + max(len(found), 1))
+        return not is_zero(files, handle, size_bytes)
     except OSError:
-        return False
-    return True
+        return True
 
 
 def remove_file(files: Files, path: str) -> None:

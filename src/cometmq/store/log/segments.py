@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import SettingsError, StoreCorrupt
+from cometmq.store.files import is_zero
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BLOCK_BYTES
-from cometmq.store.log.directories import NO_ROOM, LogDirectories, is_zero
+from cometmq.store.log.directories import NO_ROOM, LogDirectories, has_data
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files, Residency
@@ -175,7 +176,7 @@ class LogFile:
 
     def is_zero(self) -> bool:
         """Return whether the file has only zeros."""
-        return is_zero(self._files, self.handle, self.size_bytes)
+        return not has_data(self._files, self.handle, self.size_bytes)
 
     def _detach(self) -> None:
         """Remove the file's seal, and replace a linked file with a copy of its own."""
@@ -385,10 +386,8 @@ class Segments:
     def _is_unused(self, path: str, size_bytes: int) -> bool:
         handle = self._files.open(path)
         try:
-            for at in range(0, size_bytes, _CHUNK_BYTES):
-                found = self._files.pread(handle, min(_CHUNK_BYTES, size_bytes - at), at)
-                if found.count(0) != len(found):
-                    return False
+            if not is_zero(self._files, handle, size_bytes):
+                return False
         finally:
             self._files.close(handle)
         logger.warning("log_file_removed path=%s size=%d reason=unfinished", path, size_bytes)
