@@ -14,7 +14,6 @@ from cometmq.spark.options import BadOption, NoArchive
 from cometmq.spark.tables.iceberg import IcebergTable, arrow_columns, columns_of
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -29,11 +28,9 @@ class IcebergArchive:
     form."""
 
     def __init__(self, url: str, partition_by: Sequence[str], options: Mapping[str, str]) -> None:
-        self._catalog_name, self._identifier = parts_of(url)
+        catalog, self._identifier = parts_of(url)
         self._partition_by = partition_by
-        self._table = IcebergTable(
-            self._identifier, catalog=self._catalog_name, options=dict(options)
-        )
+        self._table = IcebergTable(self._identifier, catalog=catalog, options=dict(options))
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
         """Append a batch once."""
@@ -47,7 +44,7 @@ class IcebergArchive:
     def _create(self, schema: StructType) -> None:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
-        catalog = _catalog(self._catalog_name)
+        catalog = self._table.catalog
         if catalog.table_exists(self._identifier):
             return
         catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
@@ -82,9 +79,11 @@ def read_iceberg(spark: SparkSession, url: str) -> DataFrame:
     BadOption if rows were deleted without rewriting their files."""
     from pyiceberg.exceptions import NoSuchTableError
 
+    from cometmq.spark.tables.icebergcommit import open_catalog
+
     name, identifier = parts_of(url)
     try:
-        table = _catalog(name).load_table(identifier)
+        table = open_catalog(name, {}).load_table(identifier)
     except NoSuchTableError:
         raise NoArchive("archive", f"there is no archive at {url}") from None
     files = list(table.scan().plan_files())
@@ -96,9 +95,3 @@ def read_iceberg(spark: SparkSession, url: str) -> DataFrame:
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*(file.file.file_path for file in files))
-
-
-def _catalog(name: str) -> Catalog:
-    from pyiceberg.catalog import load_catalog
-
-    return load_catalog(name)

@@ -81,7 +81,6 @@ class IcebergTable(TableSink):
         self._add_columns = add_columns
         self._merge = ordered(keys, newest_by, deleted)
         self._attempts = Attempts()
-        self._tries = 0
         self._catalog: Catalog | None = None
 
     def __str__(self) -> str:
@@ -121,15 +120,18 @@ class IcebergTable(TableSink):
         files = write_files(split, folder, attempt, by, self._options)
         paths = [folder.url(file.name) for file in files if file.size_bytes]
 
+        is_tried = False
+
         def append(_: Table, change: Transaction) -> None:
+            nonlocal is_tried
+            is_tried = True
             if paths:
                 # Their names are new, so a search for them in the table finds nothing.
                 change.add_files(paths, check_duplicate_files=False)
 
-        tries = self._tries
         if not self._commit(mark, columns, append):
             # After a try the mark may be that of this attempt, whose files the table has then.
-            if self._tries == tries:
+            if not is_tried:
                 folder.remove(f"{DATA}/{attempt}")
             return False
         self._attempts.settle(
@@ -154,7 +156,6 @@ class IcebergTable(TableSink):
             assert table is not None
             if mark.batch <= _last(table, mark.query):
                 return False
-            self._tries += 1
             # Only in this process: the catalogue's own metadata stay as they are.
             table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
             try:
@@ -174,26 +175,27 @@ class IcebergTable(TableSink):
                 return True
         raise AssertionError
 
-    def _loaded(self) -> Table | None:
-        """Return the table in its latest version; None if it does not exist."""
-        from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import NoSuchTableError
+    @property
+    def catalog(self) -> Catalog:
+        """The table's catalogue, opened at the first use."""
+        from cometmq.spark.tables.icebergcommit import open_catalog
 
         if self._catalog is None:
-            from cometmq.spark.tables.icebergcommit import limit_waiting
+            self._catalog = open_catalog(self._catalog_name, self._properties)
+        return self._catalog
 
-            catalog = load_catalog(self._catalog_name, **self._properties)
-            limit_waiting(catalog)
-            self._catalog = catalog
+    def _loaded(self) -> Table | None:
+        """Return the table in its latest version; None if it does not exist."""
+        from pyiceberg.exceptions import NoSuchTableError
+
         try:
-            return self._catalog.load_table(self._identifier)
+            return self.catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
 
     def _make(self, schema: StructType) -> Table:
-        assert self._catalog is not None
-        self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        return self._catalog.create_table_if_not_exists(self._identifier, arrow_columns(schema))
+        self.catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
+        return self.catalog.create_table_if_not_exists(self._identifier, arrow_columns(schema))
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:

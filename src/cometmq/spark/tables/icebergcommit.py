@@ -9,9 +9,11 @@ commit is there. Others may have expired them since; then nothing is deleted, an
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse
@@ -83,12 +85,15 @@ class ConfirmingCatalog:
             ) from error
 
 
-def limit_waiting(catalog: Catalog) -> None:
-    """Have a REST catalogue's requests fail if no answer comes in time."""
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open a catalogue of pyiceberg. The requests of a REST catalogue fail if no answer comes in
+    time; those with which it is opened have no limit."""
+    catalog = load_catalog(name, **properties)
     if isinstance(catalog, RestCatalog):
         session: Any = catalog._session
         limits = (CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
         session.request = partial(session.request, timeout=limits)
+    return catalog
 
 
 def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:
@@ -104,9 +109,9 @@ def _may_have(table: Table, before: Table) -> bool:
     """Return whether a table without the snapshots of a commit on ``before`` may have it, now or
     soon: it has the same snapshot as before, so the commit is still possible, or snapshots since
     were expired."""
-    if table.metadata.current_snapshot_id == before.metadata.current_snapshot_id:
-        return True
     base, at = before.metadata.current_snapshot_id, table.metadata.current_snapshot_id
+    if at == base:
+        return True
     while at is not None and at != base:
         snapshot = table.metadata.snapshot_by_id(at)
         if snapshot is None:
