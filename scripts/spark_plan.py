@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a batch. For each tenth of its time: ``skew``, and in ``busy`` how many
+    """The result of a batch. For each tenth of its time: ``skew``, and in ``busy`` how many
     brokers were read."""
 
     tasks: int

@@ -308,7 +308,7 @@ async def test_a_table_that_cannot_be_encoded_is_told_to_all_who_wait(
 
 
 async def test_a_write_that_is_cancelled_is_told_to_all_who_wait(tmp_path: Path) -> None:
-    """As an error: who waits is not cancelled with the writer."""
+    """They get an error, and are not cancelled with the writer."""
     files = SlowFiles()
     world = World(tmp_path, files)
     world.file.touch()

@@ -1,4 +1,4 @@
-"""Who reads the README finds what a user asks first in two clicks."""
+"""From the README, the answers to a user's first questions are two clicks away."""
 
 import re
 from pathlib import Path

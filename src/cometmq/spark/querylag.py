@@ -1,4 +1,4 @@
-"""How far a query is behind, in messages and in time, judged by what Spark says of its batches.
+"""The lag of a query, in messages and in time, from the progress that Spark reports.
 
 Offsets carry no times. So the ends of the queues are kept with the times at which they were seen:
 the message at an offset was stored when the end of its queue went past it, between two of these

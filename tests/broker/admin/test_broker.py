@@ -58,7 +58,7 @@ async def test_every_key_that_tools_read_is_there(tmp_path: Path) -> None:
 
 
 class Used(PosixFiles):
-    """Two devices of the log, of which one is nearly full."""
+    """A log on two devices; one of them is nearly full."""
 
     def disk_space(self, path: str) -> DiskSpace:
         used = 95 if path.endswith("/a") else 30

@@ -67,7 +67,7 @@ async def registered(running: Living) -> list[dict[str, str]]:
 
 
 def kept(root: Path) -> bytes | None:
-    """What the role file holds; None if there is none."""
+    """Return the contents of the role file; None if there is none."""
     return read_file(PosixFiles(), role_path(str(root)))
 
 

@@ -179,7 +179,7 @@ def listed(folder: str) -> Mapping[str, int]:
     """Return the names in a folder, with the sizes of files. Raises FileNotFoundError,
     StoreUnreadable."""
     if folder not in _kept.folders:
-        _kept.folders[folder] = _entries(folder, _infos(folder, recursive=False)).get(folder, {})
+        _kept.folders[folder] = _names_in(folder)
     return _kept.folders[folder]
 
 
@@ -210,9 +210,13 @@ def names_now(folder: str) -> list[str]:
     """Return the names in a folder as they are now, sorted, none if it is missing. Raises
     StoreUnreadable."""
     try:
-        return sorted(_entries(folder, _infos(folder, recursive=False)).get(folder, {}))
+        return sorted(_names_in(folder))
     except FileNotFoundError:
         return []
+
+
+def _names_in(folder: str) -> dict[str, int]:
+    return _entries(folder, _infos(folder, recursive=False)).get(folder, {})
 
 
 def _infos(folder: str, *, recursive: bool) -> list[Any]:

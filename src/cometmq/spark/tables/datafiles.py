@@ -47,8 +47,8 @@ class StoredFile(NamedTuple):
 
 
 class ReadFolder(Protocol):
-    """What a reader of a table's log does with its folder. A missing folder lists as empty; reading
-    a missing file raises FileNotFoundError."""
+    """The folder of a table, as a reader of its log uses it. A missing folder lists as empty;
+    reading a missing file raises FileNotFoundError."""
 
     def url(self, name: str) -> str:
         """Return the URL of a file or folder in this one, for Spark or for an error."""
