@@ -154,7 +154,8 @@ async def test_slaves_and_name_servers_that_differ(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while True:
                 checks = (await check_health(admin, limits)).checks
-                if any(each.aspect is Aspect.SLAVE and each.is_ok for each in checks):
+                of_slaves = [each.is_ok for each in checks if each.aspect is Aspect.SLAVE]
+                if of_slaves and all(of_slaves):
                     break
         assert address in {each.subject for each in checks if each.aspect is Aspect.SLAVE}
         problems = [each for each in checks if not each.is_ok]
@@ -162,6 +163,21 @@ async def test_slaves_and_name_servers_that_differ(tmp_path: Path) -> None:
             (Aspect.REGISTRATION, empty.address),
         }
         assert any(address in each.text for each in problems)
+
+
+async def test_a_slave_that_is_not_connected(tmp_path: Path) -> None:
+    """Its log has as many bytes as the master's, and yet it copies nothing."""
+    async with (
+        group(tmp_path) as made,
+        living(made, "a", brokerRole="ASYNC_MASTER"),
+        living(made, "b", **SLAVE, haMasterAddress=CLOSED) as slave,
+        Client(made.namesrv) as client,
+    ):
+        address = f"127.0.0.1:{slave.broker.port}"
+        report = await check_health(Admin(client.session), HealthLimits(slaves=1, disk_ratio=1.0))
+        [problem] = report.problems
+        assert (problem.aspect, problem.subject) == (Aspect.SLAVE, address)
+        assert problem.text == "it is not connected to its master: see its log"
 
 
 async def test_no_server_answers() -> None:

@@ -126,6 +126,8 @@ def test_slaves(shells: Shells) -> None:
     shells.until(f"{health} --exit-when-healthy --timeout 60")
     shells.until(f"cometmq topic create paid -n 127.0.0.1:{ports['9876']} --queues 1")
     shells.until(f"cometmq send paid A17 -n 127.0.0.1:{ports['9876']}")
+    # An ASYNC_MASTER acknowledges before the slave has the message.
+    shells.until(health, lambda table: " 0 bytes behind its master" in table)
     os.kill(server_of(started, f"listenPort={ports['10911']}"), signal.SIGKILL)
     printed = shells.until(on_free_ports(promotion, ports))
     assert re.search(r"^promoted .* name=orders role=ASYNC_MASTER", printed, re.MULTILINE)

@@ -265,7 +265,13 @@ async def _broker_checks(admin: Admin, brokers: list[Broker], limits: HealthLimi
             end = _number(table, "commitLogMaxOffset")
             if is_master:
                 ends[broker.name] = end
-            elif broker.name in ends:
+                continue
+            # A Java slave does not report whether it is connected.
+            if table.get("masterConnected") == "false":
+                reason = table.get("replicationProblem") or "see its log"
+                text = f"it is not connected to its master: {reason}"
+                checks.append(Check(Aspect.SLAVE, broker.address, False, text))
+            if broker.name in ends:
                 behind = max(0, ends[broker.name] - end)
                 in_step = behind <= limits.slave_behind_bytes
                 text = f"{plural(behind, 'byte')} behind its master"
