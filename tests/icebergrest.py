@@ -22,7 +22,6 @@ import pyspark
 from tests.compat.anchor import JavaServer, cache_dir, free_port, wait_until
 from tests.packaging.tools import place
 
-CACHE: Final = cache_dir()  # at import: tests of Spark have an empty one
 POM: Final = Path(__file__).with_suffix(".xml")
 MAIN: Final = "org.apache.iceberg.rest.RESTCatalogServer"
 FETCH_S: Final = 600
@@ -35,7 +34,7 @@ Loss = Literal["", "before", "after", "gave up", "sent twice", "silence"]
 
 def server_jars() -> Path:
     """The folder with the server's jars; fetches them the first time."""
-    target = CACHE / f"icebergrest-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    target = cache_dir() / f"icebergrest-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

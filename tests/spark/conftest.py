@@ -12,6 +12,7 @@ from cometmq.spark.brokers import wire
 from cometmq.spark.read import discovery
 from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
+from tests.compat.anchor import cache_dir
 from tests.mariadb import MariaDbMissing, running_mariadb
 from tests.spark.standalone import Standalone, standalone
 
@@ -37,8 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Clusters of tests have the ports and names of others before them, which nobody may know. Any
-    JVM starts later, and Spark's Python processes take the environment from there."""
+    JVM starts later, and Spark's Python processes take the environment from there. What tests fetch
+    stays where it is."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMETMQ_TEST_CACHE", str(cache_dir()))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -21,7 +21,6 @@ from cometmq.spark.tables.sink import Mark
 from cometmq.testing.cluster import Cluster
 from examples.dbt.orders import OrderEvent, events
 from tests.architecture.rules import ROOT
-from tests.compat.anchor import cache_dir
 from tests.packaging.tools import locked_packages, run
 from tests.transcript import Shell, Step, matches, read_page
 
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.spark
 EXAMPLE = ROOT / "examples" / "dbt"
 PAGE = ROOT / "docs" / "spark" / "dbt.md"
 LOCK = ROOT / "requirements" / "dbt.lock"
-CACHE = str(cache_dir())  # at import: tests of Spark have an empty one
 
 #: A job of Spark starts a JVM.
 SPARK_S = 300
@@ -69,9 +67,7 @@ class Project:
 @contextmanager
 def started(folder: Path, namesrv: str) -> Iterator[Project]:
     """A copy of the example whose `dbt-env` has the locked packages and CometMQ, and no others."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMETMQ_TEST_CACHE", CACHE)
-        packages = locked_packages(LOCK)
+    packages = locked_packages(LOCK)
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     programs = folder / "dbt-env" / "bin"
     programs.mkdir(parents=True)

@@ -11,16 +11,14 @@ from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-import pytest
 from pyarrow import fs
 
 from cometmq.admin.node import lasting_port
 from tests.architecture.rules import ROOT
-from tests.compat.anchor import JavaServer, cache_dir
+from tests.compat.anchor import JavaServer
 from tests.packaging.tools import locked_packages
 
 LOCK = ROOT / "requirements" / "s3server.lock"
-CACHE = str(cache_dir())  # at import: tests of Spark have an empty one
 SECRET = "hush/hush+hush"
 
 
@@ -81,9 +79,7 @@ class S3Server:
 def s3_server(folder: Path) -> Iterator[S3Server]:
     """Start a server, and end it."""
     port = lasting_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMETMQ_TEST_CACHE", CACHE)
-        packages = locked_packages(LOCK)
+    packages = locked_packages(LOCK)
     words = [
         "env",
         f"PYTHONPATH={packages}",
