@@ -253,6 +253,22 @@ async def test_groups_and_plans_of_offsets(client: Client, admin: Admin) -> None
     assert producers in await groups.all_producers()
 
 
+async def test_a_reset_where_a_queue_has_no_offset(client: Client, admin: Admin) -> None:
+    groups = Groups(admin)
+    topic, group = await fresh_topic(client, 2), fresh_name("g")
+    first, empty = await client.queues(topic)
+    sent = [await client.send(Message(topic, b"order"), queue=first) for _ in range(3)]
+    await until_listed(client, sent)
+    async with client.subscribe(topic, group=group, start="first") as subscription:
+        async with asyncio.timeout(60):
+            message = await anext(subscription)
+        async with message.processing():
+            pass
+        plan = await groups.plan_reset(group, topic, LATEST)
+        assert await groups.apply(plan) == {first: 3, empty: 0}
+    assert (await groups.progress(group, topic)).lag == 0
+
+
 async def test_settings_and_tables_of_servers(client: Client, admin: Admin, target: Target) -> None:
     servers = Servers(admin)
     (shown,) = await servers.broker_settings(target.broker_name)

@@ -133,9 +133,13 @@ class ConsumerAdmin:
             try:
                 response = await self._call(master.address, code, header)
             except BrokerRefused as refusal:
-                if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    return await self._set(group, topic, master.name, at_ms, force=force)
+                # RocketMQ 4.9 takes a group without an offset in one of the queues for none.
+                if f"<{group}> not exist" not in refusal.broker_remark:
                     raise
-                return await self._set(group, topic, master.name, at_ms, force=force)
+                await self._set(group, topic, master.name, at_ms, force=force, known=False)
+                response = await self._call(master.address, code, header)
             return {queue_of(key): at for key, at in read_offsets(response.body).items()}
 
         return _merged(await self._admin.ask_together(await self._masters(topic), reset))
@@ -208,18 +212,24 @@ class ConsumerAdmin:
         return _merged(await self._admin.ask_together(await self._masters(topic), spans))
 
     async def _set(
-        self, group: str, topic: str, broker: str, at_ms: int, *, force: bool
+        self, group: str, topic: str, broker: str, at_ms: int, *, force: bool, known: bool = True
     ) -> dict[MessageQueue, int]:
-        """Set the offsets on one broker of a group without connected members."""
+        """Set the offsets on one broker of a group without connected members.
+
+        Without ``known`` only those of queues in which the group may have no offset: a broker
+        answers 0 for none in a queue that is still whole.
+        """
         found: dict[MessageQueue, int] = {}
         for queue in await self._session.subscribe_queues(topic):
             if queue.broker_name != broker:
+                continue
+            committed = await self._admin.group_offset(group, queue)
+            if committed and not known:
                 continue
             if at_ms == END:
                 offset = await self._admin.puller.max_offset(queue)
             else:
                 offset = await self._admin.puller.search_offset(queue, at_ms)
-            committed = await self._admin.group_offset(group, queue)
             found[queue] = reset_to(offset, -1 if committed is None else committed, force=force)
         await self._admin.commit_group_offsets(group, found)
         return found
