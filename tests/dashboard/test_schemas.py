@@ -128,6 +128,15 @@ def test_a_body_that_does_not_fit_says_why(folder: Path) -> None:
         ("orders.avsc", b"[", "orders.avsc"),
         ("orders.avsc", b'{"type": "record", "name": "A"}', "not a schema of Avro"),
         ("orders.avsc", b'{"type": "array", "items": "Order"}', "names the type 'Order'"),
+        ("orders.avsc", b'{"type": "fixed", "name": "shop.Hash"}', "'shop.Hash' has no size"),
+        (
+            "orders.avsc",
+            b'{"type": "array", "items": {"type": "fixed", "name": "Hash", "size": "2"}}',
+            "fixed type 'Hash' has the size '2'",
+        ),
+        ("orders.avsc", b'{"type": "enum", "name": "State"}', "the enum 'State' has no symbols"),
+        ("orders.avsc", b'{"type": "enum", "name": "State", "symbols": [1]}', "is not a string"),
+        ("orders.avsc", b'{"type": "record", "name": 1, "fields": []}', "not a schema of Avro"),
         ("orders.pb", b"", "the name has no message"),
         ("orders.shop.Other.pb", descriptors(), "'shop.Other' is not in the descriptors"),
         ("orders.shop.Order.pb", b"\xff", "is not in the descriptors"),
@@ -141,6 +150,11 @@ def test_a_schema_that_cannot_be_used_is_an_error(
     with pytest.raises(SettingsError, match="--schemas") as error:
         load_schemas(tmp_path)
     assert why in str(error.value)
+
+
+def test_words_that_avro_ignores_are_ignored() -> None:
+    schema = {"type": "bytes", "logicalType": ["decimal"]}
+    assert AvroSchema(json.dumps(schema)).read(b"\x02\xff") == "ff"
 
 
 def test_other_folders_are_errors(folder: Path) -> None:

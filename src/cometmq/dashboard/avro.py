@@ -33,7 +33,7 @@ class AvroSchema:
         self._types: dict[str, Any] = {}
         try:
             self._root = self._known(json.loads(text), "")
-        except (KeyError, TypeError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not a schema of Avro: {error!r}") from None
 
     def read(self, body: bytes) -> object:
@@ -72,12 +72,29 @@ class AvroSchema:
         space = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace)
         full = name if "." in name or not space else f"{space}.{name}"
         self._types[full] = made = dict(schema)
-        if schema["type"] in ("record", "error"):
+        if schema["type"] == "fixed":
+            _check_size(full, schema.get("size"))
+        elif schema["type"] == "enum":
+            _check_symbols(full, schema.get("symbols"))
+        else:
             made["type"] = "record"
             made["fields"] = [
-                (each["name"], self._known(each["type"], space)) for each in schema["fields"]
+                (str(each["name"]), self._known(each["type"], space)) for each in schema["fields"]
             ]
         return full
+
+
+def _check_size(name: str, size: object) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        found = "has no size" if size is None else f"has the size {size!r}"
+        raise ValueError(f"the fixed type {name!r} {found}; a number of bytes is wanted")
+
+
+def _check_symbols(name: str, symbols: object) -> None:
+    if not isinstance(symbols, list) or not symbols:
+        raise ValueError(f"the enum {name!r} has no symbols; a list of names is wanted")
+    if any(not isinstance(each, str) for each in symbols):
+        raise ValueError(f"a symbol of the enum {name!r} is not a string")
 
 
 class _Reader:
@@ -164,7 +181,7 @@ class _Reader:
 
 def _shown(raw: object, schema: Mapping[str, Any]) -> object:
     """Return a value as people read it: dates, times and decimals in words, bytes in hex."""
-    read = _LOGICAL.get(schema.get("logicalType", ""))
+    read = _LOGICAL.get(str(schema.get("logicalType")))
     if read is not None:
         try:
             return read(raw, schema)
