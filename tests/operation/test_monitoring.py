@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import cometmq
+from cometmq.admin.api import Admin
 from cometmq.admin.node import lasting_port
 from cometmq.testing.cluster import ProcessCluster
 from tests.monitoring.scraping import Scrape, fetch
@@ -65,6 +66,10 @@ class Load:
             self.sent += 1
             reading = asyncio.create_task(self._read(client))
             until = time.monotonic() + duration_s
+            # Refused requests are counted, too: nobody is online in this group.
+            admin = Admin(client.session)
+            (broker,) = await admin.masters_of(TOPIC)
+            assert await admin.members_at(broker, "nobody") is None
 
             async def send() -> None:
                 while time.monotonic() < until:
