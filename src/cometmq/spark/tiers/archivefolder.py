@@ -34,13 +34,14 @@ _DELETION_VECTORS: Final = "deletionVectors"
 
 
 class ArchiveFileGone(CometError):
-    """Raised if the file at ``path`` was removed between the plan and the task."""
+    """Raised if the file at ``path``, which the archive's log names, is not there."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
-            f"{path} is gone: the archive was compacted twice since this query was planned, and "
-            "other files have its messages; run the query again"
+            f"{path} is not there, though the archive's log names it: either the archive was "
+            "compacted twice since this query was planned, so run the query again; or this is a "
+            "copy that lacks the file"
         )
 
 
