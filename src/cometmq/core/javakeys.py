@@ -214,9 +214,9 @@ _REFUSED: Final = (
     JavaKey(
         "enableDLegerCommitLog",
         "keep the log by DLedger's consensus",
-        "there is no DLedger, and its log has another format: let consumers finish on the old "
-        "brokers, and start with an empty store, enableDLegerCommitLog=false, and "
-        "brokerRole=SYNC_MASTER with slaves for the copies (docs/slaves.md)",
+        "DLedger is not supported (decision 0079), and its log has another format: let consumers "
+        "finish on the old brokers, and start with an empty store, enableDLegerCommitLog=false, "
+        "and brokerRole=SYNC_MASTER with slaves for the copies (docs/slaves.md)",
         _OFF,
     ),
     JavaKey(
