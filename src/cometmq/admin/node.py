@@ -37,10 +37,6 @@ _LASTING_PORTS: Final = (16_384, 32_768)
 _PARTS: Final = 32
 _BLOCK_PORTS: Final = 8
 _PORT_IN_BLOCK: Final = 5
-#: Open files with the locks of this process.
-_locks: list[contextlib.ExitStack] = []
-
-
 def lasting_port(distance: int = 0) -> int:
     """Return a free port that remains usable for a node that will be restarted.
 
@@ -79,14 +75,17 @@ def _own_ports() -> Iterator[int]:
 
 def _lock_part(part: int) -> bool:
     """Lock a part of the lasting ports until this process ends; return whether that succeeded."""
-    path = Path(tempfile.gettempdir(), f"cometmq-ports-{os.getuid()}-{part}")
-    with contextlib.ExitStack() as stack:
-        try:
-            lock = stack.enter_context(path.open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        _locks.append(stack.pop_all())
+    path = os.path.join(tempfile.gettempdir(), f"cometmq-ports-{os.getuid()}-{part}")
+    try:
+        lock = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    except OSError:
+        return False
+    try:
+        # The descriptor stays open, and with it the lock, until the process ends.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return False
     return True
 
 
