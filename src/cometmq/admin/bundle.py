@@ -1,4 +1,4 @@
-"""Debug bundle: the state of a cluster in one .tar.gz file, to be sent to somebody who helps.
+"""Debug bundle: the state of a cluster in one .tar.gz file, to attach to a request for help.
 
     manifest.json               when it was made, by which version, and what could not be read
     cluster.json                brokers as each name server knows them
@@ -7,9 +7,9 @@
     brokers/NAME-ID/...         settings and runtime information of each broker
     name-servers/ADDRESS/...    settings of each name server
 
-Values of settings that sound like secrets are replaced; no message and no account is
-included. Files and their number are bounded: topics and groups over a limit are left out, which the
-manifest says.
+The values of settings that look like secrets are replaced. No messages and no accounts are
+included. The size and number of files are limited. Topics and groups over a limit are left out, and
+the manifest says so.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Written bundle: its path, the names of its files, and what it lacks."""
+    """A written bundle: its path, the names of its files, and what it lacks."""
 
     path: Path
     size_bytes: int
@@ -100,8 +100,8 @@ class _Contents:
 async def write_bundle(admin: Admin, path: Path) -> Bundle:
     """Collect the state of a cluster into a new file, which only its owner may read.
 
-    What cannot be read is a gap, not an error. Raises OSError when the file cannot be written, such
-    as FileExistsError.
+    Anything that cannot be read becomes a gap, not an error. Raises OSError, such as
+    FileExistsError, if the file cannot be written.
     """
     contents = _Contents()
     await _cluster(admin, contents)
@@ -161,7 +161,8 @@ async def _servers(admin: Admin, contents: _Contents) -> None:
         contents.gaps.append(Gap("brokers", str(error)))
         return
     if len(brokers) > SERVERS_MAX:
-        contents.gaps.append(Gap("brokers", f"{len(brokers) - SERVERS_MAX} of {len(brokers)}"))
+        left_out = len(brokers) - SERVERS_MAX
+        contents.gaps.append(Gap("brokers", f"{left_out} of {len(brokers)} are over the limit"))
     for broker in brokers[:SERVERS_MAX]:
         folder = f"brokers/{_file_name(broker.name)}-{broker.broker_id}"
         address = broker.address
@@ -194,7 +195,7 @@ async def _topics(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
         ]
         return {"route": route, "queues": queues}
 
-    # Topics of retries and dead letters come last: they say least if there are too many.
+    # Retry and dead-letter topics come last: they matter least if some must be left out.
     names = await admin.list_topics()
     ordered = sorted(names, key=lambda name: name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
     found = await _each(ordered, one, "topic", gaps)
@@ -236,9 +237,10 @@ async def _groups(admin: Admin, gaps: list[Gap]) -> dict[str, Any]:
 async def _each(
     names: list[str], read: Callable[[str], Awaitable[Any]], kind: str, gaps: list[Gap]
 ) -> dict[str, Any]:
-    """Return a value for each name; those that cannot be read, and those over a limit, are gaps."""
+    """Return a value by name: None, with a gap, if it cannot be read or is over the limit."""
     if len(names) > NAMES_MAX:
-        gaps.append(Gap(f"{kind}s", f"details of {len(names) - NAMES_MAX} of {len(names)}"))
+        left_out = len(names) - NAMES_MAX
+        gaps.append(Gap(f"{kind}s", f"details of {left_out} of {len(names)}: over the limit"))
     gate = asyncio.Semaphore(_CONCURRENT)
 
     async def one(name: str) -> Any:

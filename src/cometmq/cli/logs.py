@@ -3,16 +3,17 @@
     2026-03-04T05:06:07.089 INFO cometmq.broker.app ready port=10911
 
 Modules log ``event key=value key=value`` by a template: its words before the first ``key=`` are the
-event, and each value goes on to the next key. Values are written as logfmt does: as they are, or in
+event, and each value extends to the next key. Values are written as in logfmt: as they are, or in
 double quotes if they have spaces, quotes or control characters, which are escaped (``\\n``,
 ``\\x1b``). So one event stays one line; only a traceback adds lines, each indented. The format
-``json`` writes an object a line, with numbers as numbers and the time in UTC; ``journal`` writes a
-priority for journald instead of the time.
+``json`` writes one object per line, with numbers as numbers and the time in UTC. The format
+``journal`` writes a priority for journald instead of the time.
 
-The output of one peer or of one kind of event is limited. A peer that sends garbage decides how
-often a server logs, and what. So each kind of event (its logger and its message before formatting)
-has an allowance of lines, each peer has a smaller one for each kind, and each level has one of
-bytes. Events beyond an allowance are counted, and a line reports how many were left out:
+The output about one peer or of one kind of event is limited, because a peer that sends garbage
+decides how often a server logs, and what. Each kind of event (a logger and a message before
+formatting) has an allowance of lines. Each peer has a smaller one for each kind. Each level has an
+allowance of bytes. Events beyond an allowance are counted, and a line reports how many were left
+out:
 
     2026-03-04T05:06:07.089 INFO cometmq.net.peer left_out=5312 of="connection closed peer=%s"
 
@@ -56,7 +57,7 @@ SUMMARY_CHARACTERS = 200
 LEFT_OUT = "left_out=%d of=%s"
 
 _CONVERSION = re.compile(r"(peer=|address=)?%[-+ #0-9.]*+([a-zA-Z%])")
-#: Characters that a value of logfmt has only within quotes.
+#: Characters that a logfmt value may contain only within quotes.
 _QUOTED = ' "='
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -76,7 +77,7 @@ class Kind(msgspec.Struct):
 class LogLimiter:
     """Decides for each event whether it is written, and reports the omitted ones at intervals.
 
-    It has no lock: its handler calls it under its own.
+    It has no lock of its own: the handler holds its lock when it calls.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -204,7 +205,7 @@ def _host(template: str, args: object) -> str | None:
 
 
 def _size(record: logging.LogRecord) -> int:
-    """Return the most bytes that ``record`` takes in a log; time, level and names are about 100."""
+    """Return the maximum size of ``record`` in a log; time, level and name count as 100 bytes."""
     try:
         message = record.getMessage()
     except Exception:  # wrong number of arguments: the handler reports it
@@ -252,7 +253,7 @@ def parse_template(text: str) -> Template:
 
 
 def _as_text(text: str) -> str:
-    """Return a template in which no argument is shown as Python would write it."""
+    """Return the template with ``%s`` in place of ``%r`` and ``%a``."""
     return _CONVERSION.sub(
         lambda found: found[0][:-1] + "s" if found[2] in "ra" else found[0], text
     )
@@ -280,8 +281,10 @@ def plain(value: object) -> object:
 
 
 def event_of(record: logging.LogRecord) -> tuple[str, list[tuple[str, object]]]:
-    """Return the event of a record, and its fields in order. A field that is a single argument
-    keeps its number."""
+    """Return the event of a record, and its fields in order.
+
+    If a field consists of one argument that is a number, its value is that number, not a text.
+    """
     template = _template(str(record.msg))
     args = record.args or ()
     if not isinstance(args, tuple):
@@ -366,7 +369,7 @@ class LineFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """Formats one event as one JSON object: time, level, logger, event, the fields, and a traceback
-    in ``exception``. A field with one of these names gets an underscore."""
+    in ``exception``. An underscore is added to a field with one of these names."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object."""
@@ -384,7 +387,7 @@ class JsonFormatter(logging.Formatter):
         for key, value in fields:
             shown = value[:LINE_CHARACTERS] if isinstance(value, str) else value
             found[f"{key}_" if key in found else key] = shown
-        # ASCII only: bytes that are no text are escaped, and every viewer shows the rest.
+        # ASCII only, so that every viewer shows it; all other characters are escaped.
         return json.dumps(found, default=str)
 
 
@@ -422,7 +425,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             previous.close()
 
     def close(self) -> None:
-        """Write the remaining summaries of suppressed records, then close."""
+        """Write the remaining summaries of omitted events, then close."""
         self.acquire()
         try:
             for each in self._limiter.rest():
@@ -447,8 +450,11 @@ def configure(
     form: str = "text",
     path: Path | None = None,
 ) -> None:
-    """Send every event of ``level`` and above to ``stream``, to the file at ``path``, or to
-    standard error, in one of FORMATS. Raise OSError for a file that cannot be opened."""
+    """Write every event of ``level`` and above in ``form``, one of FORMATS.
+
+    Events go to the file at ``path``, else to ``stream``, else to standard error. Raises OSError if
+    the file cannot be opened.
+    """
     stream = _open(path) if path is not None else sys.stderr if stream is None else stream
     handler = BoundedHandler(stream, clock or SystemClock(), path=path)
     if form == "json":
@@ -461,7 +467,7 @@ def configure(
 
 
 def reopen() -> None:
-    """Open the file of the log again, if it has one: a rotation renamed it."""
+    """Open the log file again, if there is one, after a rotation renamed it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, BoundedHandler):
             handler.reopen()

@@ -77,7 +77,7 @@ AVOID_MS: Final = 10_000
 
 
 class Replicas:
-    """Chooses among the brokers of a name for one session."""
+    """Chooses among the brokers that share a name, for one session."""
 
     __slots__ = ("_avoided", "_refreshing", "_session")
 
@@ -101,7 +101,7 @@ class Replicas:
         return found[1] if found is not None else await self._session.master_of(queue)
 
     async def call(self, queue: MessageQueue, code: RequestCode, header: Header | None) -> Response:
-        """Send a request as :meth:`ask`; return the response."""
+        """Send a request as :meth:`ask` does; return only the response."""
         address, response = await self.ask(queue, code, header)
         self._session.outages.answered(address, code, queue.topic)
         return response
@@ -133,7 +133,7 @@ class Replicas:
             return address, response
 
     def failed(self, address: str, topic: str) -> None:
-        """Avoid an address that failed for AVOID_MS, and fetch the topic's route again."""
+        """Avoid a failed address for AVOID_MS, and fetch the topic's route again."""
         self._avoided[address] = self._session.clock.monotonic_ms() + AVOID_MS
         if topic not in self._refreshing:
             self._refreshing.add(topic)
@@ -158,8 +158,8 @@ class Replicas:
 
 
 _UNREGISTER_TIMEOUT_MS: Final = 1_000
-#: With no broker registered every topic is unknown: limits the requests for the default topic's
-#: route.
+#: Minimum interval between requests for the default topic's route. While no broker is registered,
+#: every topic is unknown, and each would cause such a request.
 _DEFAULT_AGAIN_MS: Final = 1_000
 
 
@@ -242,7 +242,7 @@ class Session:
     async def close(self, *, unregister: bool = True) -> None:
         """Unregister this client from the brokers, then close every connection.
 
-        All tasks and connections are told to end also if it is cancelled.
+        Even if it is cancelled, all tasks and connections are told to end.
         """
         try:
             if unregister:
@@ -327,7 +327,7 @@ class Session:
         return self._routes.brokers.get(broker_name, {})
 
     async def refresh(self, topic: str) -> None:
-        """Fetch the route of ``topic`` again. If that fails the known route stays in use.
+        """Fetch the route of ``topic`` again. If that fails, the known route stays in use.
 
         If the name servers do not know the topic, only its brokers' addresses are updated.
         """
@@ -343,7 +343,7 @@ class Session:
             await self._find_brokers(topic)
 
     async def _find_brokers(self, topic: str) -> None:
-        # A promoted slave may lack a recently created topic; it creates it with the first send.
+        # A promoted slave may lack a new topic, which the first send then creates.
         if self._routes.peek(topic) is None or self.clock.monotonic_ms() < self._default_due_ms:
             return
         default = await self.name_servers.route(AUTO_CREATE_TOPIC)
@@ -407,9 +407,7 @@ class Session:
             self._introduced.add(group)
 
     def hold(self, topic: str) -> None:
-        """Keep the route of ``topic`` polled, and this client known to its brokers, until the
-        session ends.
-        """
+        """Poll the route of ``topic``, and send its brokers heartbeats, until the session ends."""
         self._held_topics.add(topic)
 
     async def add_member(self, member: Member) -> None:

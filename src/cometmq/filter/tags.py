@@ -17,10 +17,10 @@ ALL = "*"
 #: Characters that users, or other brokers, take for separators of tags.
 _PARTING = "|,"
 _SEPARATOR = "||"
-#: Per expression; a filter compares with all of them.
+#: Maximum number of tags in an expression: a filter compares with all of them.
 MAX_TAGS = 4_096
-#: The same before repeated and empty ones are left out, so that a text of any length is refused at
-#: once.
+#: Maximum number of parts of an expression, repeated and empty ones included. An expression with
+#: more is rejected before it is split.
 _MAX_PARTS = 2 * MAX_TAGS
 _CACHE_LIMIT = 65_536
 #: Codes of longer tags are not cached: a tag may be as long as the properties allow.
@@ -73,7 +73,7 @@ class TagFilter:
 def parse(expression: str | None) -> TagFilter:
     """Parse an expression such as ``insert || update``.
 
-    Raises BadTags when there are separators without a tag, or more than MAX_TAGS tags.
+    Raises BadTags if the expression consists only of separators, or names too many tags.
     """
     text = (expression or "").strip()
     if not text or text == ALL:
@@ -98,7 +98,7 @@ def _too_many(text: str, count: int) -> BadTags:
 
 
 def problem_of(tag: str) -> str:
-    """Return why no expression can name a message's tag, on any broker; empty if one can."""
+    """Return why no expression can select ``tag`` on any broker; empty if one can."""
     if tag.strip() != tag or not tag:
         return "is empty, or begins or ends with a space"
     if _SEPARATOR in tag:
@@ -109,7 +109,7 @@ def problem_of(tag: str) -> str:
 def parse_exactly(expression: str | None) -> TagFilter:
     """Parse like :func:`parse`, but reject expressions that most likely match nothing.
 
-    The error explains the correct form. Used for expressions of CometMQ's own users.
+    The error explains the correct form. CometMQ's own client uses this function.
     """
     wanted = parse(expression)
     for tag in sorted(wanted.tags):

@@ -1,7 +1,7 @@
 """Link of one kombu connection to a cluster: a client on a loop thread, and what it receives.
 
-The loop thread fills buffers; the threads that use kombu take from them, and acknowledge. A socket
-wakes the threads that wait for messages, and Celery's event loop.
+The loop thread fills buffers. The threads that use kombu take messages from them and acknowledge
+them. A socket wakes Celery's event loop and the threads that wait for messages.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Messages of a topic that wait for kombu; the others stay with the subscription.
+#: Maximum number of messages of a topic that wait for kombu; others stay in the subscription.
 _BUFFER: Final = 256
-#: Time from the first message of a queue with priorities to its delivery: the first pulls answer in
-#: any order, and what is urgent should come first.
+#: Delay before the first delivery from a queue with priorities. The first pulls are answered in any
+#: order, and urgent messages should be delivered first.
 _FIRST_PULLS_MS: Final = 200
 _DEAD_LETTER_LEVEL: Final = -1
-#: Messages of a queue that kombu may hold without acknowledging them.
+#: Maximum number of unacknowledged messages of a queue that kombu may hold.
 _HELD: Final = 65_535
 
 
@@ -62,7 +62,7 @@ class Delivery:
         self.received = received
         self.feed = feed
         self.is_settled = False
-        #: It goes back undone.
+        #: True if the message is given back, to be delivered again, instead of acknowledged.
         self.returns = False
 
 
@@ -79,7 +79,7 @@ class Feed:
         self.taken = self.settled = 0
         #: What ended the subscription.
         self.error: Exception | None = None
-        #: No consumer is left; the subscription ends when nothing is held.
+        #: True if no consumer is left. The subscription ends when no delivery is held.
         self.is_cancelled = False
         self.is_open = len(topics) == 1
 
@@ -106,8 +106,9 @@ class Feed:
 
 
 class Link:
-    """Connection to a cluster, for the process that opened it. All methods may be called by any
-    thread. They raise what the client raises.
+    """Connection to a cluster, for the process that opened it.
+
+    All methods may be called from any thread. They raise what the client raises.
     """
 
     def __init__(self, options: Options) -> None:
@@ -166,7 +167,7 @@ class Link:
     # ------------------------------------------------------------------ waiting
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when messages arrived."""
+        """Return a file descriptor that becomes readable when messages arrive."""
         return self._awake.fileno()
 
     def wake(self) -> None:
@@ -179,7 +180,7 @@ class Link:
             log.debug("wake_failed error=%r", error)
 
     def clear(self) -> None:
-        """Take note that messages arrived: wait for later ones only."""
+        """Reset the wake-up signal, so that the next wait is for later messages."""
         try:
             self._awake.recv(65_536)
         except BlockingIOError:
@@ -255,7 +256,7 @@ class Link:
         skipped = self.size(queue)
         feed = self._feeds.get(queue)
         if feed is not None:
-            # More may come meanwhile: the reset skips it.
+            # More messages may arrive meanwhile; the reset skips them.
             for _ in range(feed.waiting):
                 waiting = feed.take()
                 if waiting is not None:
@@ -276,7 +277,7 @@ class Link:
             try:
                 await admin.consumers.reset(group, wrap(topic))
             except BrokerRefused:
-                # 4.9.7 resets no group without offsets.
+                # Java brokers 4.9.7 do not reset a group that has no offsets.
                 ends = await admin.topic_stats(wrap(topic))
                 offsets = {place: end.max_offset for place, end in ends.items()}
                 await admin.commit_group_offsets(group, offsets)
@@ -298,13 +299,13 @@ class Link:
     # ------------------------------------------------------------------ receiving
 
     def read(self, queue: str) -> Feed:
-        """Join the queue's group, if this link is no member."""
+        """Return the feed of a queue; join its group first if this link is not a member."""
         if queue not in self._feeds:
             self.create(queue)
         return self._run(self._read(queue))
 
     async def _read(self, queue: str) -> Feed:
-        # The loop decides, which also ends feeds.
+        # This is decided on the loop, because feeds also end there.
         async with self._joining:
             feed = self._feeds.get(queue)
             if feed is None:
@@ -347,7 +348,7 @@ class Link:
             if is_first:
                 is_first = False
                 self._tasks.spawn(self._open_soon(feed), name=f"open {feed.queue}")
-            # A message that was sent back has the topic of its retries.
+            # A message that was sent back has the retry topic: it gets the lowest priority.
             buffer = feed.buffers.get(message.topic, feed.lowest)
             buffer.append(Delivery(message.body, message.born_ms, message, feed))
             self.wake()
@@ -357,7 +358,7 @@ class Link:
     def take(self, queue: str) -> Delivery | None:
         """Return the next message of a queue, or None.
 
-        Messages whose queue has moved to another member meanwhile are left to that one.
+        Messages of a broker queue that has moved to another member are left to that member.
         """
         feed = self._feeds.get(queue)
         while feed is not None:
@@ -391,7 +392,7 @@ class Link:
             self._let_go(delivery)
 
     def refuse(self, delivery: Delivery) -> None:
-        """Make a message that is none of kombu's a dead letter."""
+        """Move a message that kombu cannot read to the dead-letter queue."""
         if delivery.received is not None and not delivery.is_settled:
             delivery.is_settled = True
             self._run(self._refuse(delivery, delivery.received))
@@ -408,7 +409,7 @@ class Link:
                 self._leave(feed)
 
     def stop(self, queue: str, *, at_once: bool = False) -> None:
-        """Leave the queue's group as soon as all messages that kombu took are acknowledged."""
+        """Leave the queue's group ``at_once``, or when kombu has acknowledged all it took."""
         feed = self._feeds.get(queue)
         if feed is None:
             return
@@ -434,7 +435,7 @@ class Link:
     # ------------------------------------------------------------------ temporary queues
 
     def declare_temporary(self, queue: str) -> None:
-        """Keep messages of a temporary queue from here on."""
+        """Declare a temporary queue, and keep its messages from now on."""
         if not self._transient.is_reading:
             self.create_transient_topic()
             self._run(self._transient.start(self._tasks))

@@ -1,15 +1,16 @@
-"""A small HTTP server for GET and HEAD without bodies: h11 parses, asyncio transports.
+"""A small HTTP server for GET and HEAD without bodies, built on h11 and asyncio.
 
-What a client may take is bounded: connections in all, the bytes and the time of a request, the time
-in which it reads an answer, and the pause between two requests. Whatever goes beyond that is
-closed and counted. A connection too many takes the place of the one that has been waiting for a
-request the longest, so that nobody keeps a kubelet or Prometheus out by holding connections.
+What clients may use is limited: the number of connections, the size and duration of a request, the
+time to read an answer, and the pause between two requests. A connection that exceeds a limit is
+closed and counted. If there are too many connections, a new one replaces the one that has waited
+longest for a request, so nobody can keep a kubelet or Prometheus out by holding connections open.
 Requests beyond a rate are answered later: the port's thread shares the interpreter with the
 servers, and each answer costs them time.
 
-A request must name a host that is known, so that no site reads the port through a browser of the
-network. A name without a dot may be any: Prometheus asks services by such names. A request
-without a Host header comes from no browser, but from a check of an old protocol.
+The Host header of a request must name a known host, so that no web site can read the port through a
+browser in the network (DNS rebinding). Any name without a dot is accepted, because Prometheus
+addresses services by such names. A request without a Host header is accepted too: it comes from an
+HTTP/1.0 health check, not from a browser.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REQUEST_MAX_BYTES: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 10
 IDLE_TIMEOUT_S: Final = 120
 WRITE_TIMEOUT_S: Final = 30
-#: Answers a second, and the time for which unused ones may be made up.
+#: Rate limit of answers, and the time for which unused ones accumulate.
 ANSWERS_PER_S: Final = 200
 BURST_MS: Final = 250
 TEXT: Final = "text/plain; charset=utf-8"
@@ -53,15 +54,17 @@ Answering = Callable[[str], Awaitable[Answer]]
 
 
 class HttpConnections:
-    """The connections of one listening socket. ``requests`` counts answers by status, ``refusals``
-    connections that were closed by limit. ``names`` are the names of hosts with a dot that requests
-    may have."""
+    """The connections of one listening socket.
+
+    ``requests`` counts answers by status. ``refusals`` counts closed connections by the limit that
+    they exceeded. ``names`` are the host names with a dot that a Host header may contain.
+    """
 
     def __init__(self, answer: Answering, names: Iterable[str] = ()) -> None:
         self._answer = answer
         self._names = host_names(names)
         self._open: set[asyncio.StreamWriter] = set()
-        #: Those of them that wait for a request, in the order in which they began to.
+        #: The open connections that wait for a request, the longest waiting first.
         self._waiting: dict[asyncio.StreamWriter, None] = {}
         # Not the servers' clock: this is another event loop.
         self._clock = SystemClock()
@@ -166,11 +169,10 @@ class HttpConnections:
 async def _next_request(
     connection: h11.Connection, reader: asyncio.StreamReader, idle_timeout_s: float
 ) -> h11.Request | None:
-    """Return the next request; None if the client closed the connection. It must begin within
-    ``idle_timeout_s``.
+    """Return the next request; None if the client closed the connection.
 
-    Raise TimeoutError if it does not arrive in time, h11.RemoteProtocolError if it is no request
-    without a body.
+    The request must begin within ``idle_timeout_s``. Raises TimeoutError if it does not arrive in
+    time, and h11.RemoteProtocolError if it is malformed or has a body.
     """
     request: h11.Request | None = None
     has_begun = bool(connection.trailing_data[0])

@@ -1,5 +1,8 @@
-"""Progress of the start of a server. A start blocks the event loop for as long as a store recovers,
-so the HTTP port reads this from its own thread: every attribute is replaced as a whole."""
+"""Progress of a server's start.
+
+A start blocks the event loop while a store recovers, so the HTTP port reads the progress from its
+own thread. Every attribute is therefore replaced as a whole.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _NOT_YET: Final = "has not started yet"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """State of a server, by its ``name``: whether it does its work, and if not, the reason.
+    """State of the server ``name``: whether it is ready, and the reason if it is not.
 
     ``is_starting`` is True while its start may block the event loop.
     """
@@ -38,7 +41,7 @@ class Recovered:
 
 
 class StartProgress:
-    """StartProgress of one start. The server writes, any thread reads."""
+    """Progress of one start. The server writes it; any thread may read it."""
 
     def __init__(self) -> None:
         self.recovered: Recovered | None = None
@@ -47,14 +50,16 @@ class StartProgress:
         self.is_serving = False
 
     def begin(self, stage: str) -> None:
-        """Note the next step of the start, as the end of a sentence that begins with the server's
-        name."""
+        """Set the current step of the start.
+
+        ``stage`` completes a sentence that begins with the server's name.
+        """
         self.stage = stage
 
     def reading(self, position: int, end: int) -> None:
-        """Note up to which offset of the log recovery has read, and the expected end.
+        """Record how far recovery has read the log, and the expected end.
 
-        An offset before the last one begins another pass over the log.
+        An offset lower than the previous one begins another pass over the log.
         """
         known = self.recovered
         begin = position if known is None or position < known.position else known.begin

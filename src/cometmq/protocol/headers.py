@@ -1,7 +1,8 @@
 """Typed header fields of every request and response that CometMQ serves or sends.
 
-Fields without a default are required. The send headers have the same Python names for their long
-(code 10) and short (310, 320) wire names. Sources: upstream's protocol/header/*.java.
+Fields without a default are required. SendMessage (code 10, long wire names) and SendMessageV2
+(codes 310 and 320, one-letter wire names) have the same Python names. Sources: upstream's
+protocol/header/*.java.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class NoFields(Header):
 class AllTopics(Header):
     """Request header of 21 (GET_ALL_TOPIC_CONFIG).
 
-    ``cometmq_deleted`` (CometMQ only) requests deleted topics in the response, too.
+    ``cometmq_deleted`` (a CometMQ extension) asks for deleted topics as well.
     """
 
     cometmq_deleted: Flag = None
@@ -93,7 +94,8 @@ class SendMessageResponse(Header):
     """Response header of every send code (upstream: SendMessageResponseHeader.java).
 
     ``queue_offsets`` is a CometMQ extension: the offsets of a batch's messages, separated by
-    commas, if they are not consecutive because some messages were stored before.
+    commas. It is set only if they are not consecutive, because some of the messages had already
+    been stored.
     """
 
     msg_id: str
@@ -202,8 +204,9 @@ class PullMessage(Header):
 
 
 class PullMessageResponse(Header):
-    """Response header of 11 (PULL_MESSAGE), with the same fields for found, not found, retry and
-    moved.
+    """Response header of 11 (PULL_MESSAGE).
+
+    Every outcome has the same fields: found, not found, retry immediately, and offset moved.
     """
 
     suggest_which_broker_id: Int64
@@ -267,7 +270,7 @@ class EarliestStoreTimeResponse(Header):
 class QueryMessage(Header):
     """Request header of 12 (QUERY_MESSAGE).
 
-    ``unique_key_query`` "true" queries by the producer's unique key.
+    With ``unique_key_query`` "true", ``key`` is the unique key that the producer set.
     """
 
     topic: str
@@ -328,8 +331,8 @@ class ResetOffset(Header):
     """Request header of 222 (INVOKE_BROKER_TO_RESET_OFFSET), and of 220
     (RESET_CONSUMER_CLIENT_OFFSET) from broker to client.
 
-    ``timestamp`` -1 is the end of each queue. 5.x administrators may name one queue and an offset
-    in it (upstream: ResetOffsetRequestHeader.java).
+    ``timestamp`` -1 is the end of each queue. Admin tools of the 5.x line may give one queue and
+    an offset in it (upstream: ResetOffsetRequestHeader.java).
     """
 
     topic: str
@@ -391,8 +394,8 @@ class QueryCorrectionOffset(Header):
 
 
 class CloneGroupOffset(Header):
-    """Request header of 314 (CLONE_GROUP_OFFSET); without a topic it applies to all topics of the
-    source group.
+    """Request header of 314 (CLONE_GROUP_OFFSET). Without a topic, the offsets of all topics of
+    the source group are cloned.
     """
 
     src_group: str
@@ -402,8 +405,9 @@ class CloneGroupOffset(Header):
 
 
 class ViewBrokerStatsData(Header):
-    """Request header of 315 (VIEW_BROKER_STATS_DATA): the name of a figure, and the key of which it
-    is shown (upstream: ViewBrokerStatsDataRequestHeader.java)."""
+    """Request header of 315 (VIEW_BROKER_STATS_DATA): the name of a statistic, and the key, such
+    as a topic, to return it for (upstream: ViewBrokerStatsDataRequestHeader.java).
+    """
 
     stats_name: str
     stats_key: str
@@ -504,8 +508,8 @@ class RegisterBrokerResponse(Header):
 
 
 class ChangeAccount(Header):
-    """Request header of 50 (UPDATE_AND_CREATE_ACL_CONFIG); permissions are lists with commas
-    (upstream: CreateAccessConfigRequestHeader.java)."""
+    """Request header of 50 (UPDATE_AND_CREATE_ACL_CONFIG); permissions are separated by
+    commas (upstream: CreateAccessConfigRequestHeader.java)."""
 
     access_key: str
     secret_key: str | None = None
@@ -526,8 +530,8 @@ class AccountKey(Header):
 class AclVersionResponse(Header):
     """Response header of 52 (GET_BROKER_CLUSTER_ACL_INFO).
 
-    ``version`` is that of the default file, ``all_acl_file_version`` a map by path; both are JSON
-    (upstream: GetBrokerAclConfigResponseHeader.java).
+    ``version`` is the version of the default file. ``all_acl_file_version`` maps the path of each
+    file to its version. Both are JSON (upstream: GetBrokerAclConfigResponseHeader.java).
     """
 
     version: str
@@ -538,8 +542,8 @@ class AclVersionResponse(Header):
 
 
 class ChangeWhiteList(Header):
-    """Request header of 53 (UPDATE_GLOBAL_WHITE_ADDRS_CONFIG); a list with commas (upstream:
-    UpdateGlobalWhiteAddrsConfigRequestHeader.java)."""
+    """Request header of 53 (UPDATE_GLOBAL_WHITE_ADDRS_CONFIG); addresses are separated by
+    commas (upstream: UpdateGlobalWhiteAddrsConfigRequestHeader.java)."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None

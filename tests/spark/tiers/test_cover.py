@@ -1,4 +1,4 @@
-"""Which place gives which message: every wanted offset exactly once, from the first that has it."""
+"""Which place each message is read from: every wanted offset once, from the first that has it."""
 
 import itertools
 from collections import Counter

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class GroupAdmin:
     """Serves the codes that create, delete and list groups, and that return whole offset tables.
 
-    ``tables`` makes whole tables, one at a time.
+    ``tables`` lets only one response with a whole table be built at a time.
     """
 
     def __init__(

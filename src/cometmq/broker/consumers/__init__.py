@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerService:
-    """The tables of consumer groups, and what serves heartbeats, offsets and queue locks."""
+    """The tables of consumer groups, and the handlers of heartbeats, offsets and queue locks."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ConsumerService:
 
     async def save_early(self) -> None:
         """Save the queue locks before the first request."""
-        with suppress(StoreError):  # a full disk, say: logged; the next change retries
+        with suppress(StoreError):  # such as a full disk: logged, and the next change retries
             await self.locks.saved()
 
     def start(self) -> None:

@@ -1,10 +1,12 @@
-"""Addresses and ports on which a broker listens, and the takeover of a former master's address, so
-that clients that know it continue without a new route.
+"""Addresses and ports on which a broker listens, and the takeover of a former master's address.
 
-Ports are the broker's own, the "VIP" port two below it, and a master's port for slaves.
+After a takeover, clients that know the former master's address continue without a new route.
+
+A broker listens on its own port and on the "VIP" port two below it. A master also listens on a port
+for slaves.
 
     check    is the address one of this machine's, and free?
-    take     listen there, keep that across restarts (roles.py), register under it
+    take     listen there, save the address for restarts (roles.py), and register under it
 
 A step that fails undoes the steps before it.
 """
@@ -46,15 +48,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PORT_TRIES: Final = 50
-#: Time to resolve the host of an address and to bind it. An administrator waits for less, and asks
-#: again.
+#: Maximum time to resolve and bind an address. An admin client waits for less time, and asks again.
 RESERVE_TIMEOUT_MS: Final = 30_000
 
 
 def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
     """Return sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
 
-    Raise OSError if one of them cannot be bound.
+    Raises OSError if one of them cannot be bound.
     """
     for _ in range(_PORT_TRIES if port == 0 else 1):
         main = reserve(host, port)
@@ -71,9 +72,10 @@ def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[sock
 
 
 def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> socket.socket:
-    """Return a socket for slaves, at ``port``; 0 means ``listen_port`` + 1 or any free port.
+    """Return a socket for slaves, at ``port``.
 
-    Raise OSError if ``port`` is not 0 and cannot be bound.
+    Port 0 means ``listen_port`` + 1, or any free port if that one cannot be bound. Raises OSError
+    if ``port`` is not 0 and cannot be bound.
     """
     if port:
         return reserve(host, port)
@@ -89,7 +91,7 @@ _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 
 
 class _Reservation:
-    """Sockets that a thread opens for a caller that may give up before it has them."""
+    """Sockets that a thread opens for a caller, which may give up before they are open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +114,7 @@ class _Reservation:
             self.is_running = False
 
     def take(self) -> list[socket.socket]:
-        """Return the sockets, which are the caller's from now on."""
+        """Return the sockets. The caller owns them from now on."""
         found, self._found = self._found, []
         return found
 
@@ -126,10 +128,10 @@ class _Reservation:
 
 
 class _RoleWithAddress:
-    """The role file with an address, which threads write for a takeover that may fail.
+    """The role file, to which threads write the address; a takeover that fails restores it.
 
-    A restart would take an address that stays in the file, or not start because another process,
-    such as the former master, listens there.
+    An address left in the file would be taken over at the next start. If another process, such as
+    the former master, listened there, the broker would not start.
     """
 
     def __init__(self, root: str, files: Files, clock: Clock) -> None:
@@ -141,7 +143,7 @@ class _RoleWithAddress:
         self._former: bytes | None = None
 
     def keep(self, role: BrokerRole, address: str) -> None:
-        """Write the file, unless the takeover has failed by now."""
+        """Write the file, unless the takeover has already failed."""
         with self._lock:
             if self._undone:
                 return
@@ -179,7 +181,7 @@ class Addresses:
 
     @property
     def store_host(self) -> bytes:
-        """Address that stored messages and their ids have. Raise SettingsError if there is none."""
+        """Address written into messages and their ids. Raises SettingsError if there is none."""
         return pack_host(resolve(self._config.broker_ip1), self.port)
 
     @property
@@ -195,7 +197,8 @@ class Addresses:
     def reserve(self) -> list[socket.socket]:
         """Return sockets for all addresses of the broker.
 
-        Raise OSError if one of its own cannot be bound, SettingsError if the one taken over cannot.
+        Raises OSError if one of its own cannot be bound, and SettingsError if the address that was
+        taken over cannot.
         """
         config = self._config
         own = reserve_ports(config.bind_address, config.listen_port, self._reserve)
@@ -209,12 +212,12 @@ class Addresses:
             raise SettingsError(
                 "takenAddress",
                 f"this broker took over {config.taken_address} and cannot listen there ({error}): "
-                "stop the process that does, or remove the address from the settings and from "
-                f"{role_path(self._root)}",
+                "stop the process that listens there, or remove the address from the settings "
+                f"and from {role_path(self._root)}",
             ) from None
 
     def reserve_ha(self) -> socket.socket | None:
-        """Return the socket for slaves; None on a slave. Call :meth:`reserve` before."""
+        """Return the socket for slaves; None on a slave. Call :meth:`reserve` first."""
         config = self._config
         if config.is_slave:
             return None
@@ -237,8 +240,8 @@ class Addresses:
         """Return sockets for an address and its VIP port, except those on which the broker listens
         already.
 
-        Raise OSError if one cannot be bound, SettingsError for a host that has no address,
-        NotConnected for malformed text.
+        Raises OSError if one cannot be bound, SettingsError for a host that has no address, and
+        NotConnected for a malformed address.
         """
         name, port = split_address(address)
         host = resolve(name)
@@ -259,10 +262,10 @@ class Addresses:
         return found
 
     async def reserve_soon(self, address: str) -> list[socket.socket]:
-        """Return what :meth:`reserve_at` returns, or raise what it raises; a host name may take its
-        resolver seconds. Raise TimeoutError if it takes too long.
+        """Call :meth:`reserve_at` in a thread, because resolving a host name may take seconds.
 
-        A caller that is cancelled or has no more time leaves no socket open.
+        Raises what it raises, and TimeoutError after RESERVE_TIMEOUT_MS or while an earlier call is
+        still running. A caller that is cancelled or times out leaves no socket open.
         """
         if self._reservation is not None and self._reservation.is_running:
             raise TimeoutError("the host of an earlier request is still being resolved")
@@ -283,11 +286,11 @@ class Addresses:
         clock: Clock,
         serve: Callable[[socket.socket], Awaitable[None]],
     ) -> None:
-        """Listen on a further address, also after a restart.
+        """Take over an address: listen there now, and again after each restart.
 
-        Raise what :meth:`reserve_soon` raises, and OSError if the address cannot be kept; then
-        nothing has changed. After a later error the broker may serve a part of the address until it
-        stops; a restart does not take it.
+        Raises what :meth:`reserve_soon` raises, and OSError if the address cannot be saved. After
+        these errors nothing has changed. After a later error the broker may listen on one of the
+        ports until it stops, but not after a restart.
         """
         listeners = await self.reserve_soon(address)
         kept = _RoleWithAddress(self._root, files, clock)
@@ -334,7 +337,7 @@ class AddressAdmin:
         return {RequestCode.TAKE_ADDRESS: self.take}
 
     async def take(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Check whether the address could be taken, or take it."""
+        """Take over the address, or only check whether that is possible."""
         wanted = parse_json(request.body, TakeAddress)
         if self._config.is_slave and not wanted.check:
             raise _refused(
@@ -372,7 +375,7 @@ class AddressAdmin:
 
 
 def _covers(bind_address: str, host: str) -> bool:
-    """Decide whether a socket bound to ``bind_address`` also serves the address ``host``."""
+    """Return whether a socket bound to ``bind_address`` also serves the address ``host``."""
     bound = ipaddress.ip_address(resolve(bind_address))
     return bound.is_unspecified or bound == ipaddress.ip_address(host)
 

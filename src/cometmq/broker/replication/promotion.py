@@ -6,8 +6,8 @@ promote    asks for other masters, judges, answers, and restarts in the new role
 
 Other masters with the same broker name are found through the name servers.
 
-Two masters with one name store sends that never come together. It happens if an old master is
-started again after its slave was promoted, or if a slave is promoted by force.
+Two masters with the same name each store messages that the other never gets. That happens if an
+old master is started again after its slave was promoted, or if a slave is promoted by force.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Rivals:
         self.found: list[str] = []
 
     async def run_forever(self) -> None:
-        """Look at once, and then at every INTERVAL_MS, until cancelled."""
+        """Look at once, and then every INTERVAL_MS, until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep_ms(INTERVAL_MS)
@@ -170,7 +170,7 @@ def _log(seen: Situation) -> Finding:
     if lacks > 0:
         return _warning(
             f"it lacks {lacks:,} of the {seen.reported_end:,} bytes that the master reported "
-            f"{ago}: they are lost unless the master returns first"
+            f"{ago}: they are lost unless the master returns before the promotion"
         )
     return _fine(
         f"its log is complete up to the end that the master reported {ago}: "
@@ -230,8 +230,11 @@ class PromotionAdmin:
         return {RequestCode.PROMOTE_BROKER: self.promote}
 
     async def promote(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Judge the promotion, and restart as the master, unless a finding refuses or only a
-        check was requested."""
+        """Judge the promotion, and restart as the master.
+
+        Do not restart if only a check was requested, or if a finding refuses and the request does
+        not force the promotion.
+        """
         wanted = parse_json(request.body, Promote)
         part, restart = self._part, self._promote
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):

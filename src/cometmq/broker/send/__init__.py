@@ -1,4 +1,4 @@
-"""Sends: checks, append, acknowledgement, answers."""
+"""Handling of sends: check, append and acknowledge messages, and build the responses."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Sql:
         parse(self.expression)
 
     def accepts(self, tag: str) -> bool:
-        """Return whether a message that the broker sent is accepted."""
+        """Return True: the broker has already applied the filter."""
         del tag
         return True
 
@@ -67,8 +67,8 @@ def parse_filter(wanted: str | Sql) -> Filter:
 
 #: Position at which a group begins in a queue that it has never read. "last" is the first message
 #: stored after this consumer joined, "first" the oldest message. An int (milliseconds since the
-#: epoch) or a datetime is the time of the first message to read. Java brokers of the 4.x line begin
-#: at 0, whatever is set here, on a queue that still has all its messages.
+#: epoch) or a datetime is the time of the first message to read. Java brokers of the 4.x line
+#: ignore this for a queue that still has all its messages, and begin at 0.
 Start = Literal["last", "first"] | int | datetime
 Mode = Literal["clustering", "broadcasting"]
 #: Strategy by which the members of a group share queues; see allocate.py.
@@ -80,8 +80,8 @@ _START_NAMES: Final = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FRO
 class SubscribeOptions:
     """Checked options of a consumer.
 
-    ``filters`` are by topic. ``polls`` is set for a consumer that polls for messages, and not for
-    one that messages are pushed to.
+    ``filters`` maps topics to filters. ``polls`` is True for a consumer that polls for messages,
+    and False for one that messages are pushed to.
     """
 
     group: str

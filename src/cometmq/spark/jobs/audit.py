@@ -1,7 +1,7 @@
 """Checks whole stores: every record, queue entry and index entry, against each other.
 
 The work is that of ``cometmq store verify``, split into one piece per log file, one per index file,
-and one per some hundred queues. Spark distributes the pieces, so that a cluster that can read the
+and one per few hundred queues. Spark distributes the pieces, so that a cluster that can read the
 directory can check large stores. The store must not change: use the store of a stopped broker, or a
 snapshot of a running broker's store.
 """
@@ -34,7 +34,7 @@ class AuditOptions:
     ] = ()
     full: Annotated[
         bool,
-        JobOption("Decode every record, including unchanged files according to CometMQ's seals."),
+        JobOption("Decode every record, even in files that CometMQ's seals show to be unchanged."),
     ] = False
 
 

@@ -1,7 +1,7 @@
 """The inputs of a job: a live cluster, store directories, an archive, or several of them at once.
 
-Every input has the source's columns (see schema.py), so jobs need not distinguish them. A time
-range is by store time, and exact.
+Every input has the source's columns (see schema.py), so jobs need not distinguish them. Time
+ranges apply to the store time, and are exact.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ IDENTITY: Final = (
     *("topic", "queue_id", "queue_offset", "physical_offset"),
     *("store_timestamp", "store_host", "msg_id"),
 )
-"""Columns that are the same in every copy of a stored message, and differ between any two messages.
-A record does not contain its broker's name, so a store directory need not know it."""
+"""Columns that together identify a stored message. They are the same in every copy of it.
+
+The broker's name is not one of them: a record does not contain it, so it may be unknown for a store
+directory.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Places(Reach):
     ] = ""
     stores: Annotated[tuple[str, ...], JobOption("Store directory of a broker; repeatable.")] = ()
     brokers: Annotated[tuple[str, ...], JobOption("Broker name of each store directory.")] = ()
-    archive: Annotated[str, JobOption("Archive made by the job archive.")] = ""
+    archive: Annotated[str, JobOption("Archive written by the archive job.")] = ""
     since_ms: Annotated[
         int | None, JobOption("Start time: ISO 8601 or ms.", name="since", read=moment_ms)
     ] = None
@@ -73,10 +76,10 @@ Where = Callable[[DataFrame], DataFrame]
 def messages(
     spark: SparkSession, places: Places, columns: Sequence[str], tag: str = ""
 ) -> DataFrame:
-    """Return the messages of all inputs with ``columns`` of the source and ``place``, the input of
-    each.
+    """Return the messages of all inputs, with the source's ``columns`` and the column ``place``.
 
-    A message that is in two inputs appears twice. ``tag`` is only a hint that lets a broker filter.
+    ``place`` names the input of a message. A message that is in two inputs appears twice. ``tag``
+    is only a hint: a broker may filter by it, other inputs ignore it.
     """
     readers = {LIVE: _live, STORE: _stored, ARCHIVE: _archived}
     found = [
@@ -145,8 +148,10 @@ def kind_of(spark: SparkSession, path: str) -> str:
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
-    """Return the rows of a Delta table. Joined files are in other folders than those of batches, so
-    each kind is read separately."""
+    """Return the rows of a Delta table.
+
+    Compacted files and the files of batches are in different folders, so they are read separately.
+    """
     from deltalake import DeltaTable
 
     from cometmq.spark.tables.datafiles import DATA, folder_at
@@ -165,7 +170,7 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame:
         if chosen:
             reader = spark.read.schema(schema).option("basePath", base)
             rows = reader.parquet(*(folder.url(name) for name in chosen))
-            found.append(rows.select(*schema.names))  # drops the batch, which is a folder
+            found.append(rows.select(*schema.names))  # drops the folder's batch column
     return reduce(DataFrame.unionByName, found)
 
 

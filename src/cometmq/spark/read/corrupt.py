@@ -1,9 +1,9 @@
 """Handles corrupt messages: an error, a row with the reason, or a line in a quarantine file.
 
 The requested columns decide which checks are made. A body that is not requested is not
-decompressed. CRCs take half as long as decoding and are checked only on request. Texts for which
-other clients guess a reading fail no query; they are reported in the modes that keep or set aside
-bad rows.
+decompressed. CRCs take half as long as decoding and are checked only on request. Texts that
+other clients read only by guessing, such as invalid UTF-8, fail no query. They are reported only in
+the modes that keep or set aside bad rows.
 
 Quarantine files hold the messages that a read set aside, one file per task that had any:
 
@@ -11,9 +11,8 @@ Quarantine files hold the messages that a read set aside, one file per task that
      "reason": "body CRC differs from the stored 0x1a2b3c4d", "record": "AAAB..."}
 
 Each line is one message; ``record`` is the stored record in base64, as the broker returned it. All
-executors must share the folder. A file appears complete, once its task has read everything, under a
-name derived from its ranges. A task that Spark runs again therefore replaces its file, and counts
-once.
+executors must share the folder. A file appears only when its task has read everything. Its name is
+derived from the task's ranges, so a task that Spark runs again replaces its file.
 """
 
 from __future__ import annotations
@@ -117,10 +116,10 @@ def read_block(
     *,
     topic: str = "",
 ) -> tuple[Block, dict[int, str]]:
-    """Return the records that begin at ``starts``, and the problems by position of the record.
+    """Return the records that begin at ``starts``, and the problems by start of the record.
 
-    ``starts`` None stands for all of a block that holds only records. Raises CorruptMessage if the
-    mode makes problems errors, BadRecord if not even the records' sizes can be followed.
+    If ``starts`` is None, ``data`` must hold only records, and all of them are returned. Raises
+    CorruptMessage for a problem in mode FAILFAST, and BadRecord if the record sizes are invalid.
     """
     try:
         return Block(data, broker_name, starts), {}
@@ -144,7 +143,7 @@ def clean(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a block from :func:`read_block`, with bad ones handled as the mode says.
 
-    Raises CorruptMessage if the mode makes bad rows errors.
+    Raises CorruptMessage for a bad row in mode FAILFAST.
     """
     if not len(block):
         return
@@ -265,5 +264,5 @@ def file_name(parts: Sequence[Range]) -> str:
 
 
 def safe_name(named: str, every: str) -> str:
-    """Return a file name that begins with ``named`` and differs for different texts ``every``."""
+    """Return a file name: ``named`` with safe characters only, and a checksum of ``every``."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', named)}-{zlib.crc32(every.encode()):08x}.jsonl"

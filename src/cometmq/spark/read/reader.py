@@ -1,8 +1,11 @@
-"""The reader that Spark calls for ``spark.read``: every message between two positions, planned
-once. Also makes partitions of the plans of batches and streams.
+"""The reader that Spark calls for ``spark.read``.
 
-Spark creates the reader of a batch in a planning process, asks it for partitions there, and sends
-it pickled to the tasks. So it holds only plain values.
+It plans once, and reads every message between two positions.
+
+Spark creates the reader in a planning process, asks it for partitions there, and sends it to the
+tasks with pickle. The reader therefore holds only plain values.
+
+This module also turns the plans of batches and streams into partitions.
 """
 
 from __future__ import annotations
@@ -73,8 +76,11 @@ _clock: Final = SystemClock()
 
 
 class QueueRanges(InputPartition):
-    """The ranges that one task reads. ``copies`` are the brokers that have them, as the plan knows
-    them, for the time when no name server answers."""
+    """The ranges that one task reads.
+
+    ``copies`` are the brokers known to have them at planning. The task uses them while no name
+    server answers.
+    """
 
     def __init__(self, parts: tuple[Range, ...], copies: tuple[Replicas, ...] = ()) -> None:
         super().__init__(parts)
@@ -82,8 +88,10 @@ class QueueRanges(InputPartition):
 
 
 def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
-    """Return the ranges of a task. If the plan has no task, Spark sends a partition that is no
-    QueueRanges."""
+    """Return the ranges of a task.
+
+    If the plan has no tasks, Spark sends a partition of another class, which has no ranges.
+    """
     return partition.value if isinstance(partition, QueueRanges) else ()
 
 
@@ -94,8 +102,11 @@ def partitions_of(
     rows_min: int = TASK_ROWS_MIN,
     mean_bytes: float | None = None,
 ) -> list[InputPartition]:
-    """Return the partitions of a plan: ranges split as the options say, and joined up to
-    ``rows_min`` messages. ``mean_bytes`` is the size of a record, if it is known."""
+    """Return the partitions of a plan.
+
+    Large ranges are split as the options say. Small ones are joined until they have ``rows_min``
+    messages. ``mean_bytes`` is the mean size of a record, if it is known.
+    """
     rows_max = options.max_rows_per_partition
     if mean_bytes:
         rows_max = max(1, min(rows_max, int(options.max_bytes_per_partition / mean_bytes)))
@@ -169,7 +180,7 @@ class TopicReader(DataSourceReader):
         start = resolve(starting, queues, options.access)
         end = end_of(ending, queues, options.access, options)
         if isinstance(starting.position, AtGroup):
-            # The group's offset is beyond the end of the queue: its topic was deleted and
+            # If an offset of the group is beyond the end of its queue, the topic was deleted and
             # recreated.
             for queue in backward(start, end):
                 report_loss(queue, end[queue], start[queue], options)
@@ -190,17 +201,19 @@ class TopicReader(DataSourceReader):
 
 
 def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
-    """Return how many messages of the ranges have about ``bytes_max`` together, or None if all
-    sampled messages are gone. Raises the errors of :func:`mean_bytes`."""
+    """Return how many messages of the ranges take up about ``bytes_max``.
+
+    Returns None if all sampled messages are gone. Raises the errors of :func:`mean_bytes`.
+    """
     mean = mean_bytes(todo, access)
     return None if mean is None else max(1, int(bytes_max / mean))
 
 
 def sampled_bytes(todo: Sequence[Range], access: Access) -> float | None:
-    """Return the mean size of a record of the ranges for the size of tasks, or None.
+    """Return the mean size of a record of the ranges, to choose the size of tasks, or None.
 
-    It is only an estimate: whatever a sample meets is left to the tasks, which know what to do
-    about corrupt records and busy brokers.
+    It is only an estimate, so a failed sample is logged and ignored. The tasks handle corrupt
+    records and busy brokers themselves.
     """
     if rows_of(todo) <= UNSAMPLED_ROWS:
         return None

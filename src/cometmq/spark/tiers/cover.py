@@ -1,4 +1,4 @@
-"""Decides which of several places gives each message of a read.
+"""Decides from which of several places each message of a read is taken.
 
 Pure functions: ranges of offsets in, ranges of offsets out.
 """
@@ -30,18 +30,21 @@ class Portion(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Cover(Generic[P]):
-    """Which place gives which messages, and the messages that no place has. All parts are
-    disjoint."""
+    """Which messages are read from which place, and the messages that no place has.
+
+    All parts are disjoint.
+    """
 
     portions: list[Portion[P]]
     missing: list[Range]
 
 
 def cover(wanted: Iterable[Range], places: Sequence[tuple[P, Iterable[Range]]]) -> Cover[P]:
-    """Share the wanted messages among places, given with the ranges that each of them holds.
+    """Assign the wanted messages to places.
 
-    The first place that holds a message gives it. Every wanted offset is in exactly one portion, or
-    missing. Ranges may overlap and be in any order.
+    ``places`` pairs each place with the ranges that it holds. A message is read from the first
+    place that holds it. Every wanted offset is in exactly one portion, or missing. Ranges may
+    overlap and be in any order.
     """
     left = merged(wanted)
     portions: list[Portion[P]] = []
@@ -56,7 +59,7 @@ def cover(wanted: Iterable[Range], places: Sequence[tuple[P, Iterable[Range]]]) 
 
 
 def merged(parts: Iterable[Range]) -> dict[MessageQueue, list[Span]]:
-    """Return the offsets of ranges by queue: disjoint, sorted, and without neighbours."""
+    """Return the offsets of ranges by queue: sorted, with overlapping and adjacent ones joined."""
     found: dict[MessageQueue, list[Span]] = {}
     for part in sorted(parts):
         if part.start >= part.stop:
@@ -100,6 +103,6 @@ def divided(spans: Sequence[Span], held: Sequence[Span]) -> tuple[list[Span], li
             following += 1
         if position < stop:
             rest.append((position, stop))
-        # The last one may reach into the next span.
+        # The last held span may reach into the next wanted one.
         at = max(at, following - 1)
     return taken, rest

@@ -1,7 +1,7 @@
-"""Access to a server by signed requests: which requests are certainly allowed.
+"""Access to a server by signed requests: decides which requests are certainly allowed.
 
-This is the definition; compiled/access.pyx does the same. A request that is not certainly allowed
-is handled individually, where the rules are applied and a refusal is worded (acl/rules.py).
+This is the definition; compiled/access.pyx does the same. Any other request is handled
+individually: acl/rules.py then applies the rules and words a refusal.
 
 The signature is that of protocol/acl.py: HMAC-SHA1 over the values of all fields but the signature,
 in the order of their names, and the body, in base64.
@@ -20,7 +20,7 @@ _SIGNATURE: Final = b"Signature"
 SIGNED_MAX_BYTES: Final = 65_536
 #: Maximum size of the names of a topic and a group together.
 NAMES_MAX_BYTES: Final = 1_024
-#: Maximum number of decisions kept for an account; when it is reached, they are dropped.
+#: Maximum number of decisions kept for an account; all are dropped when it is reached.
 DECISIONS_MAX: Final = 4_096
 
 
@@ -36,12 +36,14 @@ class _Account:
 
 
 class AccessCache:
-    """Decisions of one version of the rules, for all addresses that the same accounts trust.
+    """Decisions under one version of the rules.
+
+    One cache serves all client addresses that the same accounts trust without a signature.
 
     ``secret_of(access_key)`` returns the secret key of an account; an empty one if its requests
     need no signature, and None if there is no such account. ``allows(access_key, code, topic,
-    group)`` returns whether the account may send such a request. Both decisions are kept as long as
-    this object.
+    group)`` returns whether the account may send such a request. The results of both may
+    be cached for the lifetime of this object.
     """
 
     __slots__ = ("_accounts", "_allows", "_secret_of")
@@ -65,8 +67,9 @@ class AccessCache:
     ) -> bool:
         """Return whether a request is certainly allowed.
 
-        ``fields`` are all fields of its header, without escapes, or None if they are not clear.
-        ``topic`` and ``group`` are those that it needs permissions for, if any.
+        ``fields`` are all fields of its header with escapes decoded, or None if a name is repeated
+        or there are too many. ``topic`` and ``group`` are those that it needs permission for; each
+        is empty if it needs none.
         """
         account = None if fields is None else self._account(fields.get(_ACCESS_KEY, b""))
         if account is None or fields is None:

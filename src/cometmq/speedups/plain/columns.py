@@ -18,7 +18,7 @@ from cometmq.speedups.plain.properties import pairs_of
 from cometmq.speedups.plain.records import BORN_V6, STORE_V6, V6_MORE_BYTES, find_whole, stored_crc
 
 #: Faults that :meth:`RecordColumns.faults` reports: the CRC does not match, the topic is not UTF-8,
-#: the properties are not UTF-8, or one of them is no pair of a name and a value.
+#: the properties are not UTF-8, or one of them is not a name-value pair.
 BAD_CRC, BAD_TOPIC, BAD_TEXT, BAD_PAIR = 1, 2, 4, 8
 
 PLACE_COLUMNS: Final = 6
@@ -124,7 +124,7 @@ class RecordColumns:
     def numbers(self, position: int, width: int) -> bytes:
         """Return the numbers at one position of each record's head, in native byte order.
 
-        ``position`` is that in a head with IPv4 hosts; it is adjusted for records with IPv6 hosts.
+        ``position`` is valid for a head with IPv4 hosts; it is adjusted for one with IPv6 hosts.
         ``width`` is 4 or 8 bytes. Raises ValueError for another width or a position outside the
         head.
         """

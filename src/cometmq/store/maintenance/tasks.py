@@ -95,7 +95,7 @@ class MaintenanceTasks:
         self._thorough_ms = self._log_synced_ms = parts.clock.monotonic_ms()
 
     def mark_running(self) -> None:
-        """Create the file by which a start recognises that this run did not stop cleanly.
+        """Create the abort file. A start that finds it knows that this run did not stop cleanly.
 
         If there is no room for it, the store serves reads and refuses writes until there is: the
         notes of the last clean stop stay valid only while nothing changes. Raises any other
@@ -334,7 +334,7 @@ class MaintenanceTasks:
         parts = self._parts
         dispatcher, journal = parts.dispatcher, parts.dispatcher.journal
         if not dispatcher.write_gathered(parts.clock.wall_ms()) or parts.index.full_files():
-            # A start takes a full index file for complete, so its slots must be written first.
+            # A start assumes that a full index file is complete: its slots must be written first.
             return False
         position, complete = dispatcher.position, dispatcher.complete[0]
         if complete == position:

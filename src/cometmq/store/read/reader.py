@@ -2,12 +2,12 @@
 
 ``read`` examines only queue entries and returns ranges of the log, with their bytes if these are in
 memory (coldreads.py). Otherwise the result is cold, and the store's ``load`` reads the missing
-bytes in a thread. Far from the log's end an answer is smaller (upstream:
-DefaultMessageStore.getMessage).
+bytes in a thread. Far from the log's end, fewer messages are returned at once
+(upstream: DefaultMessageStore.getMessage).
 
-``read`` examines as many messages as it returns. ``read_matching_at_once``, for a consumer that
-selects messages by an expression, examines many that are in memory near the end of the log, and
-gathers those that match. It leaves all other data to ``read``.
+``read`` examines as many messages as it returns. ``read_matching_at_once`` is for consumers that
+select messages by an expression. It examines many messages that are in memory near the end of the
+log, and gathers those that match. It leaves all other data to ``read``.
 """
 
 from __future__ import annotations
@@ -329,10 +329,10 @@ def _may_be(place: int, size: int, log: CommitLog) -> bool:
 
 
 def _is_gone(queue: ConsumeQueue, entries: bytes | bytearray, number: int, log_start: int) -> bool:
-    """Return whether the record of an entry before the log's start was removed.
+    """Return whether an entry that points before the log's start is for a removed record.
 
-    It was if the queue's first entry and the next one are also for removed records. Otherwise the
-    entry may be wrong instead.
+    It is if the queue's first entry and the entry after this one are also for removed records.
+    Otherwise the entry itself may be wrong.
     """
     at = (number + 1) * QUEUE_ENTRY_BYTES
     if at + QUEUE_ENTRY_BYTES > len(entries):
@@ -397,10 +397,10 @@ def _from_windows(
     *,
     is_right: bool,
 ) -> ReadResult | None:
-    """Serve records far from the log's end from windows.
+    """Return records far from the log's end that are in windows (coldreads.py).
 
-    What windows have is returned by the limits for hot records, without waiting for the rest.
-    Returns None if they lack the first record, or if the entries must be examined one by one.
+    The limits for hot records apply, and records outside the windows are not waited for. Returns
+    None if the windows lack the first record, or if the entries must be examined one by one.
     """
     queue, offset, max_count, max_bytes, codes = query
     max_count = min(max_count, limits.hot_max_count)
@@ -466,7 +466,7 @@ async def load(
         if wrong >= 0:
             if wrong in repaired:
                 raise StoreCorrupt(
-                    query.queue.directory, -1, f"entry {wrong} of the queue is still wrong"
+                    query.queue.directory, -1, f"entry {wrong} is still wrong after its repair"
                 )
             repaired.add(wrong)
             if await repairs.repair(query.queue, wrong) is None:

@@ -1,12 +1,13 @@
 """Rebuild of queues and index from the log at a start, and the offset at which it begins.
 
-The log is the only authority. From the notes of the last run, ``starting_point`` decides from which
-offset on derived files are not trusted, and up to which offset the log was durable (upstream:
-CommitLog.recoverNormally, recoverAbnormally).
+The log is the only authority. ``starting_point`` decides two offsets from the notes of the last
+run. Below the first, queue and index files are trusted. Below the second, the log was durable
+(upstream: CommitLog.recoverNormally, recoverAbnormally).
 
-From there, one pass over the log finds its end. It dispatches all records to every queue, and
-earlier ones to bad queues and, if needed, to the index. A second pass completes queues that turn
-out to lack entries in between. The dispatch is the same as for live appends (dispatch.py).
+One pass over the log finds its end. It dispatches the records after the first offset to all queues
+and to the index. It dispatches earlier records only to what lacks them: damaged queues and, if
+needed, the index. A second pass completes queues in which the first pass finds a gap. The dispatch
+is the same as for live appends (dispatch.py).
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 2048
-#: Margin of 3 s. A Java broker records times of messages; messages from shortly before such a time
-#: may have been stored after the flush.
+#: Margin of 3 s. A Java broker's checkpoint holds the store time of a flushed message. Messages
+#: with a slightly earlier time may have been stored after the flush.
 _LOG_MARGIN_MS = 3_000
-#: Margin of 10 min. A Java broker's time for the queues may be up to one flush interval, a minute,
-#: ahead of their flush.
+#: Margin of 10 min. The time that a Java broker's checkpoint holds for the queues may be ahead of
+#: their flush by up to one flush interval (1 min).
 _QUEUES_MARGIN_MS = 600_000
 _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
@@ -86,8 +87,9 @@ def starting_point(
     """Decide where recovery starts.
 
     ``queue_count`` is the number of queues with files, -1 if some may be missing. CometMQ's
-    positions are used unless another broker has written to the store since. Otherwise the state
-    that a Java broker left decides: the queues after a clean stop, else its checkpoint.
+    positions are used unless another broker has written to the store since. Otherwise
+    recovery relies on what a Java broker left: its queues after a clean stop, or its checkpoint
+    after a crash.
     """
     if positions is not None:
         return _by_positions(segments, positions, boot_id, crashed, queue_count)
@@ -113,7 +115,7 @@ def _by_positions(
         offset, stale, reason = positions.synced, True, "crash of the machine"
     dispatch_from = offset
     if positions.rebuild >= 0:
-        reason, stale = f"{reason} while entries were being made again", True
+        reason, stale = f"{reason} while entries were being rebuilt", True
         dispatch_from = positions.rebuild
         if not same_boot:
             offset = min(offset, dispatch_from)
@@ -150,10 +152,11 @@ def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
 class _Pass(NamedTuple):
     """The task of one pass over the log.
 
-    ``make_row`` returns the row of a record, None if no queue and no index lacks it. ``lacks_from``
-    takes a queue and the offset of one of its records, and returns the offset from which the queue
-    may lack entries. At each offset of ``borders`` the results of ``lacks_from`` and ``index_from``
-    may change. With ``in_order``, a queue that would get a gap is examined record by record.
+    ``make_row`` returns the row of a record, or None if neither its queue nor the index lacks it.
+    ``lacks_from`` takes a queue and the offset of one of its records, and returns the offset from
+    which the queue may lack entries. The index may lack entries from ``index_from`` on. At the
+    offsets in ``borders``, what the queues and the index lack may change. With ``in_order``,
+    records that would leave a gap in their queue are examined one by one.
     """
 
     make_row: RowMaker
@@ -164,9 +167,9 @@ class _Pass(NamedTuple):
 
 
 class _Lacking(NamedTuple):
-    """The queues of a walk, and the offset from which on each lacks entries.
+    """The queues of one walk over records, and the offset from which each lacks entries.
 
-    Valid before the offset ``limit`` and while the number of late queues is ``late_count``.
+    Valid below the offset ``limit``, and as long as ``late_count`` queues wait for the second pass.
     """
 
     walked: Walked
@@ -205,7 +208,7 @@ class LogReplay:
         self._progress_ms = store.clock.monotonic_ms()
 
     def begin(self, at_latest: int) -> int:
-        """Return the offset at which the first pass must begin."""
+        """Return the offset at which the first pass must begin: ``at_latest`` or lower."""
         start = self._start
         lows = [start.offset, start.dispatch_from, self._index_from, at_latest]
         return max(min([*lows, *self._queues.lacking.values()]), self._store.log.segments.start)
@@ -228,7 +231,8 @@ class LogReplay:
             self._store.dispatcher.journal.remove()
             begin = max(min(self._late.values()), segments.start)
             logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
-            # These queues lack entries for longer than all others, so the others are written first.
+            # The dispatcher goes back to ``begin`` for these queues, so the others are written
+            # first.
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
             dispatcher.begin(begin)
@@ -274,7 +278,7 @@ class LogReplay:
         self._store.dispatcher.dispatch(rows, end, self._store.clock.wall_ms())
 
     def _take(self, each: _Pass, scan: Scan, begin: int, at: tuple[Walked, int, int]) -> int:
-        """Dispatch records of a walk from a row on; return the first row to examine by itself."""
+        """Dispatch records of a walk from a row on; return the first row left to examine."""
         store = self._store
         walked, base, row = at
         place = base + walked.begin(row)
@@ -388,7 +392,7 @@ class LogReplay:
         return row
 
     def _lacks_from(self, key: QueueKey, phys: int) -> int:
-        """Return the offset from which on a queue may lack entries, for a record of it at ``phys``.
+        """Return the offset from which a queue with a record at ``phys`` may lack entries.
 
         Records before the last one with an entry have entries too, or belong to a deleted topic of
         the same name.
@@ -408,7 +412,10 @@ class LogReplay:
         return end
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
-        """Return whether a trusted queue lacks entries before a record's, and mark it if so."""
+        """Return whether a trusted queue lacks entries before the entry of a record.
+
+        If so, mark the queue for the second pass.
+        """
         start = self._start
         low = self._store.log.segments.start
         queue = self._store.queue(*key)
@@ -425,9 +432,9 @@ class LogReplay:
         return True
 
     def _find_short(self) -> None:
-        """Mark queues whose files had more entries than the log restored.
+        """Mark queues whose files had more entries than the first pass restored.
 
-        One of these entries was bad, and the queue was taken to end before it.
+        One of those entries was invalid, so recovery took the queue to end before it.
         """
         for key, end in self._queues.filled.items():
             queue = self._store.queues.get(key)

@@ -1,8 +1,8 @@
 """Index files: entries as columns, grouped by log file, and compared with the log's records.
 
-A file does not record its number of slots. The position of its first entry shows it: only there
-does the first record's physical offset, as the header has it, follow 20 zeros (the unused entry 0)
-and a hash, and precede 8 zeros.
+A file does not record its number of slots, so it is computed from the position of the first entry.
+That entry is found by its bytes: 20 zeros (the unused entry 0), a hash, the physical offset that
+the header gives for the first record, and 8 zeros.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logfile import Chunk
 
 _ENTRY = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
-#: Number of entries that stay in the processor's cache during the work on them.
+#: Number of entries processed at a time, so that they stay in the processor's cache.
 _PIECE_ENTRIES = 1 << 15
 _SEARCH_BYTES = 1 << 20
 SECONDS_MAX = 0x7FFF_FFFF
-#: Limit of the wrong times in one chunk that are reported one by one.
+#: Maximum number of wrong times that are reported for one chunk.
 _WRONG_TIMES = 20
 _NONE = np.empty(0, np.int64)
 
@@ -149,8 +149,9 @@ def _find_slots(
     """Return a file's number of slots, from the position of its first entry; -1 if not found.
 
     ``ends`` are the physical offsets of the first and the last record, ``counts`` the header's
-    number of used slots and of entries plus one. Among slots and entries there may be bytes that
-    look like the first entry, if its record is at offset 0. After a crash, the slots may be old.
+    number of used slots and of entries plus one. If the first record is at offset 0, other bytes
+    may look like its entry; the number of used slots then decides. After a crash the slots may be
+    out of date; if no number matches, the first candidate is returned.
     """
     first = -1
     for slots in _possible_slots(files, handle, size, ends, counts[1]):
@@ -285,9 +286,9 @@ def _add_runs(
 class _Chains:
     """The entries of each slot as one chain, from the newest to the oldest.
 
-    The chains are checked without following them: every entry must name an older one of its own
-    slot, no two the same, and there must be as many oldest entries as used slots. If that fails,
-    the entries are read again to find the wrong ones.
+    The chains are checked without following them. Every entry must name an older one of its own
+    slot, no two entries may name the same one, and there must be as many oldest entries as used
+    slots. If that fails, the entries are read again to find the wrong ones.
     """
 
     def __init__(self, files: ReadOnlyFiles, header: IndexHeader, findings: Findings) -> None:
@@ -364,7 +365,7 @@ class _Chains:
                     self._findings.damage(
                         "index-chain", self._header.path, -1,
                         f"entry {number} (hash {key_hash}) names entry {previous} as the one "
-                        f"before it in its slot, which is {expected}",
+                        f"before it in its slot instead of {expected}",
                     )  # fmt: skip
 
 
@@ -454,7 +455,8 @@ class KeyCheck:
             if (place, key_hash) in expected:
                 self._findings.note(
                     "index-entry-twice", self._owner(entry), place,
-                    f"hash {key_hash} of that record is there {plural(amount, 'time')} more",
+                    f"the record there has {plural(amount, 'extra entry', 'extra entries')} "
+                    f"with hash {key_hash}",
                     amount,
                 )  # fmt: skip
             else:
@@ -484,7 +486,7 @@ class KeyCheck:
             add = self._findings.damage if is_clean else self._findings.note
             add(
                 "index-entry-nowhere", self._owner(int(entry)), int(self._phys[entry]),
-                "an entry is for a missing record",
+                "an entry points to a record that is missing",
             )  # fmt: skip
 
 
