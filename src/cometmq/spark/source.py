@@ -94,7 +94,7 @@ class TopicSource(DataSource):
 
     def _store_reader(self, schema: StructType) -> DataSourceReader:
         from cometmq.spark.store.options import parse
-        from cometmq.spark.store.rows import StoreReader
+        from cometmq.spark.store.reader import StoreReader
 
         options = parse(self.options)
         return StoreReader(options, *_columns(schema, options.values))

@@ -7,7 +7,7 @@ from typing import Any
 from cometmq.spark.schema import NAMES
 from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import Part, plan
-from cometmq.spark.store.rows import batches
+from cometmq.spark.store.reader import batches
 
 Row = dict[str, Any]
 

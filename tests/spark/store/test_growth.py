@@ -12,7 +12,7 @@ from cometmq.spark.store.files import ConsumeQueueReader, queue_names
 from cometmq.spark.store.holdings import StoreHoldings
 from cometmq.spark.store.options import Key, StoreOptions, StoreRoot, parse
 from cometmq.spark.store.planning import StorePlanner, plan
-from cometmq.spark.store.rows import batches
+from cometmq.spark.store.reader import batches
 from cometmq.store.messagestore import MessageStore
 from tests.store.stores import copied, fill, opened, run_round
 

@@ -7,7 +7,7 @@ import pytest
 from cometmq.spark.store.files import DamagedBytes, LogFileStatus
 from cometmq.spark.store.options import RequestedRanges, StoreRoot, parse
 from cometmq.spark.store.planning import LogPart
-from cometmq.spark.store.rows import DamagedLog, LogGone, report_damage, report_gone
+from cometmq.spark.store.reader import DamagedLog, LogGone, report_damage, report_gone
 
 PART = LogPart(StoreRoot("/s", "b"), LogFileStatus("/s/f", 0, 90), 10, 80, RequestedRanges(), 0)
 DAMAGE = DamagedBytes(20, 30, "magic is 0x00000000")

@@ -12,7 +12,7 @@ from cometmq.spark.store import planning
 from cometmq.spark.store.holdings import StoreHoldings
 from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import LogPart, QueuePart, plan
-from cometmq.spark.store.rows import batches
+from cometmq.spark.store.reader import batches
 from cometmq.spark.store.urls import AHEAD_BYTES_MAX, RemoteFile
 from tests.spark.store.s3server import S3Server, s3_server
 from tests.store.stores import opened, put, run_round

@@ -18,7 +18,7 @@ from cometmq.spark.schema import NAMES
 from cometmq.spark.store import planning
 from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import LogPart, QueuePart, plan
-from cometmq.spark.store.rows import DamagedLog, LogGone, batches
+from cometmq.spark.store.reader import DamagedLog, LogGone, batches
 from cometmq.spark.store.urls import RemoteFile, StoreUnreadable
 from tests.architecture.rules import ROOT
 from tests.golden import library

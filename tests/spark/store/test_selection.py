@@ -6,7 +6,7 @@ from cometmq.spark.decode import Block
 from cometmq.spark.store.files import LogFileStatus
 from cometmq.spark.store.options import RequestedRange, RequestedRanges, StoreRoot, parse
 from cometmq.spark.store.planning import LogPart
-from cometmq.spark.store.rows import Selection
+from cometmq.spark.store.reader import Selection
 from tests.spark.records import plain_record
 
 

@@ -16,7 +16,7 @@ from cometmq.spark.read.discovery import BATCH_OUTAGE_MS, wait_for_brokers
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 from cometmq.spark.read.reader import QueueRanges, partitions_of, rows_of_task, sampled_bytes
 from cometmq.spark.store.planning import tasks_of
-from cometmq.spark.store.rows import StoreParts, batches
+from cometmq.spark.store.reader import StoreParts, batches
 from cometmq.spark.tiers.archivefiles import rows_of_file
 from cometmq.spark.tiers.holdings import Tier
 from cometmq.spark.tiers.planning import ArchivePart, TieredPlan, archive_tasks, plan

@@ -14,7 +14,7 @@ from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.store import files, planning
 from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import LogPart, QueuePart, plan
-from cometmq.spark.store.rows import DamagedLog, LogGone, batches
+from cometmq.spark.store.reader import DamagedLog, LogGone, batches
 from cometmq.store.layout import HOLE
 from cometmq.store.messagestore import MessageStore
 from tests.spark.store.reading import Row, planned, rows
