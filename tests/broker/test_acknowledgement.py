@@ -63,15 +63,15 @@ async def test_who_appends_by_itself_hears_of_the_end_of_the_turn(tmp_path: Path
     files = FailingFiles()
     async with running_broker(tmp_path, files, flushDiskType="SYNC_FLUSH") as running:
         appender, store = running.broker.appender, running.broker.store
-        await appender.stored(nothing=True)
+        await appender.turn_outcome(nothing=True)
         placed = appender.place(RECORD)
-        await appender.stored()
+        await appender.turn_outcome()
         assert placed.done()
         assert store.durable_offset >= placed.result().physical_offset
         files.write_errno = NO_SPACE
         appender.place(RECORD).add_done_callback(lambda done: done.exception())
         with pytest.raises(StoreFull):
-            await appender.stored()
+            await appender.turn_outcome()
 
 
 async def test_a_failing_write_reaches_whoever_put(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ async def test_what_the_broker_itself_stores_waits_for_the_write(tmp_path: Path)
     async with running_broker(tmp_path, **HELD) as running:
         appender = running.broker.appender
         put = asyncio.ensure_future(appender.put(RECORD))
-        watcher = asyncio.ensure_future(appender.stored())
+        watcher = asyncio.ensure_future(appender.turn_outcome())
         client = await running.connect()
         assert (await client.send()).code == 0
         assert not put.done()

@@ -363,15 +363,16 @@ class Appender:
         ``on_outcome`` is called before the responses of the turn's sends are written. Raises
         StoreError and MessageIllegal if the record cannot be appended.
         """
-        physical, queue_offset = self.store(record)
+        physical, queue_offset = self.append_record(record)
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._turn.puts.append((on_outcome, result))
 
-    def store(self, record: OutgoingRecord) -> tuple[int, int]:
+    def append_record(self, record: OutgoingRecord) -> tuple[int, int]:
         """Append a record in this turn; return its physical offset and its queue offset.
 
         Does not report the outcome of the turn; for that, call :meth:`add_transaction` or
-        :meth:`stored` too. Raises StoreError and MessageIllegal if the record cannot be appended.
+        :meth:`turn_outcome` too. Raises StoreError and MessageIllegal if the record cannot be
+        appended.
         """
         properties, raw = record.properties, record.raw_properties
         if raw is None:
@@ -401,7 +402,7 @@ class Appender:
         self._schedule()
         self._turn.transactions.append(transaction)
 
-    def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
+    def turn_outcome(self, *, nothing: bool = False) -> asyncio.Future[None]:
         """Return a future for records that the caller itself appended to the store in this turn.
 
         It is done once the flush policy is met or its timeout has passed, and fails with StoreError
@@ -535,18 +536,18 @@ class Appender:
         if self._repeated.sends:
             repeated, self._repeated = self._repeated, Turn()
             repeated.end = turn.end
-            self._stored(repeated)
+            self._answer_when_copied(repeated)
         if self._synced:
             self._park(turn)
         elif store.transient is not None:
-            self._stored_early(turn)
+            self._answer_sends_early(turn)
             store.transient.write_soon()
         elif self._slaves is not None:
-            self._stored(turn)
+            self._answer_when_copied(turn)
         else:
             self._answer(turn, ResponseCode.SUCCESS, None)
 
-    def _stored_early(self, turn: Turn) -> None:
+    def _answer_sends_early(self, turn: Turn) -> None:
         """Answer the sends of a turn that is in the transient pool; park the rest of it.
 
         A send is acknowledged without the write; records that the broker moved wait for it.
@@ -555,11 +556,11 @@ class Appender:
             waiting = turn.without_sends()
             if waiting.is_awaited:
                 self._unwritten.park(turn.end, _NEVER_MS, waiting)
-        self._stored(turn)
+        self._answer_when_copied(turn)
 
     def _written(self) -> None:
         for turn in self._unwritten.advance(self._store.written_offset):
-            self._stored(turn)
+            self._answer_when_copied(turn)
 
     def _lost(self, error: StoreError) -> None:
         """Fail the turns whose records were lost with the transient pool."""
@@ -570,7 +571,7 @@ class Appender:
             if turn.end > self._store.written_offset:
                 self._fail(turn, error)
             else:
-                self._stored(turn)
+                self._answer_when_copied(turn)
         self.on_turn_failed()
 
     def _park(self, turn: Turn) -> None:
@@ -593,9 +594,9 @@ class Appender:
         for turn in later:
             first.join(turn)
         self.waiting_sends -= first.send_count
-        self._stored(first)
+        self._answer_when_copied(first)
 
-    def _stored(self, turn: Turn) -> None:
+    def _answer_when_copied(self, turn: Turn) -> None:
         """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""
         slaves = self._slaves
         if slaves is None or slaves.reached >= turn.end:

@@ -103,7 +103,7 @@ async def give_up(world: World, *bodies: bytes) -> list[Record]:
         await world.prepare(body)
     world.clock.advance(73 * 3_600_000)
     await world.checkback.check_due()
-    await world.parts.appender.stored()
+    await world.parts.appender.turn_outcome()
     return world.parts.read(HOPELESS)[before:]
 
 

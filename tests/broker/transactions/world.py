@@ -52,7 +52,7 @@ class World:
         assert half is not None
         record = self.parts.read(HALF)[half_offset]
         self.transactions.conclude(half_offset, half, committed(record) if commit else None)
-        await self.parts.appender.stored()
+        await self.parts.appender.turn_outcome()
         await self.clock.sleep_ms(0)
 
     async def round_after(self, duration_ms: int) -> list[int]:

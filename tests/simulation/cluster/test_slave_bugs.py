@@ -29,7 +29,7 @@ def acknowledged_before_replication(patch: Patch) -> None:
     def answer(self: Appender, turn: Turn) -> None:
         self._answer(turn, ResponseCode.SUCCESS, None)
 
-    patch.setattr(Appender, "_stored", answer)
+    patch.setattr(Appender, "_answer_when_copied", answer)
 
 
 def offsets_ahead(patch: Patch) -> None:

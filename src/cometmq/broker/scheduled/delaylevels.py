@@ -276,7 +276,7 @@ class DelayDelivery:
             stop = self._append_some(level, begin, due, found, at)
             if stop == at:
                 break
-            self._pending = self._redelivery.stored()
+            self._pending = self._redelivery.turn_outcome()
             sizes = [size for _, size in due[at:stop] if size]
             passed = partial(self._passed, level, begin + stop, sizes)
             self._pending.add_done_callback(passed)

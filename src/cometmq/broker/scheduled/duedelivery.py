@@ -83,13 +83,13 @@ class DueDelivery:
         self._handled += 1
         return self._handled % _CLOCK_INTERVAL_RECORDS != 0 or not self.is_over
 
-    def stored(self) -> asyncio.Future[None]:
+    def turn_outcome(self) -> asyncio.Future[None]:
         """Return a future for the records appended in this turn.
 
         It completes when they are as safe as the flush policy promises, or at once if there are
         none. It fails with a StoreError if none was stored.
         """
-        done = self._appender.stored(nothing=not self._appended)
+        done = self._appender.turn_outcome(nothing=not self._appended)
         done.add_done_callback(partial(self._count, self._sizes))
         return done
 

@@ -261,7 +261,7 @@ class Transactions:
             # Before the copy is appended: without an op message the copy would be delivered again.
             ops = self.index.op_queue = store.queue(OP_HALF_TOPIC, 0)
             if copy is not None:
-                self._appender.store(copy)
+                self._appender.append_record(copy)
             _, op_offset = store.append(
                 ops, b"%d" % half_offset, _DONE, flag=0, sys_flag=0, tag_code=_DONE_CODE,
                 born_ms=self._clock.wall_ms(), born_host=store.store_host,

@@ -138,11 +138,11 @@ class ResumeHandler:
             before = await self._find_resumed(half)
             if before is None:
                 self._transactions.ensure_topic(HALF_TOPIC)
-                physical, half_offset = self._appender.store(half)
+                physical, half_offset = self._appender.append_record(half)
                 self._transactions.prepared(half_offset, physical, properties)
-                stored = self._appender.stored()
+                outcome = self._appender.turn_outcome()
         if before is None:
-            await stored
+            await outcome
             return half_offset
         if not self._begin_again(before.queue_offset, before.physical_offset):
             raise BadRequest(

@@ -147,7 +147,7 @@ class TimerDelivery:
             stop, error = self._append_some(rows, found, at)
             if stop > at:
                 try:
-                    await self._redelivery.stored()
+                    await self._redelivery.turn_outcome()
                     at = stop
                 except StoreError as failure:
                     error = failure
@@ -335,7 +335,7 @@ class Rolling:
             self.floor = self._store.written_offset
             count = self._append(far[at:], found[at:])
             try:
-                await self._redelivery.stored()
+                await self._redelivery.turn_outcome()
             except StoreError:
                 self.floor = -1
                 raise
