@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.broker.send.answers import SendAnswers
-from cometmq.broker.send.diversion import Diversion
 from cometmq.broker.send.handler import SendHandler
+from cometmq.broker.send.redirect import SendRedirect
 from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.send.sendback import SendBackHandler
 from cometmq.net.router import handlers_of
@@ -40,7 +40,7 @@ class SendService:
         self.handler = SendHandler(
             context,
             answers=answers,
-            diversion=Diversion(
+            redirect=SendRedirect(
                 context,
                 levels=scheduled.levels,
                 timers=scheduled.rules,

@@ -5,7 +5,7 @@ AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps 
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-Messages that are prepared, delayed or sent back are stored elsewhere first (diversion.py).
+Messages that are prepared, delayed or sent back are stored elsewhere first (redirect.py).
 
 A large batch is packed in a thread, so that it does not block the event loop. It gets its place in
 the log, as a whole, once it is packed; until then the store knows nothing of it. Its connection is
@@ -32,7 +32,7 @@ from cometmq.broker.send.admission import (
     without_id,
     without_wait,
 )
-from cometmq.broker.send.diversion import is_delayed
+from cometmq.broker.send.redirect import is_delayed
 from cometmq.broker.transactions.endtransaction import committed_send
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from cometmq.broker.dedup import RepeatGuard
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.send.answers import SendAnswers
-    from cometmq.broker.send.diversion import Diversion
+    from cometmq.broker.send.redirect import SendRedirect
     from cometmq.broker.transactions.endtransaction import Transactions
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -148,7 +148,7 @@ class SendHandler:
         context: BrokerContext,
         *,
         answers: SendAnswers,
-        diversion: Diversion,
+        redirect: SendRedirect,
         transactions: Transactions,
         hooks: SendHooks,
         repeats: RepeatGuard | None = None,
@@ -160,7 +160,7 @@ class SendHandler:
         self._appender = appender
         self._topics = topics
         self._destinations = Destinations(topics, store.queues)
-        self._diversion = diversion
+        self._redirect = redirect
         self._transactions = transactions
         self._clock = context.clock
         self._admission = Admission(config, topics, context.clock)
@@ -225,7 +225,7 @@ class SendHandler:
             or topic.startswith(RETRY_PREFIX)
         ):
             self._passed(config, queue_id)
-            place_for = self._diversion.place_for
+            place_for = self._redirect.place_for
             topic, queue_id, properties, text = place_for(header, queue_id, properties, text)
             queue, config, sys_flag = None, None, sys_flag & ~TRANSACTION_MASK
             answered_id = answered_id if topic in _WAITING_ROOMS else queue_id
@@ -337,7 +337,7 @@ class SendHandler:
             self._destinations.learn(config, queue, plain=not (is_guarded or is_retry))
 
     def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
-        if handle := self._diversion.recall_handle(properties):
+        if handle := self._redirect.recall_handle(properties):
             self._answers.recall_handles[physical] = handle
 
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
@@ -433,7 +433,7 @@ class SendHandler:
         is_retry = topic.startswith(RETRY_PREFIX)
         if is_retry:
             # A topic that nobody may consume is not created. The limit of groups bounds the others.
-            self._diversion.group(topic.removeprefix(RETRY_PREFIX))
+            self._redirect.group(topic.removeprefix(RETRY_PREFIX))
         created = self._topics.create_by_send(
             topic,
             header.default_topic,

@@ -5,7 +5,7 @@ A copy of the message waits in ``SCHEDULE_TOPIC_XXXX``, each time with the next 
 unless the request names one; when it is due, it is delivered to ``%RETRY%group``
 (scheduled/delaylevels.py). After the maximum number of retries it is stored in ``%DLQ%group``, for
 an operator to look at. A client that cannot send a message back sends the whole message to
-``%RETRY%group``; diversion.py does the same with it.
+``%RETRY%group``; redirect.py does the same with it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Choose where to store a message that does not go to its topic at once.
+"""Redirects a message that does not go to its topic at once: chooses where it is stored first.
 
     prepared by a transaction      the half topic, until the transaction ends
-    with a delay level             the schedule topic, queue of the level
+    with a delay level             the schedule topic, in the queue of the level
     with a delivery time           the timer topic, unless the time has passed
-    sent to %RETRY% by a consumer  waits for its delay level; the dead-letter queue after the
-                                   maximum number of retries
+    sent to %RETRY% by a consumer  the schedule topic, by its delay level; the dead-letter queue
+                                   after the maximum number of retries
 
 The rules are upstream's (SendMessageProcessor.java handleRetryAndDLQ, HookUtils.java).
 """
@@ -37,7 +37,7 @@ def is_delayed(properties: Mapping[str, str]) -> bool:
     return props.DELAY in properties or wants_timer(properties)
 
 
-class Diversion:
+class SendRedirect:
     """Decides where prepared, delayed and sent-back messages are stored first."""
 
     def __init__(
@@ -62,16 +62,16 @@ class Diversion:
         """Return topic, queue id, properties and property text with which to store a message that
         is prepared, delayed or sent back."""
         if self._is_prepared(header, properties):
-            self._open_waiting_room()
+            self._ensure_half_topic()
             return HALF_TOPIC, 0, properties, prepared(text, header.topic, queue_id)
-        topic, queue_id, properties = self._divert(header, queue_id, properties)
+        topic, queue_id, properties = self._redirected(header, queue_id, properties)
         return topic, queue_id, properties, props.encode_text(properties)
 
     def recall_handle(self, properties: Mapping[str, str]) -> str | None:
         """Return the handle by which a client may recall a message that waits for its time."""
         return self._timers.recall_handle(properties)
 
-    def _divert(
+    def _redirected(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int, dict[str, str]]:
         """Return topic, queue id and properties with which to store a message that is delayed or
@@ -84,17 +84,17 @@ class Diversion:
                 "its property TRAN_MSG does not"
             )
         if topic.startswith(RETRY_PREFIX):
-            topic, queue_id = self._retry_or_dead(header, queue_id, properties)
+            topic, queue_id = self._retry_or_dead_letter(header, queue_id, properties)
             level = self._delay.level_of(properties)
         if level > 0:
             drop_wishes(properties)
             return self._delay.place_for(topic, queue_id, properties, level)
         if wants_timer(properties):
             now_ms = self._clock.wall_ms()
-            parked = self._timers.place_for(topic, queue_id, properties, now_ms)
-            if parked is not None:
+            place = self._timers.place_for(topic, queue_id, properties, now_ms)
+            if place is not None:
                 self._transactions.ensure_topic(TIMER_TOPIC)
-                return parked
+                return place
         return topic, queue_id, properties
 
     def group(self, name: str) -> SubscriptionGroupConfig:
@@ -117,7 +117,7 @@ class Diversion:
         is_sent_back = (header.reconsume_times or 0) > 0 and props.DELAY in properties
         return not is_sent_back or self._delay.level_of(properties) <= 0
 
-    def _open_waiting_room(self) -> None:
+    def _ensure_half_topic(self) -> None:
         """Create the topic of half messages. Raises BadRequest if rejectTransactionMessage is
         set."""
         if self._config.reject_transaction_message:
@@ -128,7 +128,7 @@ class Diversion:
             )
         self._transactions.ensure_topic(HALF_TOPIC)
 
-    def _retry_or_dead(
+    def _retry_or_dead_letter(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
         name = header.topic.removeprefix(RETRY_PREFIX)
