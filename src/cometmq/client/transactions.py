@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.failures import note
+from cometmq.client.consumer.callbackerrors import note
 from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.sendrequests import SendStatus
 from cometmq.core.errors import (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from cometmq.client.consumer.failures import Failure
+    from cometmq.client.consumer.callbackerrors import Failure
     from cometmq.testing.cluster import Cluster
 
 #: Marker of a test whose handlers may raise.
@@ -44,7 +44,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test that uses a cluster if its handlers raised."""
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return (yield)
-    from cometmq.client.consumer.failures import recorded
+    from cometmq.client.consumer.callbackerrors import recorded
 
     with recorded() as failures:
         try:
@@ -78,7 +78,7 @@ def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
 @pytest.fixture
 def cometmq_cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Yield a cluster for one test, empty at its start."""
-    from cometmq.client.consumer.failures import recorded
+    from cometmq.client.consumer.callbackerrors import recorded
     from cometmq.testing.cluster import cluster_in_thread
 
     with recorded() as failures, cluster_in_thread(tmp_path / "cometmq") as cluster:

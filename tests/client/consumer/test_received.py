@@ -9,7 +9,7 @@ import sys
 import pytest
 from msgspec import structs
 
-from cometmq.client.consumer.failures import recorded
+from cometmq.client.consumer.callbackerrors import recorded
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.received import ReceivedMessage, UnreadMessage
 from cometmq.client.hooks import ConsumeAttempt, Outcome

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.client.consumer.allocate import share
-from cometmq.client.consumer.failures import note
+from cometmq.client.consumer.callbackerrors import note
 from cometmq.client.routes import key_of, queue_of
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.protocol.bodies import ConsumerIds, QueueLockRequest, QueueLockResponse

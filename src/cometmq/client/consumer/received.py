@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import CoroutineType, coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cometmq.client.consumer.failures import log_failure, note
+from cometmq.client.consumer.callbackerrors import log_failure, note
 from cometmq.client.hooks import Outcome
 from cometmq.message.model import MessageView
 

@@ -1,8 +1,8 @@
-"""Failures of user code that processes messages: logs its exceptions and records them for tests.
+"""Exceptions of callbacks, such as message handlers: logs them, and records them for tests.
 
-The exception of a handler is not raised to the caller, because the message is retried. A test with
-assertions in a handler would therefore pass whether or not they hold, so test fixtures record the
-failures.
+The exception of a handler is not raised to a caller, because the message is retried
+(acknowledgements.py). A test with assertions in a handler would therefore pass whether or not they
+hold, so test fixtures record the exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Errors of the program, not of the message or the moment: a retry does not help.
+#: Errors of the program, not of the message or the moment, so a retry does not help.
 PROGRAMMING_ERRORS: Final = (
     AssertionError,
     AttributeError,
