@@ -18,6 +18,9 @@ from collections.abc import Iterator, Mapping
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 MAX_SIZE_BYTES = 32_767
+#: Value of DELAY for the first retry of a message (10 s by default), unless the consumer chooses
+#: another; each further retry has the next level.
+FIRST_RETRY_LEVEL = 3
 
 KEYS = "KEYS"
 TAGS = "TAGS"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-#: Delay level of the first retry (10 s).
-FIRST_LEVEL: Final = 3
 
 
 class SendBackHandler:
@@ -104,7 +101,7 @@ class SendBackHandler:
         if record.reconsume_times >= allowed or header.delay_level < 0:
             back = self._to_dead_letters(back, header.group)
         else:
-            level = header.delay_level or FIRST_LEVEL + record.reconsume_times
+            level = header.delay_level or props.FIRST_RETRY_LEVEL + record.reconsume_times
             back = self._to_retry(back, group, level, unit=truth(header.unit_mode))
         if self._appender.lacks_slaves:
             # Without this check, a consumer that retries would store one more copy each time.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES: Final = 16
-#: Delay level of a first retry, unless the application asks for another.
-_FIRST_LEVEL: Final = 3
 #: Delay level of a message that was held for too long (upstream: ProcessQueue.cleanExpiredMsg).
 _STUCK_LEVEL: Final = 3
 
@@ -118,7 +116,7 @@ class SendBack:
             self._options.retry_topic,
             reconsume_times=times,
             max_reconsume_times=most + 1,
-            delay_level=max(delay_level, 0) or _FIRST_LEVEL + message.reconsume_times,
+            delay_level=max(delay_level, 0) or props.FIRST_RETRY_LEVEL + message.reconsume_times,
         )
 
 
@@ -144,7 +142,7 @@ class RetryInPlace:
             # A dead letter at once has no attempt left either.
             reconsume_times=message.reconsume_times + 1 if delay_level >= 0 else most + 1,
             max_reconsume_times=most,
-            delay_level=_FIRST_LEVEL + message.reconsume_times,
+            delay_level=props.FIRST_RETRY_LEVEL + message.reconsume_times,
         )
 
 
