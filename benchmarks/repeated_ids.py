@@ -3,7 +3,8 @@
     python -m benchmarks.repeated_ids [--ids 1000000]
 
 Prints one JSON line a case. ``stored`` and ``stored_guarded`` are new messages put into the store
-without and with the guard, ``repeat`` is telling a repeat whose first message lies in memory.
+without and with the deduplicator. ``repeat`` is the recognition of a repeat whose first message is
+in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.dedup import RepeatGuard, Stored
+from cometmq.broker.dedup import Deduplicator, Stored
 from cometmq.broker.tables import TableDirectory
 from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import SystemClock
@@ -58,35 +59,35 @@ async def run(directory: Path, ids: int) -> None:
     queue = store.queue(TOPIC, 0)
     body = bytes(256)
 
-    def fill(first: int, count: int, guard: RepeatGuard | None) -> None:
+    def fill(first: int, count: int, deduplicator: Deduplicator | None) -> None:
         for number in range(first, first + count):
             unique = name(number)
-            if guard is not None:
-                assert guard.guards(TOPIC)
-                assert guard.first(TOPIC, unique) is None
+            if deduplicator is not None:
+                assert deduplicator.covers(TOPIC)
+                assert deduplicator.first(TOPIC, unique) is None
             place, offset = store.append(
                 queue, body, f"UNIQ_KEY\x01{unique}".encode(), flag=0, sys_flag=0,
                 born_ms=0, born_host=bytes(8), keys=(unique,),
             )  # fmt: skip
-            if guard is not None:
-                guard.remember(TOPIC, unique, Stored(0, offset, place))
+            if deduplicator is not None:
+                deduplicator.remember(TOPIC, unique, Stored(0, offset, place))
             if number % TURN == TURN - 1:
                 store.commit()
         store.commit()
 
     report("stored", ON_DISK, cpu_ns(lambda: fill(0, ON_DISK, None)))
-    guard = RepeatGuard(config=config, store=store, topics=topics, clock=clock)
+    deduplicator = Deduplicator(config=config, store=store, topics=topics, clock=clock)
     begun_ns = time.process_time_ns()
-    await guard.recover()
+    await deduplicator.recover()
     report("start", ON_DISK, time.process_time_ns() - begun_ns)
 
     def repeats() -> None:
         for number in range(0, ON_DISK, 10):
-            assert isinstance(guard.first(TOPIC, name(number)), Stored)
+            assert isinstance(deduplicator.first(TOPIC, name(number)), Stored)
 
     report("repeat", ON_DISK // 10, cpu_ns(repeats))
-    spent_ns = cpu_ns(lambda: fill(ON_DISK, ids, guard))
-    size_bytes = guard.window.size_bytes / len(guard.window)
+    spent_ns = cpu_ns(lambda: fill(ON_DISK, ids, deduplicator))
+    size_bytes = deduplicator.window.size_bytes / len(deduplicator.window)
     report("stored_guarded", ids, spent_ns, bytes_an_id=round(size_bytes, 1))
     store.close()
     await tasks.close()

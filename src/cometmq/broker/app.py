@@ -23,7 +23,7 @@ from cometmq.broker.admin import AdminService
 from cometmq.broker.config import apply_kept
 from cometmq.broker.consumers import ConsumerService
 from cometmq.broker.context import BrokerContext, BrokerTables
-from cometmq.broker.dedup import repeat_guard
+from cometmq.broker.dedup import make_deduplicator
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.metrics import BrokerMetrics
 from cometmq.broker.metrics.state import StateMetrics
@@ -178,8 +178,8 @@ class Broker:
         if not is_slave:
             await self.transactions.recover()
             await self.scheduled.recover()
-        if self.repeats is not None:
-            await self.repeats.recover()
+        if self.deduplicator is not None:
+            await self.deduplicator.recover()
         await self.store.start(self._tasks)
         self._start_background()
         await self.replication.start(ha_listener, self.tls if self.config.ha_tls_enable else None)
@@ -213,7 +213,7 @@ class Broker:
             context,
             scheduled=self.scheduled,
             transactions=self.transactions,
-            repeats=self.repeats,
+            deduplicator=self.deduplicator,
             answers=self.answers,
             hooks=self.send_hooks,
         )
@@ -230,7 +230,7 @@ class Broker:
                 self.transactions,
                 self.consumers,
                 self.scheduled,
-                self.repeats,
+                self.deduplicator,
                 self.replication,
             ),
         )
@@ -264,7 +264,7 @@ class Broker:
         self.topics = TopicService(directory, config, self.remoting)
         topics, limits = self.topics.table, ServerLimits(config, clock)
         self.consumers = consumers = ConsumerService(directory, config, topics, store, limits)
-        self.repeats = repeat_guard(config, store, topics, clock)
+        self.deduplicator = make_deduplicator(config, store, topics, clock)
         self.answers = SendAnswers(
             config=config, topics=topics, hooks=self.send_hooks, store_host=store.store_host
         )
@@ -280,7 +280,7 @@ class Broker:
             store_host=store.store_host,
             watchdog=self.watchdog,
             answers=self.answers,
-            listener=self.repeats,
+            listener=self.deduplicator,
             put_times=self.stats.put_times,
         )
         tables = BrokerTables(topics, consumers.groups, consumers.offsets, consumers.members)

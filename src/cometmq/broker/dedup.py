@@ -197,7 +197,7 @@ class Stored(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """A record that must first be read from the device, with :meth:`RepeatGuard.read`."""
+    """A record that must first be read from the device, with :meth:`Deduplicator.read`."""
 
     place: int
 
@@ -209,7 +209,7 @@ class _Known(NamedTuple):
     stored: Stored
 
 
-class RepeatGuard:
+class Deduplicator:
     """The ids of one broker. It exists if ``dropRepeatedIdsTopics`` names topics, or ``*``."""
 
     def __init__(
@@ -229,8 +229,8 @@ class RepeatGuard:
         self._read: dict[int, _Known | None] = {}
         self.dropped = 0
 
-    def guards(self, topic: str) -> bool:
-        """Decide whether repeats of messages to ``topic`` are dropped."""
+    def covers(self, topic: str) -> bool:
+        """Return whether repeats of messages to ``topic`` are dropped."""
         if not self._all and topic not in self._names:
             return False
         return not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic))
@@ -288,7 +288,7 @@ class RepeatGuard:
     ) -> None:
         """Remember a message that the broker itself appended: a delayed or a committed one."""
         unique = properties.get(props.UNIQ_KEY)
-        if unique and self.guards(topic):
+        if unique and self.covers(topic):
             self.remember(topic, unique, Stored(queue_id, offset, place))
 
     def turn_failed(self) -> None:
@@ -329,7 +329,7 @@ class RepeatGuard:
         since_ms = self._clock.wall_ms() - self.window.window_ms
         store, found = self._store, None
         for topic, queue_ids in store.topics().items():
-            if not self.guards(topic):
+            if not self.covers(topic):
                 continue
             for queue_id in queue_ids:
                 offset = await store.offset_by_time(topic, queue_id, since_ms)
@@ -352,7 +352,7 @@ class RepeatGuard:
             scan.position = further.offset
 
     def _take(self, record: Record) -> None:
-        if not self.guards(record.topic):
+        if not self.covers(record.topic):
             return
         unique = props.find(record.properties, _UNIQ_KEY)
         if unique:
@@ -360,13 +360,13 @@ class RepeatGuard:
             self.window.add(digest, record.physical_offset, record.store_ms)
 
 
-def repeat_guard(
+def make_deduplicator(
     config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
-) -> RepeatGuard | None:
-    """Return a guard if ``dropRepeatedIdsTopics`` names topics; None otherwise."""
+) -> Deduplicator | None:
+    """Return a deduplicator if ``dropRepeatedIdsTopics`` names topics; None otherwise."""
     if not config.drop_repeated_ids_topics:
         return None
-    return RepeatGuard(config=config, store=store, topics=topics, clock=clock)
+    return Deduplicator(config=config, store=store, topics=topics, clock=clock)
 
 
 def _known_of(raw: memoryview) -> _Known | None:
@@ -432,13 +432,12 @@ def deduplicate(body: bytes, first: Callable[[str], Stored | Cold | None]) -> De
     return DeduplicatedBatch(body if len(new) == len(spans) else b"".join(new), ids, places, cold)
 
 
-class GuardedSends:
-    """Sends to topics that the broker's guard watches. ``again`` and ``fail`` are the send
-    handler's."""
+class DeduplicatedSends:
+    """Sends to topics that drop repeated ids. ``again`` and ``fail`` are the send handler's."""
 
     def __init__(
         self,
-        guard: RepeatGuard,
+        deduplicator: Deduplicator,
         *,
         store: MessageStore,
         appender: Appender,
@@ -446,8 +445,8 @@ class GuardedSends:
         again: Again,
         fail: Fail,
     ) -> None:
-        self.guards = guard.guards
-        self._guard = guard
+        self.covers = deduplicator.covers
+        self._deduplicator = deduplicator
         self._store = store
         self._appender = appender
         self._tasks = tasks
@@ -469,15 +468,15 @@ class GuardedSends:
         be stored, and its unique key.
         """
         topic, unique = message
-        if not unique or topic != request.header.topic or not self.guards(topic):
+        if not unique or topic != request.header.topic or not self.covers(topic):
             return False
-        found = self._guard.first(topic, unique)
+        found = self._deduplicator.first(topic, unique)
         if found is None or self._store.state.refusal is not None:
             return False
         if isinstance(found, Cold):
             self._serve_later(peer, request, [found])
             return True
-        self._guard.dropped += 1
+        self._deduplicator.dropped += 1
         request.drop_body()
         send = (peer, request, found.queue_id, found.queue_offset, found.place)
         self._appender.add_repeat(send, found.place, wait_durable=wait_durable)
@@ -485,8 +484,8 @@ class GuardedSends:
 
     def stored(self, topic: str, unique: str | None, stored: Stored) -> None:
         """Remember a single message that was appended in this turn of the event loop."""
-        if unique and self.guards(topic):
-            self._guard.remember(topic, unique, stored)
+        if unique and self.covers(topic):
+            self._deduplicator.remember(topic, unique, stored)
 
     def store_batch(
         self,
@@ -508,7 +507,7 @@ class GuardedSends:
                 "messages: send smaller batches"
             )
         topic = request.header.topic
-        deduplicated = deduplicate(request.body, partial(self._guard.first, topic))
+        deduplicated = deduplicate(request.body, partial(self._deduplicator.first, topic))
         if deduplicated.cold:
             self._serve_later(peer, request, deduplicated.cold)
             return
@@ -524,7 +523,7 @@ class GuardedSends:
             ]
         for unique, stored in zip(deduplicated.ids, new, strict=True):
             if unique is not None:
-                self._guard.remember(topic, unique, stored)
+                self._deduplicator.remember(topic, unique, stored)
         request.drop_body()
         if rows is not None and len(new) == len(deduplicated.places):
             self._appender.add_send(
@@ -534,7 +533,7 @@ class GuardedSends:
         all_of_it = [
             where if isinstance(where, Stored) else new[where] for where in deduplicated.places
         ]
-        self._guard.dropped += len(all_of_it) - len(new)
+        self._deduplicator.dropped += len(all_of_it) - len(new)
         scattered = Scattered(
             [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]
         )
@@ -553,7 +552,7 @@ class GuardedSends:
     ) -> None:
         try:
             for each in cold:
-                await self._guard.read(each.place)
+                await self._deduplicator.read(each.place)
         except CometError as error:
             self._fail(peer, request, error)
         except OSError as error:

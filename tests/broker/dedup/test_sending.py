@@ -63,7 +63,7 @@ async def test_a_repeat_is_answered_as_the_first_was_and_not_stored(tmp_path: Pa
         assert (again.code, again.ext) == (0, first.ext)
         assert bodies(running.broker) == ["a", "b"]
         assert stored(running.broker, queue_id=2) == []
-        runtime = running.broker.repeats
+        runtime = running.broker.deduplicator
         assert runtime is not None
         assert runtime.facts()["repeatedMessagesDropped"] == "1"
 
@@ -76,7 +76,7 @@ async def test_without_the_setting_every_send_is_stored(tmp_path: Path) -> None:
         assert bodies(running.broker) == ["a", "a"]
 
 
-async def test_only_the_topics_named_are_guarded_and_ids_belong_to_their_topic(
+async def test_only_the_topics_named_are_covered_and_ids_belong_to_their_topic(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, **ON) as running:
@@ -158,9 +158,9 @@ async def test_ids_are_known_after_a_restart_also_where_the_log_is_cold(
         await put(client, "free", b="free")
     files = ForgetfulFiles()
     async with running_broker(tmp_path, files, **settings) as running:
-        guard = running.broker.repeats
-        assert guard is not None
-        assert len(guard.window) == 3
+        deduplicator = running.broker.deduplicator
+        assert deduplicator is not None
+        assert len(deduplicator.window) == 3
         client = await running.connect()
         client.post(310, b"body of a", **send_fields(i=named("a")))
         client.post(310, b"body of a", **send_fields(i=named("a")))

@@ -13,7 +13,7 @@ from cometmq.net.router import handlers_of
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
-    from cometmq.broker.dedup import RepeatGuard
+    from cometmq.broker.dedup import Deduplicator
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.scheduled import ScheduleService
     from cometmq.broker.transactions import TransactionService
@@ -33,7 +33,7 @@ class SendService:
         *,
         scheduled: ScheduleService,
         transactions: TransactionService,
-        repeats: RepeatGuard | None,
+        deduplicator: Deduplicator | None,
         answers: SendAnswers,
         hooks: SendHooks,
     ) -> None:
@@ -48,7 +48,7 @@ class SendService:
             ),
             transactions=transactions.open,
             hooks=hooks,
-            repeats=repeats,
+            deduplicator=deduplicator,
         )
         self._reply = ReplyHandler(context)
         self._send_back = SendBackHandler(context, levels=scheduled.levels, hooks=hooks)

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.dedup import GuardedSends, Stored
+from cometmq.broker.dedup import DeduplicatedSends, Stored
 from cometmq.broker.send.admission import (
     MAX_WAITING_SENDS,
     Admission,
@@ -54,7 +54,7 @@ from cometmq.protocol.framer import MANY
 if TYPE_CHECKING:
     from cometmq.broker.acknowledgement import Appender, Fail
     from cometmq.broker.context import BrokerContext
-    from cometmq.broker.dedup import RepeatGuard
+    from cometmq.broker.dedup import Deduplicator
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.send.answers import SendAnswers
     from cometmq.broker.send.redirect import SendRedirect
@@ -151,7 +151,7 @@ class SendHandler:
         redirect: SendRedirect,
         transactions: Transactions,
         hooks: SendHooks,
-        repeats: RepeatGuard | None = None,
+        deduplicator: Deduplicator | None = None,
     ) -> None:
         config, store, appender = context.config, context.store, context.appender
         tasks, topics = context.tasks, context.tables.topics
@@ -173,8 +173,8 @@ class SendHandler:
         self._large = LargeBatches(
             store=store, appender=appender, tasks=tasks, fail=self._answers.fail
         )
-        self._guarded = repeats and GuardedSends(
-            repeats,
+        self._deduplicated = deduplicator and DeduplicatedSends(
+            deduplicator,
             store=store,
             appender=appender,
             tasks=tasks,
@@ -235,8 +235,10 @@ class SendHandler:
         self._admission.check_body(request.body)
         unique = properties.get(props.UNIQ_KEY)
         wait_durable = properties.get(props.WAIT) != "false" or may_wait(header.properties or "")
-        guarded = self._guarded
-        if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
+        deduplicated = self._deduplicated
+        if deduplicated and deduplicated.is_repeat(
+            peer, request, (topic, unique), wait_durable=wait_durable
+        ):
             return None
         keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
         queue = queue or self._queue(topic, queue_id, config)
@@ -252,8 +254,8 @@ class SendHandler:
             tag_code=tag_code(properties.get(props.TAGS)),
             keys=keys,
         )
-        if guarded:
-            guarded.stored(topic, unique, Stored(queue_id, queue_offset, physical))
+        if deduplicated:
+            deduplicated.stored(topic, unique, Stored(queue_id, queue_offset, physical))
         if topic == HALF_TOPIC:
             copy = committed_send(peer, request, answered_id, physical, properties, raw, keys)
             self._transactions.prepared(queue_offset, physical, properties, copy)
@@ -332,9 +334,11 @@ class SendHandler:
 
     def _learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
         if config.topic_name not in self._answers.unannounced:
-            is_guarded = bool(self._guarded and self._guarded.guards(config.topic_name))
+            is_deduplicated = bool(
+                self._deduplicated and self._deduplicated.covers(config.topic_name)
+            )
             is_retry = config.topic_name.startswith(RETRY_PREFIX)
-            self._destinations.learn(config, queue, plain=not (is_guarded or is_retry))
+            self._destinations.learn(config, queue, plain=not (is_deduplicated or is_retry))
 
     def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
         if handle := self._redirect.recall_handle(properties):
@@ -343,7 +347,8 @@ class SendHandler:
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: messages of one topic with consecutive queue offsets, all in one segment.
 
-        A large batch is stored in a later turn of the loop. A batch to a guarded topic may be, too.
+        A large batch is stored in a later turn of the loop. So may be a batch to a topic that
+        drops repeated ids.
         """
         header = request.header
         self._admission.check_load(peer, self._appender.waiting_sends)
@@ -375,8 +380,10 @@ class SendHandler:
             props.joined(properties_of_all, self._cluster_property),
         )
         wait_durable = properties.get(props.WAIT) != "false"
-        if self._guarded and self._guarded.guards(topic):
-            self._guarded.store_batch(peer, request, queue_id, shared, wait_durable=wait_durable)
+        if self._deduplicated and self._deduplicated.covers(topic):
+            self._deduplicated.store_batch(
+                peer, request, queue_id, shared, wait_durable=wait_durable
+            )
             return None
         if len(request.body) >= LARGE_BYTES:
             self._large.begin(peer, request, queue_id, shared, wait_durable=wait_durable)
