@@ -292,7 +292,7 @@ class Idle:
         await self._subscription.close()
 
 
-Where = Annotated[str, Option("--broker", help="Only queues of this broker.")]
+OnlyBroker = Annotated[str, Option("--broker", help="Only queues of this broker.")]
 Queues = Annotated[list[int] | None, Option("--queue", min=0, help="Only this queue.")]
 Tags = Annotated[str, Option(help="Tags, such as 'insert || update'.")]
 Sql = Annotated[str, Option(metavar="EXPRESSION", help="SQL92 filter on properties.")]
@@ -316,7 +316,7 @@ async def browse(
     count: Annotated[
         int, Option("--count", "-c", min=0, help="Stop after this number; 0: all.")
     ] = 0,
-    broker: Where = "",
+    broker: OnlyBroker = "",
     queue: Queues = None,
     filter: Tags = "*",
     sql: Sql = "",
@@ -341,7 +341,7 @@ async def tail(
     count: Annotated[
         int, Option("--count", "-c", min=0, help="Stop after this number; 0: never.")
     ] = 0,
-    broker: Where = "",
+    broker: OnlyBroker = "",
     queue: Queues = None,
     filter: Tags = "*",
     sql: Sql = "",
@@ -488,7 +488,7 @@ async def ping(
     topic: Topic,
     count: Annotated[int, Option("--count", "-c", min=1, help="Number of messages.")] = 10,
     size: Annotated[int, Option(min=1, help="Size of a body in bytes.")] = 128,
-    broker: Where = "",
+    broker: OnlyBroker = "",
 ) -> Result[PingRow]:
     """Send messages one after another to the queues of a topic, and show how long each took."""
     trips = await cluster.messages.round_trips(topic, count=count, size_bytes=size, broker=broker)

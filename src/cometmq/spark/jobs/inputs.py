@@ -6,7 +6,7 @@ ranges apply to the store time, and are exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -68,9 +68,6 @@ class Places(Reach):
         if not found:
             raise BadOption("namesrv", "no input is given: give --namesrv, --store or --archive")
         return found
-
-
-Where = Callable[[DataFrame], DataFrame]
 
 
 def messages(
