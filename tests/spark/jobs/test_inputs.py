@@ -5,22 +5,22 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.inputs import IDENTITY, Places, between, chosen, once
+from cometmq.spark.jobs.inputs import IDENTITY, InputOptions, between, chosen, once
 from cometmq.spark.options import BadOption
 
 
-def test_places_and_topics() -> None:
-    everywhere = Places(nameservers="a:1", stores=("x",), archive="y", topics=("t", "u"))
+def test_inputs_and_topics() -> None:
+    everywhere = InputOptions(nameservers="a:1", stores=("x",), archive="y", topics=("t", "u"))
     assert everywhere.named() == ("live", "store", "archive")
     assert chosen(everywhere) == {"topic": "t,u"}
-    assert chosen(Places(pattern="a.*")) == {"subscribePattern": "a.*"}
-    assert chosen(Places(read_options={"assign": "{}"})) == {}
+    assert chosen(InputOptions(pattern="a.*")) == {"subscribePattern": "a.*"}
+    assert chosen(InputOptions(read_options={"assign": "{}"})) == {}
     with pytest.raises(BadOption, match="no input is given"):
-        Places().named()
+        InputOptions().named()
     with pytest.raises(BadOption, match="give a topic"):
-        chosen(Places())
+        chosen(InputOptions())
     with pytest.raises(BadOption, match="together"):
-        chosen(Places(topics=("t",), pattern="p"))
+        chosen(InputOptions(topics=("t",), pattern="p"))
 
 
 @pytest.mark.spark

@@ -14,7 +14,7 @@ from cometmq.admin.api import Admin
 from cometmq.client.blocking import Client
 from cometmq.core.errors import BrokerRefused, CometError
 from cometmq.spark.jobs import dlq, replay, stats
-from cometmq.spark.jobs.inputs import Places
+from cometmq.spark.jobs.inputs import InputOptions
 from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.jobs.verify import VerifyOptions
 from cometmq.spark.options import BadOption
@@ -140,8 +140,8 @@ def test_replays(spark: SparkSession, guarded: Guarded) -> None:
 @pytest.mark.parametrize("left_out", ["credentials", "tls_ca"])
 def test_a_stranger_is_refused(guarded: Guarded, left_out: str) -> None:
     given = {name: value for name, value in guarded.options.items() if name != left_out}
-    places = Places(nameservers=guarded.namesrv, **given)
-    with places.connect(guarded.namesrv) as client:
+    inputs = InputOptions(nameservers=guarded.namesrv, **given)
+    with inputs.connect(guarded.namesrv) as client:
         admin = Admin(client.inner.session)
         with pytest.raises(BrokerRefused if left_out == "credentials" else CometError):
             client.wait(admin.consumer_progress("g", "Guarded"))

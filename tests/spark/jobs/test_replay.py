@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cometmq.client.blocking import Client
 from cometmq.core.clock import SystemClock
 from cometmq.spark.jobs import archive, replay
-from cometmq.spark.jobs.inputs import Places, read_live
+from cometmq.spark.jobs.inputs import InputOptions, read_live
 from cometmq.spark.options import BadOption
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import make_topic
@@ -36,7 +36,7 @@ def namesrv(cometmq_session_cluster: Cluster) -> str:
 
 def held(spark: SparkSession, namesrv: str, topic: str) -> list[tuple[int, int, str, bytes]]:
     columns = ("queue_id", "queue_offset", "msg_id", "body", "properties", "keys")
-    rows = read_live(spark, Places(nameservers=namesrv, topics=(topic,)), columns).collect()
+    rows = read_live(spark, InputOptions(nameservers=namesrv, topics=(topic,)), columns).collect()
     assert all(row.properties["own"] == bytes(row.body).decode() for row in rows)
     return sorted((row.queue_id, row.queue_offset, row.msg_id, bytes(row.body)) for row in rows)
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 from cometmq.core.errors import CometError
 from cometmq.core.plural import plural
 from cometmq.spark.jobs.icebergarchive import IcebergArchive, is_iceberg
-from cometmq.spark.jobs.inputs import Places, chosen, kind_of, messages, read_archive
+from cometmq.spark.jobs.inputs import InputOptions, chosen, kind_of, messages, read_archive
 from cometmq.spark.jobs.job import (
     JobOption,
     Progress,
@@ -90,7 +90,7 @@ class CountDiffers(CometError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions(Places):
+class ArchiveOptions(InputOptions):
     """Options of the job archive: the messages, the target, and the form of the archive."""
 
     target: Annotated[str, JobOption("Path or URL of the archive.", positional=True)]

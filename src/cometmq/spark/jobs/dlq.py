@@ -25,7 +25,7 @@ from cometmq.message.properties import (
     RETRY_TOPIC,
 )
 from cometmq.protocol.bodies import PERM_READ, PERM_WRITE, readable
-from cometmq.spark.jobs.inputs import Places, read_live
+from cometmq.spark.jobs.inputs import InputOptions, read_live
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.reach import Reach
 from cometmq.spark.jobs.search import readable as body_text
@@ -277,19 +277,19 @@ def _existing(options: DlqOptions, topics: Sequence[str]) -> list[str]:
 
 
 def _read(spark: SparkSession, options: DlqOptions) -> DataFrame:
-    places = replace(
-        _places(options),
+    inputs = replace(
+        _inputs(options),
         topics=(dead_letters(options.group),),
         since_ms=options.since_ms,
         until_ms=options.until_ms,
     )
-    rows = with_origin(read_live(spark, places, COLUMNS))
+    rows = with_origin(read_live(spark, inputs, COLUMNS))
     return chosen(rows, options.key, options.message_id, options.where)
 
 
-def _places(options: DlqOptions) -> Places:
+def _inputs(options: DlqOptions) -> InputOptions:
     """Return the cluster as an input, which is reached as the options say."""
-    return Places(nameservers=options.nameservers, read_options=options.source_options())
+    return InputOptions(nameservers=options.nameservers, read_options=options.source_options())
 
 
 def _summary(found: DataFrame) -> list[Row]:
@@ -330,8 +330,8 @@ def _there(
     """Return the re-drive ids of the chosen letters that their topics hold."""
     if not topics:
         return set()
-    places = replace(_places(options), topics=tuple(topics), since_ms=first_ms)
-    held = read_live(spark, places, ("topic", "msg_id")).distinct()
+    inputs = replace(_inputs(options), topics=tuple(topics), since_ms=first_ms)
+    held = read_live(spark, inputs, ("topic", "msg_id")).distinct()
     wanted = found.select(f.col("origin").alias("topic"), f.col("redrive_id").alias("msg_id"))
     rows = held.join(wanted, ["topic", "msg_id"], "left_semi").collect()
     return {row.msg_id for row in rows}

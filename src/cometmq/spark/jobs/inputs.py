@@ -43,7 +43,7 @@ directory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places(Reach):
+class InputOptions(Reach):
     """The options that name the inputs. At least one must be given."""
 
     nameservers: Annotated[str, JobOption("Name servers of a live cluster, separated by ';'.")] = ""
@@ -71,7 +71,7 @@ class Places(Reach):
 
 
 def messages(
-    spark: SparkSession, places: Places, columns: Sequence[str], tag: str = ""
+    spark: SparkSession, inputs: InputOptions, columns: Sequence[str], tag: str = ""
 ) -> DataFrame:
     """Return the messages of all inputs, with the source's ``columns`` and the column ``place``.
 
@@ -80,10 +80,10 @@ def messages(
     """
     readers = {LIVE: _live, STORE: _stored, ARCHIVE: _archived}
     found = [
-        readers[place](spark, places, tuple(columns), tag)
+        readers[place](spark, inputs, tuple(columns), tag)
         .select(*columns)
         .withColumn("place", f.lit(place))
-        for place in places.named()
+        for place in inputs.named()
     ]
     return reduce(DataFrame.unionByName, found)
 
@@ -111,13 +111,13 @@ def between(since_ms: int | None, until_ms: int | None) -> Column:
 
 
 def read_live(
-    spark: SparkSession, places: Places, columns: Sequence[str], **options: str
+    spark: SparkSession, inputs: InputOptions, columns: Sequence[str], **options: str
 ) -> DataFrame:
     """Return the messages of a live cluster. Raises BadOption if no topic is named."""
     reader = spark.read.format("rocketmq").schema(_ddl(columns))
-    reader = reader.option("nameservers", places.nameservers)
-    reader = reader.options(**chosen(places)).options(**_times(places)).options(**options)
-    return reader.options(**places.source_options()).load()
+    reader = reader.option("nameservers", inputs.nameservers)
+    reader = reader.options(**chosen(inputs)).options(**_times(inputs)).options(**options)
+    return reader.options(**inputs.source_options()).load()
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
@@ -171,57 +171,61 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame:
     return reduce(DataFrame.unionByName, found)
 
 
-def chosen(places: Places) -> dict[str, str]:
+def chosen(inputs: InputOptions) -> dict[str, str]:
     """Return the options of the source that choose the topics of a live cluster.
 
     Raises BadOption if none is named.
     """
-    found = _topics(places)
-    if not found and not {"subscribePattern", "assign"} & set(places.read_options):
+    found = _topics(inputs)
+    if not found and not {"subscribePattern", "assign"} & set(inputs.read_options):
         raise BadOption("topic", "a live cluster is read by topic: give a topic or a --pattern")
     return found
 
 
-def _live(spark: SparkSession, places: Places, columns: tuple[str, ...], tag: str) -> DataFrame:
+def _live(
+    spark: SparkSession, inputs: InputOptions, columns: tuple[str, ...], tag: str
+) -> DataFrame:
     wanted = tuple(dict.fromkeys((*columns, "store_timestamp")))
-    found = read_live(spark, places, wanted, **({"filter": tag} if tag else {}))
-    return found.where(between(places.since_ms, places.until_ms))
+    found = read_live(spark, inputs, wanted, **({"filter": tag} if tag else {}))
+    return found.where(between(inputs.since_ms, inputs.until_ms))
 
 
-def _stored(spark: SparkSession, places: Places, columns: tuple[str, ...], _: str) -> DataFrame:
+def _stored(
+    spark: SparkSession, inputs: InputOptions, columns: tuple[str, ...], _: str
+) -> DataFrame:
     wanted = tuple(dict.fromkeys((*columns, "topic", "store_timestamp")))
     reader = spark.read.format("rocketmq").schema(_ddl(wanted))
-    reader = reader.option("store", ",".join(places.stores))
-    if places.brokers:
-        reader = reader.option("brokerName", ",".join(places.brokers))
-    reader = reader.options(**_topics(places)).options(**_times(places))
-    found = reader.options(**places.read_options).load()
-    return found.where(between(places.since_ms, places.until_ms))
+    reader = reader.option("store", ",".join(inputs.stores))
+    if inputs.brokers:
+        reader = reader.option("brokerName", ",".join(inputs.brokers))
+    reader = reader.options(**_topics(inputs)).options(**_times(inputs))
+    found = reader.options(**inputs.read_options).load()
+    return found.where(between(inputs.since_ms, inputs.until_ms))
 
 
-def _archived(spark: SparkSession, places: Places, _: tuple[str, ...], __: str) -> DataFrame:
-    found = read_archive(spark, places.archive)
-    if places.topics:
-        found = found.where(f.col("topic").isin(*places.topics))
-    if places.pattern:
-        found = found.where(f.col("topic").rlike(f"^(?:{places.pattern})$"))
-    if places.since_ms is not None:
-        found = found.where(f.col("day") >= f.lit(_moment(places.since_ms).strftime("%Y-%m-%d")))
-    if places.until_ms is not None:
-        found = found.where(f.col("day") <= f.lit(_moment(places.until_ms).strftime("%Y-%m-%d")))
-    return found.where(between(places.since_ms, places.until_ms))
+def _archived(spark: SparkSession, inputs: InputOptions, _: tuple[str, ...], __: str) -> DataFrame:
+    found = read_archive(spark, inputs.archive)
+    if inputs.topics:
+        found = found.where(f.col("topic").isin(*inputs.topics))
+    if inputs.pattern:
+        found = found.where(f.col("topic").rlike(f"^(?:{inputs.pattern})$"))
+    if inputs.since_ms is not None:
+        found = found.where(f.col("day") >= f.lit(_moment(inputs.since_ms).strftime("%Y-%m-%d")))
+    if inputs.until_ms is not None:
+        found = found.where(f.col("day") <= f.lit(_moment(inputs.until_ms).strftime("%Y-%m-%d")))
+    return found.where(between(inputs.since_ms, inputs.until_ms))
 
 
-def _topics(places: Places) -> dict[str, str]:
-    if places.topics and places.pattern:
+def _topics(inputs: InputOptions) -> dict[str, str]:
+    if inputs.topics and inputs.pattern:
         raise BadOption("pattern", "cannot be given together with topics")
-    if places.pattern:
-        return {"subscribePattern": places.pattern}
-    return {"topic": ",".join(places.topics)} if places.topics else {}
+    if inputs.pattern:
+        return {"subscribePattern": inputs.pattern}
+    return {"topic": ",".join(inputs.topics)} if inputs.topics else {}
 
 
-def _times(places: Places) -> dict[str, str]:
-    given = {"startingTimestamp": places.since_ms, "endingTimestamp": places.until_ms}
+def _times(inputs: InputOptions) -> dict[str, str]:
+    given = {"startingTimestamp": inputs.since_ms, "endingTimestamp": inputs.until_ms}
     return {name: str(at_ms) for name, at_ms in given.items() if at_ms is not None}
 
 

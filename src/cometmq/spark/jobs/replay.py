@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from cometmq.core.clock import SystemClock
 from cometmq.message.properties import SHARDING_KEY
-from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
+from cometmq.spark.jobs.inputs import IDENTITY, InputOptions, messages, once
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.reach import account_options, without_account
 from cometmq.spark.options import BadOption
@@ -35,7 +35,7 @@ _AHEAD_MS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions(Places):
+class ReplayOptions(InputOptions):
     """Options of the job replay: the messages, their target, order and rate."""
 
     to: Annotated[str, JobOption("Target topic.", positional=True)]

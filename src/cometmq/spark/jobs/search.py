@@ -15,7 +15,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.admin.views import moment
-from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
+from cometmq.spark.jobs.inputs import IDENTITY, InputOptions, messages, once
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.options import BadOption
 
@@ -27,7 +27,7 @@ _ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions(Places):
+class SearchOptions(InputOptions):
     """The conditions of the search; all that are given must hold."""
 
     key: Annotated[str, JobOption("One whole key of the message.")] = ""

@@ -19,7 +19,7 @@ from cometmq.admin.api import Admin
 from cometmq.admin.views import moment
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, RouteNotFound
-from cometmq.spark.jobs.inputs import Places, messages
+from cometmq.spark.jobs.inputs import InputOptions, messages
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent, span_ms
 from cometmq.spark.jobs.statsreport import GroupLag, HotKey, Measured, Skew, StatsReport, page
 
@@ -38,7 +38,7 @@ _GROUPED: Final = {"topic": 0b0111, "queue": 0b0011, "tag": 0b0101, "bucket": 0b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatsOptions(Places):
+class StatsOptions(InputOptions):
     """Options of the job stats: the messages, the figures to compute, and the output folder."""
 
     output: Annotated[Path, JobOption("The folder for report.html and report.json.")] = Path(
@@ -56,7 +56,7 @@ class StatsOptions(Places):
 
 def run(spark: SparkSession, options: StatsOptions, progress: Progress = silent) -> StatsReport:
     """Measure topics and write the report. Raises BadOption, OSError, and the errors of reads."""
-    places = options.named()
+    inputs = options.named()
     with progress_reported(spark, "measure", progress):
         rows = _cube(spark, options).collect()
     hot: tuple[HotKey, ...] = ()
@@ -64,7 +64,7 @@ def run(spark: SparkSession, options: StatsOptions, progress: Progress = silent)
         with progress_reported(spark, "keys", progress):
             hot = _hot_keys(spark, options)
     lags: tuple[GroupLag, ...] = ()
-    if "live" in places:
+    if "live" in inputs:
         with options.connect(options.nameservers) as client:
             lags = group_lags(client, options.topics, options.groups)
     queues = _measured(rows, "queue")

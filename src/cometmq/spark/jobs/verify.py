@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from cometmq.spark.jobs.inputs import Places, messages
+from cometmq.spark.jobs.inputs import InputOptions, messages
 from cometmq.spark.jobs.job import JobOption, Progress, progress_reported, silent
 from cometmq.spark.jobs.reach import without_account
 from cometmq.spark.options import BadOption
@@ -35,7 +35,7 @@ _Block: TypeAlias = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions(Places):
+class VerifyOptions(InputOptions):
     """The two sides to compare: the first in the options of all jobs, the other in ``other_*``.
 
     If each side has only one broker, the names of the brokers may differ.
@@ -49,7 +49,7 @@ class VerifyOptions(Places):
     other_brokers: Annotated[tuple[str, ...], JobOption("Broker names of those stores.")] = ()
     limit: Annotated[int, JobOption("Number of differences to list.")] = 100
 
-    def other(self) -> Places:
+    def other(self) -> InputOptions:
         """Return the inputs of the other side. Raises BadOption."""
         if not self.other_nameservers and not self.other_stores:
             raise BadOption(
