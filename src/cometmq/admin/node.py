@@ -37,6 +37,8 @@ _LASTING_PORTS: Final = (16_384, 32_768)
 _PARTS: Final = 32
 _BLOCK_PORTS: Final = 8
 _PORT_IN_BLOCK: Final = 5
+
+
 def lasting_port(distance: int = 0) -> int:
     """Return a free port that remains usable for a node that will be restarted.
 
