@@ -12,7 +12,7 @@ from cometmq.client.blocking import Client
 from cometmq.spark.jobs import archive
 from cometmq.spark.jobs.archive import table_at
 from cometmq.spark.jobs.inputs import read_archive
-from cometmq.spark.options import BadOption
+from cometmq.spark.options import BadOption, NoArchive
 from cometmq.spark.schema import COLUMNS
 from cometmq.spark.tables.sink import Mark
 from cometmq.testing.cluster import Cluster
@@ -132,3 +132,61 @@ def test_options_that_do_not_go_together(spark: SparkSession, words: dict[str, o
 def test_no_archive_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="there is no archive"):
         read_archive(spark, str(tmp_path))
+
+
+def test_only_a_missing_archive_is_begun(
+    spark: SparkSession,
+    cometmq_session_cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = stored(cometmq_session_cluster, "ArchiveUnreadable", tmp_path)
+    with Client(cometmq_session_cluster.namesrv) as client:
+        fill_all(client, make_topic(client, "ArchiveUnreadable", 1), 5)
+    with pytest.raises(NoArchive):
+        read_archive(spark, options.target)
+
+    def refused(*_: object) -> DataFrame:
+        raise BadOption("archive", "rows were deleted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "read_archive", refused)
+        with pytest.raises(BadOption, match="rows were deleted"):
+            archive.run(spark, options)
+    with pytest.raises(NoArchive):
+        read_archive(spark, options.target)
+    assert archive.run(spark, options).messages == 5
+
+
+def test_a_commit_that_comes_late_is_seen_by_its_mark(
+    spark: SparkSession,
+    cometmq_session_cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes after the next run has read what the archive has."""
+    options = stored(cometmq_session_cluster, "ArchiveLate", tmp_path)
+    with Client(cometmq_session_cluster.namesrv) as client:
+        queues = make_topic(client, "ArchiveLate", 1)
+        fill_all(client, queues, 5)
+        assert archive.run(spark, options).messages == 5
+        fill_all(client, queues, 5, start=5)
+
+    def late(session: SparkSession, path: str) -> DataFrame:
+        rows = read_archive(session, path)
+        monkeypatch.undo()
+        assert archive.run(spark, options).messages == 5
+        return rows
+
+    monkeypatch.setattr(archive, "read_archive", late)
+    assert archive.run(spark, options) == archive.ArchiveReport(options.target, known=1)
+    found = [row.keys for row in read_archive(spark, options.target).collect()]
+    assert sorted(found) == [f"0-{at}" for at in range(10)]
+
+
+def stored(cluster: Cluster, topic: str, folder: Path) -> archive.ArchiveOptions:
+    """How a topic is archived from the broker's files."""
+    return archive.ArchiveOptions(
+        stores=(str(cluster.store),), brokers=("broker-a",), topics=(topic,),
+        target=str(folder / "archive"),
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 from pyspark.sql import DataFrame, SparkSession
 
@@ -148,3 +149,48 @@ def test_a_stream_of_a_topic(
     )
     assert query.awaitTermination(120)
     assert [row["id"] for row in found(settings)] == list(range(20))
+
+
+def test_a_commit_was_sent_twice_and_others_expired_its_snapshot(
+    spark: SparkSession, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mark tells that it was made."""
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.apply(spark.range(3), Mark("q", 0))
+    catalog = table.catalog
+    commit = catalog.commit_table
+
+    def twice(*words: Any) -> Any:
+        commit(*words)
+        orders = load_catalog("default", **settings).load_table("shop.orders")
+        orders.append(pa.table({"id": pa.array([100], pa.int64())}))
+        main = orders.metadata.current_snapshot_id
+        ids = [each.snapshot_id for each in orders.metadata.snapshots if each.snapshot_id != main]
+        orders.maintenance.expire_snapshots().by_ids(ids).commit()
+        raise CommitFailedException("409")
+
+    monkeypatch.setattr(catalog, "commit_table", twice)
+    assert not table.write(spark.range(3, 5), Mark("q", 1))
+    assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4, 100]
+
+
+def test_a_conflict_that_nobody_made_is_tried_again(
+    spark: SparkSession, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request comes late, and is refused."""
+    table = IcebergTable("shop.orders", properties=settings)
+    assert table.apply(spark.range(3), Mark("q", 0))
+    catalog = table.catalog
+    commit, late = catalog.commit_table, list[Any]()
+
+    def once_lost(*words: Any) -> Any:
+        if not late:
+            late.append(words)
+            raise CommitFailedException("409")
+        return commit(*words)
+
+    monkeypatch.setattr(catalog, "commit_table", once_lost)
+    assert table.write(spark.range(3, 5), Mark("q", 1))
+    with pytest.raises(CommitFailedException):
+        commit(*late[0])
+    assert [row["id"] for row in found(settings)] == [0, 1, 2, 3, 4]

@@ -1,5 +1,6 @@
 """A commit whose answer is a conflict: nothing of it is deleted if the table may have it."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -9,8 +10,10 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import TableProperties
+from requests import ReadTimeout
 
-from cometmq.spark.tables.icebergcommit import ConfirmingCatalog
+from cometmq.spark.tables import icebergcommit
+from cometmq.spark.tables.icebergcommit import ConfirmingCatalog, open_catalog
 
 NAME = "shop.orders"
 MARK = "cometmq.batch.q"
@@ -120,3 +123,14 @@ def test_another_commit_was_first(catalog: Catalog) -> None:
     with pytest.raises(CommitFailedException):
         commit(catalog, lambda make: catalog.load_table(NAME).append(rows(7, 8)))
     assert ids(catalog) == [0, 1, 2, 7]
+
+
+def test_a_catalogue_that_does_not_answer_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(icebergcommit, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for given in ({"type": "rest"}, {}, {"credential": "a:b", "oauth2-server-uri": uri}):
+            with pytest.raises(ReadTimeout):
+                open_catalog("default", {"uri": uri, **given})

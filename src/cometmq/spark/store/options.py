@@ -201,7 +201,9 @@ def requested_ranges(
     for key in known:
         requested = _narrowed(OPEN, starting, broker_name, key, bounds, is_start=True)
         found[key] = _narrowed(requested, ending, broker_name, key, bounds, is_start=False)
-    return RequestedRanges(otherwise, found)
+    # Every task of the log carries them.
+    own = {key: asked for key, asked in found.items() if asked != otherwise}
+    return RequestedRanges(otherwise, own)
 
 
 def _is_global(named: NamedPosition | None) -> bool:

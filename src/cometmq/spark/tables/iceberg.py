@@ -149,7 +149,7 @@ class IcebergTable(TableSink):
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
-        from cometmq.spark.tables.icebergcommit import ConfirmingCatalog
+        from cometmq.spark.tables.icebergcommit import ConfirmingCatalog, ConflictUnexplained
 
         for tries_left in reversed(range(_COMMIT_TRIES)):
             table = self._loaded()
@@ -167,7 +167,7 @@ class IcebergTable(TableSink):
                     write(table, change)
                     # Only the commit, which follows, is made through it.
                     table.catalog = cast("Catalog", ConfirmingCatalog(table.catalog))
-            except CommitFailedException as error:
+            except (CommitFailedException, ConflictUnexplained) as error:
                 if not tries_left:
                     raise
                 log.info("commit_retried table=%s batch=%d error=%s", self, mark.batch, error)

@@ -3,7 +3,8 @@
 A catalogue behind HTTP may make a commit and its answer is lost, or comes twice: a proxy that sends
 a request again gets a conflict for a commit that was made. pyiceberg would delete the commit's
 manifests then. So after an error the table is looked at: the ids of its snapshots tell whether the
-commit is there. Others may have expired them since; then nothing is deleted, and the query fails.
+commit is there. Others may have expired them since; then nothing is deleted, and the batch's number
+in the table decides at the next try.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import PY_CATALOG_IMPL, TYPE, URI, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId
+from pyiceberg.utils.config import Config, merge_config
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,6 +36,14 @@ _is_current: Final = cast("type[Any]", AssertRefSnapshotId)
 CONNECT_TIMEOUT_S: Final = 30
 #: A catalogue that does not answer for so long never will; pyiceberg would wait for ever.
 ANSWER_TIMEOUT_S: Final = 600
+
+
+class ConflictUnexplained(CommitStateUnknownException):
+    """Raised for a conflict that no other commit explains: this commit may be there, or come late.
+
+    pyiceberg deletes nothing then. A commit that is tried again and one that comes late cannot both
+    be made, because both are made for the same snapshot.
+    """
 
 
 class ConfirmingCatalog:
@@ -53,8 +63,8 @@ class ConfirmingCatalog:
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         """Make a commit. Raises CommitFailedException if another commit was first,
-        CommitStateUnknownException if the table does not tell after an error, and the catalogue's
-        errors."""
+        ConflictUnexplained if it may have been this one, CommitStateUnknownException if the table
+        cannot be read after an error, and the catalogue's errors."""
         if not any(isinstance(each, AssertRefSnapshotId) for each in requirements):
             # A commit without rows: it would pass later ones, and set the mark back.
             current = table.metadata.current_snapshot_id
@@ -66,9 +76,7 @@ class ConfirmingCatalog:
             if not _has(found, updates):
                 adds = any(isinstance(each, AddSnapshotUpdate) for each in updates)
                 if isinstance(error, CommitFailedException) and adds and _may_have(found, table):
-                    raise CommitStateUnknownException(
-                        f"no other commit explains: {error}"
-                    ) from error
+                    raise ConflictUnexplained(f"no other commit explains: {error}") from error
                 raise
             log.info("commit_confirmed table=%s error=%r", table.name(), error)
             place = found.metadata_location
@@ -85,15 +93,24 @@ class ConfirmingCatalog:
             ) from error
 
 
-def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open a catalogue of pyiceberg. The requests of a REST catalogue fail if no answer comes in
-    time; those with which it is opened have no limit."""
-    catalog = load_catalog(name, **properties)
-    if isinstance(catalog, RestCatalog):
-        session: Any = catalog._session
+class _LimitedRestCatalog(RestCatalog):
+    """A REST catalogue whose requests fail if no answer comes in time."""
+
+    def _config_headers(self, session: Any) -> None:
+        # The first that is done with a new session, before it asks for a token.
+        super()._config_headers(session)
         limits = (CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
         session.request = partial(session.request, timeout=limits)
-    return catalog
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open a catalogue of pyiceberg. The requests of a REST catalogue fail if no answer comes in
+    time."""
+    found = merge_config(Config().get_catalog_config(name) or {}, dict(properties))
+    is_rest = str(found.get(TYPE, "rest")).lower() == "rest" and PY_CATALOG_IMPL not in properties
+    if is_rest and str(found.get(URI, "")).startswith("http"):
+        return _LimitedRestCatalog(name, **cast("dict[str, str]", found))
+    return load_catalog(name, **properties)
 
 
 def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:

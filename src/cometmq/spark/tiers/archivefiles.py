@@ -24,7 +24,7 @@ from cometmq.spark.read.planning import Range
 from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
 from cometmq.spark.store.holdings import runs
 from cometmq.spark.store.planning import is_wanted
-from cometmq.spark.tiers.archivefolder import data_files, in_archive, opened
+from cometmq.spark.tiers.archivefolder import OpenFile, data_files, in_archive, opened
 from cometmq.spark.tiers.cover import cover, merged
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def stored_ms(
         with opened(file.path) as source:
             parts = [Range(queue, offset, offset + 1) for queue, offset in of_file.items()]
             groups = _groups(source.metadata, parts)
-            table = source.read_row_groups(groups, columns=[*_PLACE, _STORED])
+            table = source.read([*_PLACE, _STORED], groups)
             for rows in table.combine_chunks().to_batches():
                 times = _times_ms(rows)
                 for queue, at in _rows_by_queue(rows, file.topic):
@@ -150,14 +150,12 @@ def rows_of_file(
 
 
 def _batches(
-    source: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]
+    source: OpenFile, groups: Sequence[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield some columns of row groups, one group after the other, so that Arrow fetches no more
     than one group of a remote file at once."""
     for group in groups:
-        yield from source.iter_batches(
-            _batch_rows(source.metadata), row_groups=[group], columns=columns
-        )
+        yield from source.batches(_batch_rows(source.metadata), group, columns)
 
 
 class _Wanted:
@@ -229,7 +227,7 @@ def _topic_of(name: str) -> str | None:
 def _held(file: ArchiveFile, choice: TopicChoice) -> HeldFile:
     found: list[Range] = []
     with opened(file.path) as source:
-        for rows in source.read(columns=list(_PLACE)).combine_chunks().to_batches():
+        for rows in source.read(_PLACE).combine_chunks().to_batches():
             found += [Range(queue, *run) for queue, of in _by_queue(rows, file.topic)
                       for run in runs(np.sort(of))]  # fmt: skip
     chosen = {
@@ -249,7 +247,7 @@ def _first_at(held: HeldFile, moments: Mapping[MessageQueue, int]) -> dict[Messa
         groups = _since(source.metadata, earliest_ms)
         if not groups:
             return found
-        table = source.read_row_groups(groups, columns=[*_PLACE, _STORED]).combine_chunks()
+        table = source.read([*_PLACE, _STORED], groups).combine_chunks()
         for rows in table.to_batches():
             times = _times_ms(rows)
             for queue, at in _rows_by_queue(rows, held.file.topic):

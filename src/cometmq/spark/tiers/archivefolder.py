@@ -7,12 +7,13 @@ log of a Delta table is read by ``deltalake``, which has clients of object store
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cometmq.core.errors import CometError
@@ -81,15 +82,49 @@ def data_files(root: str) -> list[DataFile]:
     return WrittenLog(folder).files()
 
 
+class OpenFile:
+    """An open Parquet file. Its reads raise ArchiveFileGone, OSError, and StoreUnreadable if the
+    file is behind a URL; what is done with the rows raises its own errors."""
+
+    def __init__(self, path: str, file: pq.ParquetFile) -> None:
+        self._path = path
+        self._file = file
+        self.metadata = file.metadata
+
+    def read(self, columns: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
+        """Return some columns of row groups, or of all."""
+        chosen = range(self.metadata.num_row_groups) if groups is None else groups
+        with _reading(self._path):
+            return self._file.read_row_groups(list(chosen), columns=list(columns))
+
+    def batches(self, rows: int, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of a row group, at most ``rows`` rows at once."""
+        with _reading(self._path):
+            found = self._file.iter_batches(rows, row_groups=[group], columns=list(columns))
+        while True:
+            with _reading(self._path):
+                batch = next(found, None)
+            if batch is None:
+                return
+            yield batch
+
+
 @contextmanager
-def opened(path: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file. Raises ArchiveFileGone and StoreUnreadable, also while it is read."""
-    try:
-        with reading(path) if is_url(path) else nullcontext():
+def opened(path: str) -> Iterator[OpenFile]:
+    """Open a Parquet file. Raises ArchiveFileGone, StoreUnreadable, OSError."""
+    with ExitStack() as stack:
+        with _reading(path):
             # One request for neighbouring columns instead of one for each.
             source = arrow_file(path) if is_url(path) else path
-            with pq.ParquetFile(source, pre_buffer=is_url(path)) as found:
-                yield found
+            found = pq.ParquetFile(source, pre_buffer=is_url(path))
+        yield OpenFile(path, stack.enter_context(found))
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        with reading(path) if is_url(path) else nullcontext():
+            yield
     except FileNotFoundError:
         raise ArchiveFileGone(shown(path)) from None
 
