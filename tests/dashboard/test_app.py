@@ -245,7 +245,7 @@ async def test_a_byte_is_no_sign_that_the_peer_reads() -> None:
         await begun.wait()
         connection.pause_writing()
         connection.data_received(b"G")
-        ends = connection._ends
+        ends = connection._limit_timer
         assert ends is not None
         connection.resume_writing()
         assert ends.cancelled()

@@ -3,7 +3,7 @@
 plan      inspect the master over the wire: what is copied, what is not, the disk space needed
 settings  make the settings of a matching CometMQ slave
 status    report the progress of that slave
-move      make the slave the master; the old master then refuses sends:
+move      make the slave the master, in these steps:
 
 fence     the old master refuses sends (startAcceptSendRequestTimeStamp)
 drain     wait until its log no longer grows and the slave has all of it
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cometmq.admin.api import Admin
     from cometmq.client.session import Session
 
-#: Settings that a CometMQ slave takes over from its master.
+#: Settings that are copied from the master to its CometMQ slave.
 _CARRIED: Final = (
     "brokerClusterName", "brokerName", "namesrvAddr", "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue", "messageDelayLevel", "flushDiskType", "maxMessageSize",
@@ -132,9 +132,9 @@ class Move:
     """Result of a completed move.
 
     ``pause_ms`` is the time for which no broker accepted sends. ``late_bytes`` is the number of
-    bytes that the old master's log grew afterwards; no other broker has them. ``address_ms`` is the
-    time from the start of the pause until the new master listened on the old address; -1 if that
-    was not requested.
+    bytes by which the old master's log grew afterwards; no other broker has them. ``address_ms`` is
+    the time from the start of the pause until the new master listened on the old address; -1 if
+    that was not requested.
     """
 
     name: str
@@ -286,9 +286,10 @@ class Mover:
     ) -> Move:
         """Carry out the whole move.
 
-        ``stop_old`` is called to stop the old master, once everything else is moved.
-        Raises NotMoved; if the slave was not promoted yet, the old master accepts sends again.
-        Raises NotTaken when everything but the address was moved.
+        ``stop_old`` is called to stop the old master once everything but its address is moved.
+
+        Raises NotMoved; unless the slave was already promoted, the old master then accepts sends
+        again. Raises NotTaken if everything but the address was moved.
         """
         seen = await self._until_near(wait_ms)
         if take_address:

@@ -2,9 +2,9 @@
 consumption on a broker, and the accounts of access control.
 
 A change goes to several servers, which do not know of each other. It returns one :class:`Applied`
-for each, with the error of those that did not take it, so that a tool can say what is done and what
-is not. Names of brokers, clusters and settings that do not exist raise NotFound before anything is
-sent. Java servers ignore settings that they do not have; here they are refused.
+for each, with an error if that server did not make the change, so a tool can report which servers
+have changed. Names of brokers, clusters and settings that do not exist raise NotFound before
+anything is sent. Java servers ignore settings that they do not have; these methods refuse them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 #: Namespace of the queues of ordered topics (upstream: NamesrvUtil.java).
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-#: Deleting files and topics takes time.
+#: Timeout of requests that may delete files or topics, which takes time.
 _CLEAN_TIMEOUT_MS: Final = 30_000
 
 
@@ -120,7 +120,7 @@ class GroupConsumption:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Sum over a window, and the average sum a second in it."""
+    """Sum over a time window, and its average per second."""
 
     sum: int
     per_second: float
@@ -131,7 +131,7 @@ _NO_RATE: Final = Rate(0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One figure of brokers together, over the last minute, hour and day.
+    """One statistic, summed over brokers, for the last minute, hour and day.
 
     Brokers take samples, so a window may lack the latest 10 s, 10 minutes or hour.
     """
@@ -142,7 +142,7 @@ class Traffic:
 
     @property
     def longest_sum(self) -> int:
-        """Sum of the longest window that counted something, as ``mqadmin statsAll`` shows it."""
+        """Sum of the longest window that is not empty, as ``mqadmin statsAll`` shows it."""
         return self.day.sum or self.hour.sum or self.minute.sum
 
 
@@ -370,7 +370,7 @@ class Servers:
         return await self._on_brokers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, broker, cluster)
 
     async def delete_expired_log(self, broker: str = "", cluster: str = "") -> list[Applied]:
-        """Delete the log files that are older than the broker keeps them, at once."""
+        """Delete expired log files at once, instead of at the configured hour."""
         return await self._on_brokers(RequestCode.DELETE_EXPIRED_COMMITLOG, broker, cluster)
 
     async def delete_unused_topics(self, broker: str = "", cluster: str = "") -> list[Applied]:
@@ -434,7 +434,7 @@ class Servers:
         return list((await self._admin.ask_together(found, ask, unread)).values())
 
     async def traffic(self, name: str, key: str, brokers: Sequence[Broker]) -> Traffic:
-        """Return a figure of brokers together, by RocketMQ's name and key of it.
+        """Return a statistic, by RocketMQ's name and key of it, summed over brokers.
 
         A broker that has counted nothing under this name and key adds nothing (upstream:
         BrokerStatsManager.java).

@@ -1,13 +1,14 @@
 """Brokers that ``cometmq cluster health`` saw registered, in a file of the user.
 
-A name server forgets a broker that stops, so that nothing on the cluster says that it is missing.
-The file is ``$XDG_STATE_HOME/cometmq/brokers.json`` (``~/.local/state`` by default). It has, by
-name servers and broker name, when a broker was seen last, in milliseconds since the epoch:
+A name server forgets a broker that stops, so the cluster itself does not show that one is missing.
+The file is ``$XDG_STATE_HOME/cometmq/brokers.json`` (``~/.local/state`` by default). For the name
+servers of each cluster, it has the time at which each broker was last seen, in milliseconds since
+the epoch:
 
     {"127.0.0.1:9876": {"broker-a": 1767225600000}}
 
-It is written as a whole. A file that cannot be read or written is logged and means that no broker
-was seen before.
+It is replaced as a whole. A failure to read or write it is logged. An unreadable file counts as
+empty.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _DAY_MS: Final = 24 * 3_600_000
-#: A broker that was not seen for so long is forgotten.
+#: A broker that was not seen for this time is forgotten.
 KEPT_MS: Final = 30 * _DAY_MS
 CLUSTERS_MAX: Final = 100
 
@@ -36,13 +37,13 @@ def path() -> Path | None:
 
 
 def load(name_servers: Iterable[str], now_ms: int) -> Seen:
-    """Return the brokers of a cluster that were seen, with the times."""
+    """Return the time at which each broker of a cluster was last seen."""
     found = _read().get(_key(name_servers), {})
     return {name: at for name, at in found.items() if now_ms - at < KEPT_MS}
 
 
 def save(name_servers: Iterable[str], seen: Seen) -> None:
-    """Replace what is known of a cluster."""
+    """Replace the brokers and times of a cluster."""
     clusters = _read()
     key = _key(name_servers)
     clusters.pop(key, None)

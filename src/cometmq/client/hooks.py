@@ -93,7 +93,7 @@ class TransactionEnd:
     """End of a transaction, as a producer reported it to a broker.
 
     ``committed`` is True for committed, False for rolled back, None for not known. ``checked`` is
-    set when the broker had asked. ``at_ms`` is milliseconds since the epoch.
+    True if the broker had asked for the outcome. ``at_ms`` is milliseconds since the epoch.
     """
 
     message_id: str
@@ -141,7 +141,7 @@ def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
 
 
 def prepared(hooks: Sequence[MessageHook], message: Message) -> Message:
-    """Return the message that the hooks make of one."""
+    """Return the message, as the hooks have changed or replaced it."""
     for hook in list(hooks):
         try:
             message = hook(message)

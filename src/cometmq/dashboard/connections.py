@@ -1,12 +1,13 @@
-"""Connections of browsers, with a time limit for whatever a peer may leave undone.
+"""Connections of browsers, with limits on their number and on the time in which nothing happens.
 
-uvicorn limits only the pause between two requests. A connection without a request, or with a part
-of one, and a browser that reads nothing would otherwise stay for ever:
+uvicorn limits only the pause between two requests. Without further limits, a connection would stay
+open for ever if the peer sends no request or only a part of one, or does not read the response:
 
-    request head    REQUEST_S from the connection, or from its first byte on a kept one
-    response        STALLED_S without that the peer reads anything of what waits
-    number          CONNECTIONS_MAX, and PER_ADDRESS_MAX from one address (of IPv6: one /64
-                    network) unless it is a named proxy; further ones are closed at once
+    request head    must be complete REQUEST_S after the connection was made, or after the first
+                    byte of a later request
+    response        the peer must read some of it at least every STALLED_S
+    number          CONNECTIONS_MAX in all, and PER_ADDRESS_MAX from one address (IPv6: from one /64
+                    network) unless it is a named proxy; further connections are closed at once
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PER_ADDRESS_MAX: Final = 64
 class BrowserConnection(H11Protocol):
     """One connection of a browser or of a proxy."""
 
-    _ends: asyncio.TimerHandle | None = None
+    _limit_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -40,31 +41,31 @@ class BrowserConnection(H11Protocol):
         if len(self.connections) > CONNECTIONS_MAX or self._is_one_too_many():
             transport.abort()
             return
-        self._end_in(REQUEST_S)
+        self._abort_after(REQUEST_S)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request; wait for the rest of its head if it lacks some."""
+        """Take a part of a request; limit the time for the rest of its head."""
         super().data_received(data)
         if self._is_answering():
-            # A byte of a further request is no sign that the peer reads what waits for it.
+            # A byte of a further request does not show that the peer reads the response.
             if not self.flow.write_paused:
-                self._go_on()
-        elif self._ends is None and not self.transport.is_closing():
-            self._end_in(REQUEST_S)
+                self._cancel_timer()
+        elif self._limit_timer is None and not self.transport.is_closing():
+            self._abort_after(REQUEST_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the time limit with the connection."""
-        self._go_on()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Wait for the peer to read."""
         super().pause_writing()
-        self._end_in(STALLED_S)
+        self._abort_after(STALLED_S)
 
     def resume_writing(self) -> None:
         """Note that the peer has read."""
-        self._go_on()
+        self._cancel_timer()
         super().resume_writing()
 
     def _is_one_too_many(self) -> bool:
@@ -89,20 +90,20 @@ class BrowserConnection(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
-    def _end_in(self, after_s: float) -> None:
-        self._go_on()
-        self._ends = self.loop.call_later(after_s, self.transport.abort)
+    def _abort_after(self, after_s: float) -> None:
+        self._cancel_timer()
+        self._limit_timer = self.loop.call_later(after_s, self.transport.abort)
 
-    def _go_on(self) -> None:
-        if self._ends is not None:
-            self._ends.cancel()
-            self._ends = None
+    def _cancel_timer(self) -> None:
+        if self._limit_timer is not None:
+            self._limit_timer.cancel()
+            self._limit_timer = None
 
 
 def is_among(address: str, networks: Iterable[str]) -> bool:
     """Return whether an address is one of some addresses, or in one of some networks.
 
-    What is no address, such as the name of a host, matches itself only.
+    A text that is not an address, such as a host name, matches only itself.
     """
     for network in networks:
         try:

@@ -1,7 +1,7 @@
 """Kombu's channel and transport over a :class:`~cometmq.kombu.link.Link`.
 
-Kombu's virtual transport has the exchanges and the bindings; each queue is a topic with a consumer
-group of its own. A message is acknowledged at the broker when kombu acknowledges it.
+Kombu's virtual transport keeps the exchanges and the bindings. Each queue is a topic with its own
+consumer group. A message is acknowledged at the broker when kombu acknowledges it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from cometmq.message.model import Message
 
 log = logging.getLogger(__name__)
 
-#: A message that is due sooner goes to the worker, whose clock is exact.
+#: A message that is due sooner is not delayed at the broker: the worker waits for the exact time.
 _SOON_MS: Final = 1_500
-#: Longest delay that is asked of a broker at a time; its own limit is 3 days by default.
+#: Longest delay requested of a broker at a time; the broker's own limit is 3 days by default.
 _LONGEST_MS: Final = 48 * 3_600_000
 #: Time for which basic_get waits for a first message.
 _GET_WAIT_MS: Final = 1_000
-#: Messages that one turn of Celery's event loop takes.
+#: Maximum number of messages that one turn of Celery's event loop delivers.
 _A_TURN: Final = 100
 _WAIT_S: Final = 1.0
 
@@ -66,8 +66,8 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def restore_unacked(self) -> list[Any]:
         """Send all unacknowledged messages back, the oldest first.
 
-        Once the broker cannot be reached the others stay as they are: it has them, and delivers
-        them again. So a connection to a broker that is gone closes in time.
+        If the broker cannot be reached, the remaining messages are left alone: the broker still has
+        them, and delivers them again. So a connection to a broker that is gone closes in time.
         """
         self._flush()
         while self._delivered:
@@ -167,7 +167,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.link.transient.bind(Binding(queue, exchange, routing_key or "", kind))
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        """Nothing to do: the table of the exchange has the binding."""
+        """Do nothing: the table of the exchange already has the binding."""
 
     # ------------------------------------------------------------------ publishing
 
@@ -182,7 +182,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         try:
             self._publish(message, exchange, routing_key)
         except ClientError:
-            _end_if_told_to()
+            _end_if_requested()
             raise
 
     def _publish(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
@@ -285,7 +285,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 return payload
 
     def _accept(self, queue: str, delivery: Delivery) -> dict[str, Any] | None:
-        """Return the message for kombu; None if it is not for now, or none of kombu's."""
+        """Return the message for kombu; None if it is expired, not due yet, or not kombu's."""
         tag = f"{self.channel_id}-{next(self._tags)}"
         try:
             payload = payload_of(delivery.body)
@@ -301,7 +301,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         received = delivery.received
         if received is not None:
             if self._is_early(payload):
-                # The broker knows no timers, or not such long ones: levels bring it closer.
+                # The broker has no timers, or none that long: delay levels cover part of the time.
                 self._send(queue, payload, use_levels=True)
                 self.link.settle(delivery)
                 return None
@@ -314,7 +314,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return payload
 
     def _is_expired(self, payload: dict[str, Any], delivery: Delivery) -> bool:
-        # A task that expires has a result: the worker notes that it was revoked.
+        # An expired task still goes to the worker, which records that it was revoked.
         is_task = bool((payload.get("headers") or {}).get("expires"))
         left_ms = expiration_ms(payload)
         if is_task or not left_ms:
@@ -350,12 +350,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.settle(message.delivery_tag)
 
 
-def _end_if_told_to() -> None:
-    """Raise what ends the Celery worker of this process, if it was told to stop.
+def _end_if_requested() -> None:
+    """Raise the exception that ends this process's Celery worker, if it was requested to stop.
 
-    Celery asks this between its own attempts to connect. But kombu repeats a publish for good, such
-    as that of the worker's heartbeat: without this a worker whose broker is gone ignores SIGTERM.
-    Tasks that run, in this thread or elsewhere, are left to end.
+    Celery checks this between its own attempts to connect. But kombu repeats a publish for ever,
+    such as that of the worker's heartbeat. Without this check, a worker whose broker is gone would
+    ignore SIGTERM. Running tasks, in this thread or elsewhere, are not interrupted.
     """
     worker, current = map(sys.modules.get, ("celery.worker.state", "celery._state"))
     if (
@@ -406,7 +406,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self._link: Link | None = None
         self._opening = threading.Lock()
         self._loop: Any = None
-        #: Messages may be left that the last turn of the loop could not deliver.
+        #: True if a prefetch limit may have left messages that the last turn could not deliver.
         self._is_full = False
 
     def driver_version(self) -> str:
@@ -415,7 +415,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     @property
     def has_link(self) -> bool:
-        """Whether this process has opened the connection."""
+        """True if this process has opened the connection."""
         return self._link is not None and self._link.pid == os.getpid()
 
     @property
@@ -432,7 +432,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         try:
             _ = self.link
         except CometError:
-            _end_if_told_to()
+            _end_if_requested()
             raise
         super().establish_connection()
         return self
@@ -451,7 +451,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                     log.warning("close_failed error=%r", error)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver what is there, or wait for it. Raises socket.timeout when nothing comes."""
+        """Deliver waiting messages, or wait for some. Raises TimeoutError if none arrive."""
         clock = SystemClock()
         begun_ms = clock.monotonic_ms()
         link = self.link
@@ -464,7 +464,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             link.wait(wait_s)
 
     def _deliver_some(self, most: int) -> int:
-        """Deliver at most ``most`` messages that are there; return how many."""
+        """Deliver at most ``most`` waiting messages; return how many."""
         for delivered in range(most):
             try:
                 self.cycle.get(self._deliver, timeout=0)
@@ -494,7 +494,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def _on_tick(self) -> None:
         if self._deliver_some(_A_TURN) == _A_TURN:
-            # More may be there: come back at once.
+            # There may be more: come back at once.
             self.link.wake()
         self._is_full = any(not channel.qos.can_consume() for channel in self.channels)
 

@@ -1,7 +1,8 @@
-"""The Host header of HTTP requests, by which a page of others in a browser is recognized.
+"""Check of the Host header of HTTP requests, against DNS rebinding.
 
-A site can let its own name lead to an address of this machine or network (DNS rebinding). Its page
-then reads what this process serves. The browser still sends the name, so a name must be known.
+A web site can make its own name point to an address of this machine or network. Its page could then
+read what this process serves. The browser still sends the site's name in the Host header, so only
+known names are accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from cometmq.core.hosts import is_ip_address
 
-#: A Host header: a name or an address, and perhaps a port. No browser sends anything else.
+#: A Host header: a name or an address, and an optional port. No browser sends anything else.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 
 
@@ -24,7 +25,7 @@ def host_names(names: Iterable[str]) -> frozenset[str]:
 def is_known_host(header: str, names: frozenset[str], *, short_names: bool = False) -> bool:
     """Return whether a Host header is an address, localhost, or one of ``names``.
 
-    ``short_names`` lets names without a dot pass: no site of the internet has such a name.
+    ``short_names`` accepts names without a dot: no web site on the internet has such a name.
     """
     found = _HOST.fullmatch(header)
     if found is None:

@@ -1,8 +1,8 @@
 """The lag of a query, in messages and in time, from the progress that Spark reports.
 
-Offsets carry no times. So the ends of the queues are kept with the times at which they were seen:
-the message at an offset was stored when the end of its queue went past it, between two of these
-times.
+Offsets have no times. The ends of the queues are therefore kept with the times at which they were
+seen. The message at an offset was stored when the end of its queue passed that offset, between two
+of these times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Place = tuple[str, str]
 """A topic and a broker."""
 
 ENDS_MAX: Final = 240
-"""The number of ends of a queue that are kept. When there are more, every second one goes."""
+"""Maximum number of ends kept for a queue. If there are more, every second one is dropped."""
 
 
 class EndHistory:
@@ -30,9 +30,10 @@ class EndHistory:
         self._seen: dict[MessageQueue, deque[tuple[float, int]]] = {}
 
     def note(self, ends: Offsets, at_s: float) -> None:
-        """Keep the ends of queues, as they were at a time that is not before the last one.
+        """Record the ends of queues at a time, which is not before that of the previous call.
 
-        A queue that ends before its last end is another one: its topic was created again.
+        If a queue ends before its previous end, its topic was recreated, and older ends are
+        dropped.
         """
         for queue, end in ends.items():
             seen = self._seen.setdefault(queue, deque())
@@ -47,10 +48,10 @@ class EndHistory:
                 self._seen[queue] = deque(kept if kept[-1] == newest else [*kept, newest])
 
     def age_s(self, queue: MessageQueue, reached: int, at_s: float) -> float | None:
-        """Return the age of the message at offset ``reached`` of a queue, 0 if the queue ended
-        there, or None if nothing tells.
+        """Return the age of the message at offset ``reached`` of a queue.
 
-        A message that is older than the first end is judged by the rate of those after it.
+        Returns 0 if the queue ended there, and None if the age is unknown. If the message is older
+        than the first known end, its age is estimated from the rate of later messages.
         """
         seen = self._seen.get(queue)
         if not seen or seen[-1][1] <= reached:
@@ -69,7 +70,9 @@ class EndHistory:
 
 
 def lag_of(end: str | None, latest: str | None) -> dict[Place, int]:
-    """Return the messages after a batch, by topic and broker, from two offsets of Spark's progress.
+    """Return the number of messages after a batch, by topic and broker.
+
+    ``end`` and ``latest`` are offsets of Spark's progress.
 
     The result is empty for offsets of another source.
     """
@@ -87,7 +90,7 @@ def lag_of(end: str | None, latest: str | None) -> dict[Place, int]:
 
 
 def offsets_of(end: str | None, latest: str | None) -> tuple[Offsets, Offsets] | None:
-    """Return what a batch reached and the ends of the queues, None for another source."""
+    """Return the offsets that a batch reached and the ends of queues; None for another source."""
     reached, newest = _parsed(end), _parsed(latest)
     if reached is None:
         return None

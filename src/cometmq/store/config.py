@@ -13,7 +13,7 @@ from cometmq.core.errors import SettingsError
 from cometmq.core.settings import OURS, check_ranges, setting
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Largest number of such a setting in RocketMQ: no Java broker reads longer files.
+#: Largest Java int. RocketMQ's settings cannot be larger, so no Java broker reads longer files.
 _INT_MAX = 0x7FFF_FFFF
 
 
@@ -50,8 +50,8 @@ class StoreConfig:
     )
     store_path_commit_log: str = setting(
         "",
-        "directory of the commit log; `commitlog` in the root directory unless it is set. Several, "
-        "separated by commas, get new files in turn, those that are full left out",
+        "directory of the commit log; `commitlog` in the root directory unless it is set. Several "
+        "directories, separated by commas, get new files in turn; full ones are left out",
         see="how-to/production.md#a-log-in-several-directories",
     )
     read_only_commit_log_store_paths: str = setting(
@@ -134,7 +134,7 @@ class StoreConfig:
     )
     flush_commit_log_least_pages: int = setting(
         4,
-        "such a sync is skipped while fewer than this many pages of 4 KiB are new",
+        "a sync at that interval is skipped while fewer than this many pages of 4 KiB are new",
         unit="pages of 4 KiB",
         least=0,
         live=True,
@@ -282,7 +282,7 @@ class StoreConfig:
     )
     transient_store_pool_size: int = setting(
         5,
-        "how much may wait to be written, in log files, but no more than 8 MiB",
+        "most data that may wait to be written, as a number of log files, but at most 8 MiB",
         least=1,
     )
     commit_interval_commit_log: int = setting(
@@ -356,7 +356,7 @@ class StoreConfig:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """Return the paths of a list with commas, each once."""
+    """Return the paths of a list that is separated by commas, each once."""
     paths = (path.strip() for path in text.split(","))
     return tuple(dict.fromkeys(os.path.normpath(path) for path in paths if path))
 

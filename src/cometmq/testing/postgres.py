@@ -1,5 +1,7 @@
-"""A real PostgreSQL for tests and examples: in a temporary directory, on a socket in it, without
-root and without an installation.
+"""A real PostgreSQL server for tests and examples.
+
+Its data is in a temporary directory, and so is the socket on which it listens. It needs neither
+root nor an installation.
 
 It uses the machine's programs if there are any. Otherwise `apt-get download` fetches Debian's
 packages into a cache folder, and `dpkg -x` unpacks them there. The server refuses to run as root;
@@ -47,22 +49,24 @@ class PostgresMissing(CometError):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Folder of ``initdb`` and ``postgres``, and that of the libraries fetched for them."""
+    """The folder of ``initdb`` and ``postgres``, and the folder of libraries fetched for them."""
 
     folder: Path
     libraries: Path | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that their processes need."""
-        words = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
+        variables = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
         if self.libraries is not None:
-            words["LD_LIBRARY_PATH"] = str(self.libraries)
-        return words
+            variables["LD_LIBRARY_PATH"] = str(self.libraries)
+        return variables
 
 
 def programs() -> Programs:
-    """Return PostgreSQL's programs; fetch them the first time. Raise PostgresMissing if that
-    fails."""
+    """Return PostgreSQL's programs. If the machine has none, fetch them the first time.
+
+    Raises PostgresMissing if that fails.
+    """
     installed = _newest(Path("/usr"))
     if installed is not None:
         return Programs(installed)
@@ -80,8 +84,8 @@ def programs() -> Programs:
 def running_postgres(directory: Path | None = None) -> Iterator[str]:
     """Run a server with an empty database during the block; yield its conninfo.
 
-    Data and log are in ``directory``, which stays, or in a temporary one, which is removed. Raise
-    PostgresMissing if there is no PostgreSQL.
+    Data and log are in ``directory``, which is kept, or in a temporary directory, which is removed.
+    Raises PostgresMissing if there is no PostgreSQL.
     """
     found = programs()
     root = Path(tempfile.mkdtemp(prefix="cometmq-pg-")) if directory is None else directory

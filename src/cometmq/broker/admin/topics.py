@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Limit of entries in one answer about a queue.
+#: Maximum number of queue entries in one response.
 MAX_ENTRIES: Final = 1_024
 _PERMISSIONS: Final = range(16)
 _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
@@ -46,7 +46,7 @@ _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 class TopicAdmin:
     """Serves the codes that create, delete, list and describe topics.
 
-    ``tables`` makes whole tables, one at a time.
+    ``tables`` lets only one response with a whole table be built at a time.
     """
 
     def __init__(self, context: BrokerContext, tables: LongAnswers) -> None:
@@ -217,8 +217,10 @@ class QueueAdmin:
         return {RequestCode.QUERY_CONSUME_QUEUE: self.entries}
 
     async def entries(self, _peer: Peer, request: Request[QueryConsumeQueue]) -> Reply:
-        """Return entries of a queue, and what a group wants of its topic. Indexes outside the queue
-        give no entries; at most MAX_ENTRIES are returned."""
+        """Return entries of a queue, and the subscription and the stored filter of a group.
+
+        Returns at most MAX_ENTRIES, and none for an index outside the queue.
+        """
         header = request.header
         topic, queue_id, index = header.topic, header.queue_id, header.index
         queue = self._store.find_queue(topic, queue_id)

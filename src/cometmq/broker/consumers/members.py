@@ -2,7 +2,7 @@
 ConsumerGroupInfo.java, ProducerManager.java, ClientManageProcessor.java).
 
 :class:`MemberTable` decides, without I/O. :class:`Members` serves the requests, and notifies a
-group's consumers when the group changed.
+group's consumers when the group changes.
 
 All consumers of a group must have the same subscriptions. The last heartbeat replaces the
 subscriptions of the whole group, so two consumers that differ take messages from each other. The
@@ -52,13 +52,14 @@ log = logging.getLogger(__name__)
 
 #: A heartbeat is parsed on the event loop, and each group in it may create a topic.
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
-#: Limit of heartbeats that wait until name servers know new retry topics; fewer with less memory.
+#: Maximum number of heartbeats that wait until name servers know new retry topics. It is lower if
+#: the memory limit is low.
 MAX_LATE: Final = 10_000
-#: Limit of groups of one connection.
+#: Maximum number of groups of one connection.
 MAX_GROUPS: Final = 1_000
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_TOPIC_CHARS: Final = 255
-#: Limit of the names and subscriptions kept for one connection.
+#: Maximum size of the names and subscriptions kept for one connection.
 MAX_KEPT_CHARS: Final = 1 << 20
 _SUBSCRIPTION_CHARS: Final = 100
 _CODE_CHARS: Final = 12
@@ -73,8 +74,8 @@ SCAN_INTERVAL_MS: Final = 10_000
 EXPIRY_MS: Final = 120_000
 
 Channel = TypeVar("Channel")
-#: A consumer's subscriptions, in a form that is equal for consumers that agree: message model, then
-#: topic, kind and expression of each subscription.
+#: A consumer's subscriptions in comparable form: the message model, and the topic, kind and
+#: expression of each subscription.
 Wants = tuple[str, frozenset[tuple[str, str, str | frozenset[str]]]]
 
 
@@ -108,7 +109,7 @@ class OnlineGroup(Generic[Channel]):
     #: Number of members by subscriptions; more than one key means a conflict.
     variants: Counter[Wants] = field(default_factory=Counter)
 
-    def tell(self, channel: Channel, data: ConsumerData) -> None:
+    def record(self, channel: Channel, data: ConsumerData) -> None:
         """Record a member's heartbeat."""
         known = self.reported.get(channel)
         if known is None or wants_of(known) != wants_of(data):
@@ -127,8 +128,10 @@ class OnlineGroup(Generic[Channel]):
 
 
 def wants_of(data: ConsumerData) -> Wants:
-    """Return one consumer's subscriptions. Its retry topic is left out, because some kinds have
-    none."""
+    """Return one consumer's subscriptions.
+
+    The retry topic is left out, because some kinds of consumers do not subscribe to it.
+    """
     return data.message_model, frozenset(
         (each.topic, kind, frozenset(each.tags_set) if kind == "TAG" else each.sub_string)
         for each in data.subscription_data_set
@@ -168,7 +171,7 @@ class MemberTable(Generic[Channel]):
         known = group.members.get(channel)
         changed = known is None or known.client_id != member.client_id
         group.members[channel] = member
-        group.tell(channel, data)
+        group.record(channel, data)
         self._groups_of.setdefault(channel, set()).add((data.group_name, True))
         before = dict(group.subscriptions)
         changed |= _replace_subscriptions(group, data.subscription_data_set)
@@ -215,7 +218,7 @@ class MemberTable(Generic[Channel]):
         return True
 
     def _forget_id(self, channel: Channel, client_id: str) -> None:
-        """Count one group less in which a channel produces under a client id."""
+        """Decrement the number of groups in which a channel produces under a client id."""
         key = (channel, client_id)
         self._uses_of_id[key] -= 1
         if self._uses_of_id[key] > 0:
@@ -258,7 +261,7 @@ class MemberTable(Generic[Channel]):
         return lost, silent
 
     def is_member(self, channel: Channel, group: str) -> bool:
-        """Decide whether a channel is in a group, as a producer or as a consumer."""
+        """Return whether a channel is in a group, as a producer or as a consumer."""
         groups = self._groups_of.get(channel, ())
         return (group, True) in groups or (group, False) in groups
 
@@ -341,9 +344,9 @@ class Members:
     def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply | None:
         """Register the producers and consumers of a client.
 
-        A new group gets a retry topic. Then the answer, and the notification to rebalance, wait
-        until name servers have that topic: the client asks for its route at once, and not again for
-        20 s. If too many wait already, the answer comes at once.
+        A retry topic is created for a new group. The response, and the notification to rebalance,
+        then wait until name servers have that topic: the client fetches its route at once, and
+        again only after 20 s. If too many heartbeats already wait, the response is sent at once.
         """
         if len(request.body) > MAX_HEARTBEAT_BYTES:
             raise BadRequest(
@@ -351,7 +354,7 @@ class Members:
                 f"heartbeat of {len(request.body)} bytes is over the limit of "
                 f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
             )
-        body = self._entered(parse_client_body(request.body, Heartbeat))
+        body = self._normalized(parse_client_body(request.body, Heartbeat))
         _check(body)
         kept = self._kept_after(peer, body)
         if kept and peer not in self._kept:
@@ -379,10 +382,13 @@ class Members:
         peer.limits.hit(Limit.NEW_GROUP_HEARTBEATS, peer.address, reason)
         return False
 
-    def _entered(self, body: Heartbeat) -> Heartbeat:
-        """Return a heartbeat as it is entered: without consumer groups that have no name, as no
-        pull can name them, and with a version in each subscription. One that comes without is new
-        each time, as upstream."""
+    def _normalized(self, body: Heartbeat) -> Heartbeat:
+        """Return a heartbeat in the form in which it is recorded.
+
+        Consumer groups without a name are left out, because no pull can name them. A subscription
+        without a version gets the current time as its version. It therefore replaces the previous
+        one each time, as upstream.
+        """
         consumers = body.consumer_data_set
         if all(
             data.group_name
@@ -489,7 +495,7 @@ class Members:
         return Reply()
 
     def consumer_ids(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
-        """Return the client ids of a group, over which each client divides the queues."""
+        """Return the client ids of a group; each client divides the queues among them."""
         name = request.header.consumer_group
         group = self.table.consumers.get(name)
         if group is None:
@@ -680,7 +686,7 @@ def _refused(problem: str) -> BadRequest:
 
 
 def _chars_of(data: ConsumerData) -> int:
-    """Return about how many characters are kept for a consumer's heartbeat."""
+    """Return the approximate number of characters kept for a consumer's heartbeat."""
     named = (data.group_name, data.consume_type, data.message_model, data.consume_from_where)
     return sum(map(len, named)) + sum(
         _SUBSCRIPTION_CHARS

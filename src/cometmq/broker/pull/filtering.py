@@ -1,7 +1,7 @@
 """Filters of pulls: tag codes or a SQL92 expression, from the pull itself or from a heartbeat.
 
-Expressions are parsed once and cached, also those that are wrong; newtexts.py bounds how much is
-parsed. Tags are filtered by their codes in the queue entries, and once more by their texts in the
+Expressions are parsed once and cached, including invalid ones. newtexts.py limits the parsing of
+new ones. Tags are filtered by their codes in the queue entries, and once more by their texts in the
 client. SQL92 is filtered only here, on the stored records (upstream: PullMessageProcessor.java,
 ClientManageProcessor.checkClientConfig).
 """
@@ -42,7 +42,7 @@ SQL92: Final = "SQL92"
 #: Limits of the cache of parsed expressions.
 MAX_REMEMBERED: Final = 10_000
 MAX_REMEMBERED_BYTES: Final = 32 << 20
-#: Memory of all SQL92 filters in use beyond which no further pull with one is held.
+#: Maximum memory of all SQL92 filters in use. At the limit, no further pull with one is held.
 MAX_LIVE_BYTES: Final = 128 << 20
 #: Largest body of CHECK_CLIENT_CONFIG, which is read on the event loop.
 MAX_CHECK_BYTES: Final = 512 * 1024
@@ -82,7 +82,7 @@ class Filters:
         self._members = context.tables.members
         self._stored = stored
         self._new_texts = texts
-        #: Filters by their texts, and what is wrong with texts that are none.
+        #: Filters by kind (SQL92 or not) and text; for an invalid text, its error.
         self._known: dict[tuple[bool, str], PullFilter | BadRequest] = {}
         self._known_bytes = self._live_bytes = 0
 
@@ -120,10 +120,11 @@ class Filters:
         return Reply()
 
     def wanted(self, header: PullMessage, peer: Peer | None) -> PullFilter:
-        """Return the filter of a pull of ``peer``; without it no expression is parsed.
+        """Return the filter of a pull that ``peer`` sent.
 
-        Raises BadRequest with code 23 if the expression cannot be parsed, 2 if it cannot be parsed
-        now, 24 or 25 if the subscription is unknown or outdated, 27 or 28 if the stored filter is.
+        Without a peer, no new SQL92 expression is parsed. Raises BadRequest with code 23 if the
+        expression is invalid, 2 if it cannot be parsed now, 24 or 25 if the subscription is unknown
+        or outdated, and 27 or 28 if the stored filter is.
         """
         if header.sys_flag & SUBSCRIPTION:
             return self._read(header.expression_type, header.subscription, peer)
@@ -201,7 +202,7 @@ class Filters:
         try:
             parsed = _parse(*key)
         except BadRequest as error:
-            # One that is too long is refused at once, the next time too.
+            # One that is too long is not cached: it is refused without parsing each time.
             if is_sql and len(key[1]) <= MAX_CHARS:
                 self._remember(key, BadRequest(error.code, error.remark))
             raise

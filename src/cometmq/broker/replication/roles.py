@@ -1,18 +1,18 @@
 """A broker's part in replication: as a master it serves slaves, as a slave it follows its master.
 
 A slave finds its master's replication address in ``haMasterAddress``, or in the name servers'
-answer to its registration. It copies tables from the master's address in that answer.
+response to its registration. That response also has the address from which it copies tables.
 
-A slave refuses requests and drops notes for which its master alone is responsible: the master takes
-sends, changes tables, and delivers delayed messages and transactions. A slave serves pulls,
+Only a master accepts sends, changes tables, and delivers delayed messages and transactions. A slave
+refuses such requests, and removes notes about this work that it kept as a master. It serves pulls,
 heartbeats, offsets and locks, so that consumers continue while the master is gone.
 
 A slave copies its master's tables every 10 s: topics, groups, consumer offsets and positions of
 delay levels (upstream: SlaveSynchronize.java). Topics come first, because a queue without its topic
-cannot be read. A stale copy costs little: a consumer that continues at the slave may see its last
-seconds again. Positions of delay levels and of transactions are taken over only once this log is as
-long as the master's was: what they say is delivered would be lost with a promotion, if the log
-lacked it.
+cannot be read. A copy that is a little old does no harm: a consumer that continues at the slave may
+receive the messages of the last seconds again. Positions of delay levels and of transactions are
+applied only once this log is as long as the master's was. They say which messages the master has
+delivered. If they were ahead of this log, a promoted slave would never deliver some of them.
 
 Deleted topics are removed from the slave's disk too, so that a new topic with the same name starts
 empty. A CometMQ master reports the log offset at which the messages of a deleted topic end. A Java
@@ -81,7 +81,7 @@ ROLE_FILE: Final = "cometmq-role.json"
 #: Interval between two copies of the tables, and the time that the master has for each answer.
 TABLES_INTERVAL_MS: Final = 10_000
 TABLES_TIMEOUT_MS: Final = 5_000
-#: How long a copy waits for the log, and how often it looks.
+#: Maximum time for which a copy of the tables waits for the log, and the interval of its checks.
 REACH_MS: Final = 1_000
 _REACH_STEP_MS: Final = 10
 #: Asks for a restart that cuts a slave's log, because the log differs from its master's.
@@ -111,7 +111,7 @@ _NOTES: Final = (
 
 
 class _Kept(msgspec.Struct, rename="camel"):
-    """Content of the file."""
+    """Content of the role file."""
 
     role: BrokerRole
     since_ms: int
@@ -126,8 +126,11 @@ def role_path(root: str) -> str:
 def keep_role(
     role: BrokerRole, root: str, files: Files, clock: Clock, *, address: str = ""
 ) -> None:
-    """Store the role in which the broker starts from now on, whatever its settings say, and an
-    address that it took over, if any. Durable on return. Raise OSError if it cannot be written."""
+    """Store the role in which the broker starts from now on, whatever its settings say.
+
+    ``address`` is an address that it took over, if any. The file is durable on return. Raises
+    OSError if it cannot be written.
+    """
     path = role_path(root)
     make_durable_directory(files, os.path.dirname(path))
     kept = msgspec.json.encode(_Kept(role, clock.wall_ms(), address))
@@ -135,8 +138,10 @@ def keep_role(
 
 
 def put_back_role(former: bytes | None, root: str, files: Files) -> None:
-    """Store the former content of the file again, None if there was no file. Durable on return.
-    Raise OSError if that fails."""
+    """Restore the former content of the role file; None if there was no file.
+
+    The change is durable on return. Raises OSError if it fails.
+    """
     path = role_path(root)
     if read_file(files, path) == former:
         return
@@ -148,9 +153,9 @@ def put_back_role(former: bytes | None, root: str, files: Files) -> None:
 
 
 def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerConfig:
-    """Return the settings, changed to the kept role and address if there are any.
+    """Return the settings to start with: ``config``, with the role and address of the role file.
 
-    Raise StoreCorrupt if the file is malformed, OSError if it cannot be read.
+    Raises StoreCorrupt if the file is malformed, and OSError if it cannot be read.
     """
     path = role_path(root)
     raw = read_file(files, path)
@@ -228,8 +233,8 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
 def forget_notes(files: Files, root: str) -> None:
     """Remove, durably, the notes that this broker kept as a master.
 
-    Its log may continue differently from here. As a master it would find the same facts in the log.
-    Raise OSError if a note cannot be removed.
+    The log may continue differently from here, and the notes would then be wrong. A master without
+    notes finds the same facts in the log. Raises OSError if a note cannot be removed.
     """
     for note in _NOTES:
         path = os.path.join(root, note)
@@ -244,8 +249,8 @@ class MasterTables:
     """Keeps a slave's tables equal to its master's.
 
     ``master`` is the master's address, "" while it is unknown. No request is sent while ``follows``
-    returns False, that is, while the master sends no log: at that address there may be a slave by
-    now, or an empty broker.
+    returns False, that is, while the master sends no log: its address may belong to a slave or an
+    empty broker by now.
     """
 
     def __init__(self, context: BrokerContext, delay: DelayDelivery, remoting: Remoting) -> None:
@@ -273,7 +278,7 @@ class MasterTables:
         return -1 if self.synced_ms < 0 else self._clock.monotonic_ms() - self.synced_ms
 
     def soon(self) -> None:
-        """Ask the master at once, because it is connected (again)."""
+        """Copy the tables at once, because the master has just been connected."""
         self._due.set()
 
     async def run_forever(self, follows: Callable[[], bool]) -> None:
@@ -410,7 +415,7 @@ class MasterPart:
         self.relieved = self.master.has_a_near_slave
 
     def settings_changed(self) -> None:
-        """Take changed sizes and rates into use."""
+        """Apply changed sizes and rates."""
         self.master.settings = master_settings(self._config)
 
     def serves(self) -> bool:

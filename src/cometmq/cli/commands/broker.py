@@ -28,7 +28,7 @@ ClusterName = Annotated[str, Option("--cluster", help="Only in this cluster.")]
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """One broker process; id 0 is the master. Rates are messages a second over ten seconds."""
+    """One broker process; id 0 is the master. Rates are messages per second, over ten seconds."""
 
     cluster: str
     broker: str
@@ -242,7 +242,7 @@ def _reason(error: CometError | None) -> str | None:
 
 
 def missing(unread: list[Unread]) -> str:
-    """Return the problem of a command that lacks the answers of brokers; "" if it has them all."""
+    """Return the problem text of a command to which brokers did not answer; "" if all did."""
     reasons = "; ".join(
         f"{each.broker.name} at {each.broker.address}: {_reason(each.error)}" for each in unread
     )
@@ -317,7 +317,7 @@ async def consumption(
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """One figure over the last minute, hour and day: its sum, and the mean sum a second.
+    """One statistic over the last minute, hour and day: its sum, and the average per second.
 
     ``of`` is a broker or a group. Brokers take samples, so a window may lack the latest ones.
     """
@@ -401,7 +401,7 @@ async def promote(
         refusals = [each.text for each in looked.promotion.findings if each.refuses]
         if refusals:
             confirm(f"Promote {address} despite its refusals ({'; '.join(refusals)})?", yes)
-        force = bool(refusals)  # nobody agreed to override others
+        force = bool(refusals)  # the user agreed to override only these
     wanted = Promote(role.value, force, check)
     outcome = await carry_out(remoting, clock, address, wanted)
     found = outcome.promotion

@@ -182,13 +182,13 @@ class GroupDeleted:
 @group.command("list", "group list", "group list -o json")
 async def list_(
     cluster: Connected,
-    everything: Annotated[bool, Option("--all", "-a", help="Also groups of the system.")] = False,
+    everything: Annotated[bool, Option("--all", "-a", help="Also system groups.")] = False,
 ) -> Result[GroupRow]:
     """List the groups that the brokers know, with their members and lag."""
     groups = cluster.groups
     unread: list[Unread] = []
     known = await groups.names(unread=unread)
-    names = [name for name in known if everything or not _is_of_system(name)]
+    names = [name for name in known if everything or not _is_system(name)]
     rows = [
         GroupRow(
             each.group, each.members, each.lag, each.consumed_per_second,
@@ -199,7 +199,7 @@ async def list_(
     return Result(rows, problem=missing(unread))
 
 
-def _is_of_system(name: str) -> bool:
+def _is_system(name: str) -> bool:
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -455,7 +455,7 @@ async def create(
     consume: Annotated[bool, Option("--consume", help="May its members consume?")] = True,
     broadcast: Annotated[bool, Option("--broadcast", help="May they broadcast?")] = True,
     only_new: Annotated[
-        bool, Option("--if-not-exists", help="Leave brokers alone that have the group.")
+        bool, Option("--if-not-exists", help="Skip brokers that have the group.")
     ] = False,
     cluster_name: Annotated[str, Option("--cluster", help="Only in this cluster.")] = "",
 ) -> Result[GroupSettings]:
@@ -500,7 +500,7 @@ async def update(
         bool | None, Option("--broadcast/--no-broadcast", help="May they broadcast?")
     ] = None,
 ) -> list[GroupSettings]:
-    """Change settings of a group on all masters; what is not named stays as it is."""
+    """Change settings of a group on all masters; all other settings stay as they are."""
     given = {
         "retryMaxTimes": retries, "retryQueueNums": retry_queues,
         "consumeEnable": consume, "consumeBroadcastEnable": broadcast,

@@ -1,8 +1,8 @@
 """``cometmq init``: commented property files for a broker and a name server.
 
-A file describes every setting of its server. What an installation usually chooses comes first; what
-differs from the default, or must be the same at several servers, is set. All other lines are
-comments: remove the ``#`` to change a setting.
+A file describes every setting of its server. The settings that an installation usually chooses come
+first. Those that differ from the default, or must agree between servers, are set. All other lines
+are comments: remove the ``#`` to change a setting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIRST: Final[tuple[str, ...]] = (
     "brokerIP1", "listenPort", "haListenPort", "storePathRootDir", "kvConfigPath", "flushDiskType",
     "fileReservedTime", "deleteWhen", "remoteAdminEnable", "aclEnable", "autoCreateTopicEnable",
 )  # fmt: skip
-#: Further sections of a file: a title, and how the keys in it begin.
+#: Further sections of a file: the title, and the prefixes of the keys in it.
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Copies on other brokers": ("ha", "slave", "inSync", "maxHa", "taken"),
     "TLS": ("tls", "useTls", "useTLS"),
@@ -45,7 +45,7 @@ init = Noun("init", "Write commented configuration files for a broker and a name
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A configuration file, and how many of its settings are set."""
+    """A configuration file, its number of settings, and how many of them are set."""
 
     path: str
     server: str
@@ -64,8 +64,8 @@ def write_files(
 ) -> Result[WrittenFile]:
     """Write broker.conf and namesrv.conf, with every setting described.
 
-    No file is overwritten. The broker of the one registers with the name server of the other; both
-    accept connections from this machine only, until bindAddress says otherwise.
+    No file is overwritten. The broker of broker.conf registers with the name server of
+    namesrv.conf. Both accept connections from this machine only, until you change bindAddress.
     """
     from cometmq.broker.config import BrokerConfig
     from cometmq.namesrv.config import NamesrvConfig
@@ -150,8 +150,8 @@ def _sections(keys: list[str]) -> Iterator[tuple[str, list[str]]]:
     left = [key for key in keys if key not in first]
     yield "What an installation usually chooses", first
     later: list[tuple[str, list[str]]] = []
-    for title, beginnings in _SECTIONS.items():
-        found = [key for key in left if key.startswith(beginnings)]
+    for title, prefixes in _SECTIONS.items():
+        found = [key for key in left if key.startswith(prefixes)]
         left = [key for key in left if key not in found]
         later.append((title, found))
     yield "All others", left

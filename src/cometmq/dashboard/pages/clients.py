@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """Show a page of the producers."""
+    """Show a page of the list of producers."""
     cluster = cluster_of(request)
     found, unread = await cluster.calls.get(
         "producers", lambda: _producers(cluster), fresh_ms=NAMES_MS
@@ -38,7 +38,7 @@ async def show(request: Request) -> Response:
 async def _producers(
     cluster: WatchedCluster,
 ) -> tuple[dict[str, list[ProducerInfo]], dict[str, str]]:
-    """Return the producers by group, and why brokers did not tell theirs."""
+    """Return the producers by group, and by broker the reason why its producers are unknown."""
     unread = cluster.silent()
     found = await cluster.groups.all_producers(unread=unread)
     return found, reasons(unread)

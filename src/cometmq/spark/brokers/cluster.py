@@ -1,12 +1,12 @@
-"""Routes of topics and names of brokers, from name servers; each process caches routes for some
-seconds.
+"""Routes of topics and names of brokers, from name servers.
 
-Plans of reads use them and, through :func:`addresses`, every task, which would otherwise query a
-name server for each of its ranges. One exchange asks for the routes of all topics.
+Each process caches routes for ROUTE_TTL_MS. Plans of reads use them. So does every task, through
+:func:`addresses`; without the cache, a task would query a name server for each of its ranges. One
+exchange asks for the routes of all topics.
 
 While no name server answers, :func:`brokers` returns the last known addresses, as RocketMQ's
-clients do. A task may run in a process that has not asked yet, so its plan tells it the addresses
-(:func:`learn`).
+clients do. A task may run in a process that has fetched no route yet, so its plan carries the
+addresses (:func:`learn`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list
 
 
 def last_known(queue: MessageQueue, access: Access) -> Replicas | None:
-    """Return the brokers of a queue that this process knows, of whatever age, without asking."""
+    """Return the brokers of a queue that this process last knew, without asking a name server."""
     _, route = _routes.get(_key(queue.topic, access), (0, None))
     found = None if route is None else _replicas(route, queue)
     if found is not None:
@@ -146,9 +146,9 @@ def last_known(queue: MessageQueue, access: Access) -> Replicas | None:
     return None if learned is None else Replicas(queue.topic, queue.broker_name, learned)
 
 
-def learn(told: Iterable[Replicas], access: Access) -> None:
-    """Remember brokers that another process knew, for the time when no name server answers."""
-    for each in told:
+def learn(replicas: Iterable[Replicas], access: Access) -> None:
+    """Remember brokers that another process knew; they are used while no name server answers."""
+    for each in replicas:
         _learned[each.topic, each.broker_name, access.nameservers] = each.addresses
 
 
@@ -165,7 +165,7 @@ def _is_away(access: Access) -> bool:
 
 
 def _check_away(access: Access) -> None:
-    """Raise the last failure if it is too young to ask again."""
+    """Raise the last failure again, unless it is old enough to ask the name servers again."""
     if _is_away(access):
         raise _away[access.nameservers][1]
 

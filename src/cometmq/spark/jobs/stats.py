@@ -187,10 +187,10 @@ def _hot_keys(spark: SparkSession, options: StatsOptions) -> tuple[HotKey, ...]:
 def group_lags(
     client: Client, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> tuple[GroupLag, ...]:
-    """Return the lag of groups in topics, the largest first. If no group is named, return all
-    groups of the topics.
+    """Return the lag of groups in topics, the largest first.
 
-    Raises NotConnected and RequestTimedOut.
+    If ``groups`` is empty, all groups of the topics are returned. Raises NotConnected and
+    RequestTimedOut.
     """
     found = []
     admin = Admin(client.inner.session)

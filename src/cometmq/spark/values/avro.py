@@ -50,8 +50,8 @@ class Avro:
     """Avro datums of the record ``schema`` (JSON text).
 
     With ``registry``, the URL of a schema registry with Confluent's API, bodies begin with a zero
-    byte and the 4-byte id of the schema that wrote them. ``schema`` is then the reader's schema;
-    without it, it is the newest version of ``subject``.
+    byte and the 4-byte id of the schema that wrote them. ``schema`` is then the reader's schema; if
+    it is empty, the newest version of ``subject`` is used.
     """
 
     schema: str = ""
@@ -106,7 +106,7 @@ def _avro_datum(stream: io.BytesIO, writer: Any, reader: Any, size_bytes: int) -
 
     try:
         value = schemaless_reader(stream, writer, reader)
-    except Exception as error:  # fastavro raises whatever its parser meets in foreign bytes
+    except Exception as error:  # fastavro raises exceptions of many types
         raise BadValue(f"not Avro of its schema: {type(error).__name__}: {error}") from None
     if stream.tell() != size_bytes:
         raise BadValue(f"{size_bytes - stream.tell()} bytes follow the Avro value")
@@ -116,8 +116,8 @@ def _avro_datum(stream: io.BytesIO, writer: Any, reader: Any, size_bytes: int) -
 def avro_type(schema: Any, inside: tuple[str, ...] = ()) -> t.DataType:
     """Return Spark's type of a schema as fastavro parses it.
 
-    A union with null is its other branch. Raises SettingsError for any other union of several
-    branches, and for a record that contains itself.
+    A union of null and another type has that type. Raises SettingsError for any other union of
+    several types, and for a record that contains itself.
     """
     return _TypeReader().read(schema, inside)
 
@@ -129,7 +129,7 @@ class _TypeReader:
         self._named: dict[str, Any] = {}
 
     def read(self, schema: Any, inside: tuple[str, ...]) -> t.DataType:
-        """Return the type of a part of the schema that is ``inside`` the records of these names."""
+        """Return the type of a part of the schema; ``inside`` names the records that contain it."""
         if isinstance(schema, list):
             branches = [branch for branch in schema if branch != "null"]
             if len(branches) != 1:

@@ -9,8 +9,7 @@ from typing import Final
 
 from cometmq.spark.options import BadOption, Given, by_name, get, one_of, required, some_text
 
-#: The options beside valueFormat that each format takes, and those of them that it needs unless
-#: the columns of the read say it.
+#: The options that each format takes besides valueFormat.
 _TAKEN: Final = {
     "json": ("valueSchema",),
     "msgpack": ("valueSchema",),
@@ -27,8 +26,11 @@ _DESCRIPTORS_BYTES_MAX: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """How bodies are decoded. ``schema`` is DDL, or a schema of Avro in JSON; ``descriptors`` are
-    the bytes of a FileDescriptorSet. A registry's URL may have a password."""
+    """Options for decoding bodies.
+
+    ``schema`` is DDL, or an Avro schema in JSON. ``descriptors`` are the bytes of a
+    FileDescriptorSet. The URL of a registry may contain a password.
+    """
 
     format: str
     schema: str = ""

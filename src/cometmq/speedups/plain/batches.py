@@ -1,4 +1,4 @@
-"""Batch sends: makes the messages of one body into log records, and into rows of a write batch.
+"""Batch sends: turns the messages of one body into log records and rows of a write batch.
 
 This is the definition; compiled/batches.pyx does the same, byte for byte. message/batch.py
 describes the layout of a body, message/record.py that of a record. A very large batch is first

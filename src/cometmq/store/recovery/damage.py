@@ -71,10 +71,10 @@ class Proof:
 class LogRepair:
     """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
-    opening.py cuts what follows the end. ``punch`` replaces the queue entries for a range of the
-    log by holes. Before the damage policy gives up bytes that had been synced, ``record_cut`` is
-    called with their offset, which ``cut`` then holds. With ``looks_behind``, records may follow
-    zeros: the machine may have lost power.
+    opening.py cuts off what follows the end. ``punch`` replaces the queue entries for a range of
+    the log by holes. Before the log is cut at an offset that had been synced, ``record_cut`` is
+    called with it, and ``cut`` is set to it. ``looks_behind`` is set if the machine may have lost
+    power: valid records may then follow zeros.
     """
 
     __slots__ = (
@@ -214,7 +214,7 @@ class LogRepair:
 
 
 def lost_tail(record: Record, position: int) -> bool:
-    """Return whether a power cut took the end of a record at ``position`` of its file.
+    """Return whether a power cut lost the end of a record at ``position`` of its file.
 
     The CRC covers only the body. A later sector that was never written is all zeros, and properties
     never contain such a sector.
@@ -329,7 +329,8 @@ def repair_file(
 def _check_room(fault: FileFault, segments: Segments) -> None:
     """Raise StoreFull if blank files in place of missing ones would fill the disk.
 
-    A file of another log, with a far higher offset, makes very many seem to be missing.
+    If a file of another log, with a far higher offset, is in the directory, very many files seem
+    to be missing.
     """
     missing_bytes, free_bytes = fault.next_base - fault.base, segments.free_bytes()
     if missing_bytes > free_bytes:
