@@ -8,7 +8,7 @@
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
 #   make data-sync  PostgreSQL to PostgreSQL and Delta, by Spark
-#   make pythons    the client's tests on the other Pythons of this machine
+#   make pythons    the client's tests on this machine's other Pythons, and on Debian's 3.14
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin

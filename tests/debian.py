@@ -12,18 +12,24 @@ from pathlib import Path
 from tests.compat.anchor import cache_dir
 
 FETCHING_S = 600
+MIRROR = "http://deb.debian.org/debian"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class PackageMissing(Exception):
     """A package could not be fetched; the message says why."""
 
 
-def unpacked(name: str, packages: Sequence[str]) -> Path:
+def unpacked(name: str, packages: Sequence[str], *, suite: str = "") -> Path:
     """Return the folder ``name`` with these packages, and with those they need that this machine
-    lacks. They are fetched the first time. Raises PackageMissing."""
+    lacks. They are fetched the first time. Raises PackageMissing.
+
+    Packages of another ``suite`` of Debian come with all they need, the C library included: this
+    machine's are too old for them.
+    """
     target = cache_dir() / name
     if not target.exists():
-        _fetch(target, packages)
+        _fetch(target, packages, suite)
     return target
 
 
@@ -33,7 +39,7 @@ def libraries(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def _fetch(target: Path, packages: Sequence[str]) -> None:
+def _fetch(target: Path, packages: Sequence[str], suite: str) -> None:
     """Unpack packages into a folder, which appears whole or not at all."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
@@ -44,16 +50,11 @@ def _fetch(target: Path, packages: Sequence[str]) -> None:
         files = fresh / "packages"
         files.mkdir()
         try:
-            _download(files, packages, [])
+            _download(files, packages, _own_lists(fresh / "apt", suite) if suite else [])
         except PackageMissing:
-            state = fresh / "apt"
-            (state / "lists" / "partial").mkdir(parents=True)
-            (state / "cache" / "archives" / "partial").mkdir(parents=True)
-            own = ["-o", f"Dir::State::Lists={state / 'lists'}"]
-            own += ["-o", f"Dir::Cache={state / 'cache'}"]
-            own += ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
-            _run(["apt-get", *own, "update"], files)
-            _download(files, packages, own)
+            if suite:
+                raise
+            _download(files, packages, _own_lists(fresh / "apt"))
         for package in sorted(files.glob("*.deb")):
             _run(["dpkg", "-x", str(package), str(fresh)], fresh)
         shutil.rmtree(files)
@@ -62,6 +63,24 @@ def _fetch(target: Path, packages: Sequence[str]) -> None:
             fresh.rename(target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _own_lists(state: Path, suite: str = "") -> list[str]:
+    """Fetch lists of packages into a folder: of the machine's sources, or of a suite, as if nothing
+    was installed. Return apt's options to use them."""
+    (state / "lists" / "partial").mkdir(parents=True)
+    (state / "cache" / "archives" / "partial").mkdir(parents=True)
+    settings = [f"Dir::State::Lists={state / 'lists'}", f"Dir::Cache={state / 'cache'}"]
+    settings += ["APT::Sandbox::User=root"] if os.geteuid() == 0 else []
+    if suite:
+        (state / "sources.list").write_text(f"deb [signed-by={KEYS}] {MIRROR} {suite} main\n")
+        (state / "installed").touch()
+        settings += [f"Dir::Etc::SourceList={state / 'sources.list'}"]
+        settings += ["Dir::Etc::SourceParts=/dev/null", "Acquire::Languages=none"]
+        settings += [f"Dir::State::Status={state / 'installed'}"]
+    options = [word for setting in settings for word in ("-o", setting)]
+    _run(["apt-get", *options, "update"], state)
+    return options
 
 
 def _download(folder: Path, packages: Sequence[str], options: Sequence[str]) -> None:
