@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import cometmq
-from scripts import build_core
+from scripts import build_core, debian_python
 from tests.architecture.rules import ROOT
+from tests.debian import PackageMissing
 
 pytestmark = pytest.mark.operation
 
@@ -103,6 +104,21 @@ def test_the_wheel_of_plain_python_does_too(tmp_path: Path) -> None:
     pure = built("wheel", tmp_path / "dist", COMETMQ_PURE="1")
     python = environment(Path(sys.executable), tmp_path / "venv", str(pure))
     assert result(python, tmp_path)["core"].startswith("plain")
+
+
+@pytest.mark.compiled
+def test_the_wheel_passes_a_message_on_the_latest_python(wheel: Path, tmp_path: Path) -> None:
+    """It need not be on the machine."""
+    try:
+        python = debian_python.interpreter("3.14")
+    except PackageMissing as error:
+        pytest.skip(f"needs Python 3.14: {error}")
+    run([str(python), "-m", "venv", "--without-pip", str(tmp_path / "venv")], tmp_path)
+    made = tmp_path / "venv" / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(made), "install", "--quiet"]
+    run([*install, str(wheel)], tmp_path)
+    said = result(made, tmp_path)
+    assert (said["core"], said["python"].rpartition(".")[0]) == ("compiled", "3.14")
 
 
 def test_what_the_files_hold_and_weigh(wheel: Path, tmp_path: Path) -> None:
