@@ -104,7 +104,13 @@ _NEGATIVE: Final = re.compile(r"-(\d+(\.\d+)?(ms|s|m|h|d)?|\.\d+)\Z")
 class Parser(argparse.ArgumentParser):
     """argparse with errors of one line and examples that keep their lines."""
 
-    def __init__(self, prog: str, description: str = "", examples: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        prog: str,
+        description: str = "",
+        examples: Sequence[str] = (),
+        color: bool = False,
+    ) -> None:
         shown = "\n".join(f"  {line}" for line in examples)
         super().__init__(
             prog=prog,
@@ -114,6 +120,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
+        # From Python 3.14 on, help is in colours unless this says otherwise.
+        self.color = color
         self.usage = f"{prog} [OPTION...]"
         self._positionals.title = "arguments"
         # The value of an option may be a time before now, such as -1h.

@@ -211,7 +211,10 @@ def parser_of(command: str) -> Parser:
 
 def _command(commands: argparse._SubParsersAction[Parser], name: str, what: str) -> Parser:
     command = commands.add_parser(
-        name, description=f"Run {what} until SIGTERM or SIGINT.", examples=EXAMPLES[name]
+        name,
+        description=f"Run {what} until SIGTERM or SIGINT.",
+        examples=EXAMPLES[name],
+        color=False,
     )
     command.add_argument("--bind", default=None, metavar="HOST", help="The address to listen on.")
     command.add_argument(
