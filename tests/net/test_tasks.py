@@ -56,6 +56,19 @@ async def test_close_cancels_and_awaits_all_also_those_started_meanwhile(tasks: 
     assert len(tasks) == 0
 
 
+async def test_close_does_not_wait_for_a_task_that_ended_in_the_same_turn(tasks: Tasks) -> None:
+    async def nothing() -> None:
+        pass
+
+    task = tasks.spawn(nothing(), name="short")
+    await asyncio.sleep(0)
+    assert task.done()
+    assert len(tasks) == 1, "its owner has not heard of it yet"
+    await tasks.close()
+    await asyncio.sleep(0)
+    assert len(tasks) == 0
+
+
 async def test_a_task_may_close_its_own_owner(tasks: Tasks) -> None:
     async def stop() -> str:
         await tasks.close()

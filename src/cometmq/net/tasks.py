@@ -68,7 +68,9 @@ class Tasks:
         """
         self._closed = True
         but = (asyncio.current_task(), spared)
-        while running := [task for task in self._running if task not in but]:
+        # From Python 3.12 on, gather gives no turn to the loop if all tasks are done: those that
+        # ended in this turn would be waited for without end.
+        while running := [each for each in self._running if not each.done() and each not in but]:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
