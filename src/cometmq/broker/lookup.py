@@ -1,6 +1,9 @@
-"""Lookups in the store that several handlers share: bounds of a queue, records at an offset; and
-the handlers of queries for messages by key, offset and time (upstream: QueryMessageProcessor.java,
-AdminBrokerProcessor.java). No lookup creates a queue."""
+"""Lookups in the store that several handlers share, such as bounds of a queue and records at an
+offset.
+
+The handlers of queries for messages by key, offset and time are here too (upstream:
+QueryMessageProcessor.java, AdminBrokerProcessor.java). No lookup creates a queue.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +93,10 @@ async def record_of_queue(
 
 
 def check_reader(peer: Peer, request: Request[Any], record: Record) -> None:
-    """Raise AclDenied if the sender of a request that names a record by its place may not read its
-    topic. A message that waits counts as one of the topic that it is for."""
+    """Raise AclDenied if the sender of a request may not read the topic of the record it asks for.
+
+    A delayed or half message counts as a message of its real topic.
+    """
     access = peer.router.access
     if access is None:
         return
@@ -104,10 +109,10 @@ def check_reader(peer: Peer, request: Request[Any], record: Record) -> None:
 async def find_bytes(
     store: MessageStore, physical_offset: int, peer: Peer, request: Request[Any]
 ) -> bytes | None:
-    """Return the bytes of the record at a physical offset, which may be arbitrary, for the sender
-    of a request; None if there is none.
+    """Return the bytes of the record that a request asks for; None if there is none.
 
-    Raise AclDenied if the sender may not read its topic.
+    The physical offset may be arbitrary. Raises AclDenied if the sender may not read the record's
+    topic.
     """
     record = await find_record(store, physical_offset)
     if record is None:
@@ -129,8 +134,11 @@ def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
 
 
 def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Decide whether a queue still has its first message, where reading it is cheap (upstream:
-    ConsumerManageProcessor.queryConsumerOffset). True for a queue that never had one."""
+    """Return whether a queue still has its first message, close enough to the log's end to be in
+    memory; True for a queue that never had a message.
+
+    (upstream: ConsumerManageProcessor.queryConsumerOffset)
+    """
     low, _ = bounds(store, topic, queue_id)
     if low > 0:
         return False
@@ -162,8 +170,9 @@ class QueryHandler:
     async def by_key(self, _peer: Peer, request: Request[QueryMessage]) -> Reply:
         """Return messages of a topic by one of their keys.
 
-        The index stores hashes of topic and key only. So the client compares the keys, and messages
-        of other topics are left out here: the sender may not be allowed to read them.
+        The index stores only a hash of topic and key, so other messages may be found too. Those of
+        other topics are left out here, because the sender may not be allowed to read them. The
+        client compares the keys.
         """
         header = request.header
         wanted = header.max_num

@@ -1,4 +1,4 @@
-"""Templates to responses: the page around a view, or only the part that a poll replaces."""
+"""Rendering of templates to responses: a whole page, or only the part that a poll replaces."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ PAGE_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the page's start. ``defaults`` are the settings of a CometMQ broker; ``schemas``
-    are those of the bodies of topics."""
+    """Options with which the dashboard was started.
+
+    ``defaults`` are the default settings of a CometMQ broker. ``schemas`` describe the bodies of
+    topics.
+    """
 
     allow_changes: bool = False
     defaults: Mapping[str, str] | None = None
@@ -76,7 +79,7 @@ def whole(text: str, default: int) -> int:
 
 
 def viewer_of(request: Request) -> Viewer:
-    """Return who sent a request; the guard let it pass."""
+    """Return the viewer who sent a request, as the guard set it."""
     viewer: Viewer = request.state.viewer
     return viewer
 
@@ -88,7 +91,7 @@ def options_of(request: Request) -> Options:
 
 
 def cluster_of(request: Request) -> WatchedCluster:
-    """Return the cluster of a request, and note that somebody looks at it."""
+    """Return the cluster of a request, and record that a viewer looks at it."""
     cluster = viewer_of(request).cluster
     cluster.look()
     return cluster
@@ -101,7 +104,7 @@ def field(request: Request, name: str) -> str:
 
 
 def link(path: str, *names: str, **query: object) -> str:
-    """Return a path with names in the place of ``{}``, escaped, and a query."""
+    """Return a path with escaped names in place of each ``{}``, and with a query."""
     filled = path.format(*(quote(name, safe="") for name in names))
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{filled}?{urlencode(given)}" if given else filled

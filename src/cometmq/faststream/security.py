@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def secured(config: ClientConfig, security: BaseSecurity | None) -> ClientConfig:
-    """Return settings with the account and TLS of ``security``; what ``config`` has wins.
+    """Return ``config`` with the account and TLS of ``security``, unless it has its own.
 
-    The user name is an access key, and the password its secret. Raises SetupError for what RocketMQ
-    does not have, and for an ``ssl_context``: the client makes its own.
+    The user name is an access key, and the password its secret key. Raises SetupError for
+    mechanisms that RocketMQ does not have, and for an ``ssl_context``: the client makes its own.
     """
     if security is None:
         return config

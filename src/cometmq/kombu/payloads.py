@@ -1,7 +1,7 @@
-"""Bodies of a queue's topics as kombu's messages. Pure.
+"""Parsing of message bodies as kombu's messages. Pure functions.
 
-Any program may send to a topic. One message that is none of kombu's must not end a worker, and then
-the next one that gets it.
+Any program may send to a topic. A message that is not kombu's must not end the worker that gets it,
+and after that the next worker, to which it is delivered again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def payload_of(body: bytes) -> dict[str, Any]:
 def expiration_ms(payload: dict[str, Any]) -> int:
     """Return the time after its send at which a message expires; 0 for never.
 
-    Raises ValueError or TypeError for what is no number.
+    Raises ValueError or TypeError if that is not a number.
     """
     return int(payload["properties"].get("expiration") or 0)
 

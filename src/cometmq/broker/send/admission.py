@@ -18,15 +18,14 @@ ReplyMessageProcessor):
 "retry, DLQ": a message is sent back only to the topics of its group, and never from an internal
 topic of the broker. Only END_TRANSACTION ends a half message.
 
-The property text is stored without what has no meaning once the message is stored.
+The property text is stored without properties that have no meaning once the message is stored.
 
-The queues of checked topics are cached, so that one look-up replaces the checks of a send:
-
-A send needs its topic's configuration, the topic's table of queues, and one of these queues. With
-100 000 queues each of these look-ups causes several cache misses of the processor. So the queues
-of a topic are kept in one list, by queue id, once they were found and checked. Those that plain
-sends may be appended to are in a table of the core too, which finds many of them at once. A change
-of any topic clears all of this; a queue that is deleted clears the list of its topic.
+The queues of checked topics are cached (Destinations), so that one look-up replaces the checks of a
+send. A send needs its topic's configuration, the topic's table of queues, and one of these queues.
+With 100 000 queues, each of these look-ups causes several cache misses of the processor. So the
+queues of a topic are kept in one list, by queue id, once they have been found and checked. The core
+also has a table of the queues that accept plain sends, in which it finds many queues at once. A
+change of any topic clears both; the deletion of a queue clears the list of its topic.
 """
 
 from __future__ import annotations
@@ -73,8 +72,10 @@ def without_wait(text: str) -> str:
 
 
 def may_wait(text: str) -> bool:
-    """Return whether the received property text lets a send wait for its sync; the last WAIT
-    counts."""
+    """Return whether a send with this property text waits for its sync.
+
+    If the text has several WAIT properties, the last one counts.
+    """
     return props.decode_text(text).get(props.WAIT) != "false"
 
 
@@ -93,7 +94,7 @@ def without_id(text: str) -> str:
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
-#: What divides the memory for connections to give that of sends to new topics while they wait.
+#: Sends to new topics that wait may hold the memory for connections divided by this number.
 HELD_DIVISOR: Final = 4
 
 

@@ -23,7 +23,10 @@ async def dashboard(
     cluster: Connected,
     port: Annotated[int, Option("--port", min=0, max=65_535, help="Port; 0: a free one.")] = PORT,
     address: Annotated[
-        str, Option(metavar="HOST", help="Address to listen on; others may reach all but loopback.")
+        str,
+        Option(
+            metavar="HOST", help="Address to listen on; other machines can reach any but loopback."
+        ),
     ] = "127.0.0.1",
     host: Annotated[
         list[str] | None,
@@ -82,7 +85,7 @@ async def dashboard(
 
 
 def _defaults() -> dict[str, str]:
-    """Return the settings of a CometMQ broker that has none of its own."""
+    """Return the default settings of a CometMQ broker."""
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.settings import to_properties
     from cometmq.store.config import StoreConfig

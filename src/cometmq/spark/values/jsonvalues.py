@@ -1,8 +1,8 @@
-"""JSON bodies, decoded in Python by the types of their columns.
+"""Decoder of JSON bodies in Python, by the types of their columns.
 
-Spark's own functions decode JSON in decoding.py. A data source in Python cannot call them, so its
-option ``valueFormat=json`` decodes here, more strictly: no number is read as text or text as a
-number.
+decoding.py decodes JSON with Spark's own functions. A data source in Python cannot call them, so
+bodies are decoded here for its option ``valueFormat=json``. This decoder is stricter: it reads no
+number as text, and no text as a number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON objects with the fields of ``schema``. Others are ignored, missing ones are null."""
+    """JSON objects with the fields of ``schema``. Missing fields are null, others are ignored."""
 
     schema: t.StructType
 
@@ -43,7 +43,7 @@ class Json:
         return self.schema
 
     def decoder(self) -> Decoder:
-        """Return a decoder. Raises SettingsError for a type that JSON has no values of."""
+        """Return a decoder. Raises SettingsError for a type that JSON cannot have."""
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(python_type(self.schema))
 
         def decode(body: bytes) -> Any:

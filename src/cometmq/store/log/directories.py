@@ -1,16 +1,17 @@
 """Directories of the commit log: usually one; several if ``storePathCommitLog`` has a comma.
 
-With several, as in RocketMQ (upstream: MultiPathMappedFileQueue.java), a start takes the files of
-all of them. A new file goes into number ``(offset / file size) mod n`` of the ``n`` sorted
-directories that are neither read-only nor full. If all are full, that condition is left out. A
-directory is full if its device is used beyond ``diskSpaceCleanForciblyRatio``.
+If there are several, the log consists of the files in all of them, as in RocketMQ (upstream:
+MultiPathMappedFileQueue.java). A new file goes into number ``(offset / file size) mod n`` of the
+``n`` sorted directories that are neither read-only nor full; if all are full, of those that are not
+read-only. A directory is full if its device is used beyond ``diskSpaceCleanForciblyRatio``.
 
-An empty directory may be one whose device is not mounted. So ``cometmq-log-directories.json`` in
-the root directory notes which of several have log files, durably:
+A directory may be empty because its device is not mounted. If there are several directories, a
+durable note says which of them have log files: ``cometmq-log-directories.json`` in the root
+directory.
 
-    creation    the file and its name are durable, then the note. A crash in between leaves an
-                unused file that is not noted; the next start notes it
-    removal     the note, before the last file of a directory goes
+    creation    the note is written once the file and its name are durable. A crash in between
+                leaves an unused file that is not noted; the next start notes it
+    removal     the note is written before the last file of a directory is removed
 
 So a noted directory without a log file, or one that the settings no longer name, stops a start.
 
@@ -131,9 +132,9 @@ class LogDirectories:
         return pairs
 
     def choices(self, number: int) -> Sequence[str]:
-        """Return the directories that may get the log file of a number, the best one first.
+        """Return the directories that may get the log file ``number``, the best one first.
 
-        The others are for a device that has no room although it does not count as full.
+        The others are used if a device has no room although it does not count as full.
         """
         if len(self.writable) == 1:
             return self.writable
@@ -146,7 +147,7 @@ class LogDirectories:
         return [*wanted[at:], *wanted[:at], *(path for path in full if path not in wanted)]
 
     def usual(self, number: int) -> str:
-        """Return the directory that gets the log file of a number if none is full."""
+        """Return the directory that gets the log file ``number`` if none is full."""
         return self.writable[number % len(self.writable)]
 
     def space(self) -> DiskSpace:
@@ -215,7 +216,7 @@ class LogDirectories:
                 f"{used[0]} is another file of the same offset, and both have data: move the one "
                 "that does not belong to this log away",
             )  # fmt: skip
-        # Without data in any, each would do.
+        # If no file has data, any one may be kept.
         kept = max(
             used or paths,
             key=lambda path: (not self.is_read_only(path), sizes[path] == file_bytes),
@@ -252,7 +253,7 @@ class LogDirectories:
             place = above
 
     def check_noted(self, *, is_changed: bool = True) -> None:
-        """Read the note. ``is_changed`` makes it durable first, for what is to change the store.
+        """Read the note. With ``is_changed``, make it durable first: the store will be changed.
 
         Raises StoreCorrupt if a noted directory is not named or has no log file, OSError.
         """

@@ -4,10 +4,9 @@ Files hold 20-byte entries (layout.py). Each queue keeps its unwritten entries a
 ones in memory (upstream: ConsumeQueue.java).
 
 After a crash the files may lack entries or hold too many. Only entries for records before the
-position from which recovery starts are valid; the others are cut off, and dispatch makes them
-again.
+position from which recovery starts are valid. The others are cut off, and made again by dispatch.
 
-Queues, index and listeners get records that were appended to the log as rows:
+Records that were appended to the log are passed to queues, index and listeners as rows:
 
     (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
 
@@ -77,9 +76,9 @@ class ConsumeQueue(QueueState):
         self.topic: str = topic if like is None else like.topic
         self.queue_id = queue_id
         self.delay_ms = delay_ms
-        # After a crash, a Java broker that takes over rebuilds missing entries before it knows the
-        # delay levels, and would deliver at once. So these entries are written before the answer
-        # leaves.
+        # A Java broker that takes over after a crash rebuilds missing entries before it knows the
+        # delay levels, and would deliver their messages at once. So entries of delayed messages are
+        # written before the response is sent.
         self.is_prompt = topic == SCHEDULE_TOPIC
         self.topic_tail = topic_tail(topic) if like is None else like.topic_tail
         self.topic_hash = topic_prefix(topic) if like is None else like.topic_hash
@@ -184,11 +183,10 @@ class ConsumeQueue(QueueState):
         self.min_offset = min(self.min_offset, offset)
 
     def begin_again_at(self, offset: int) -> None:
-        """Drop all entries and begin at ``offset``: those so far are of a deleted topic of the same
-        name. Raises OSError.
+        """Drop all entries, which belong to a deleted topic of the same name; begin at ``offset``.
 
-        The offsets of the topic created again need not begin at 0: a crash may have lost its first
-        messages, and offsets that consumers know are not given out twice.
+        The offsets of the recreated topic need not begin at 0: a crash may have lost its first
+        messages, and offsets that consumers know are not given out twice. Raises OSError.
         """
         self.write()
         pool = self._pool

@@ -62,7 +62,7 @@ class Removals:
     def set_aside(self, topic_path: str) -> str:
         """Move the directory of a topic aside, as pending, and return its new path.
 
-        The directory need not exist. Raises OSError; then it stays in its place.
+        The directory need not exist. Raises OSError, and then leaves it in its place.
         """
         files = self._files
         if not files.exists(self.directory):
@@ -216,7 +216,7 @@ class QueueFiles:
         try:
             self._files.resize(handle, self.file_bytes)
         except OSError:
-            # A file with a wrong length would be used as it is later, and no broker could read it.
+            # A file with a wrong length would later be used as it is, and no broker could read it.
             self._files.close(handle)
             with suppress(OSError):
                 self._files.unlink(path)
@@ -390,7 +390,7 @@ class QueueFiles:
         return pending
 
     def discard(self, topic: str, queue_ids: Iterable[int]) -> None:
-        """Remove some queues of a topic, as far as they have files. Raises OSError."""
+        """Remove the files of some queues of a topic, if there are any. Raises OSError."""
         paths = [os.path.join(self.directory, topic, str(queue_id)) for queue_id in queue_ids]
         found = [path for path in paths if self._files.exists(path)]
         self.removals.discard(found)
@@ -430,10 +430,10 @@ class QueueFiles:
         self.new_directories.update(directories)
 
     def rewrite_failed(self, paths: list[str]) -> Iterator[None]:
-        """Write those of these files again whose last sync failed, in steps of 0.1 ms.
+        """Rewrite those of the files whose last sync failed, in steps of 0.1 ms.
 
-        Call it before :meth:`sync_paths` where queues are written. In a thread, it would undo what
-        is written between a read and its write. Raises OSError.
+        Call it before :meth:`sync_paths`, in the thread that writes queues. In another thread, it
+        could undo what is written between its read and its write. Raises OSError.
         """
         for path in sorted(self._failed.intersection(paths)):
             try:

@@ -1,9 +1,9 @@
 """Checks of queue and index files at a start, against the log from which they are derived.
 
-A bad file is set aside and its entries are dispatched again, so that it never keeps a store from
-starting. The checks cover what would mislead a start: of queue files names, sizes and ends, of
-index files names, sizes, headers, and the first and the last entry. ``cometmq store verify`` checks
-every single entry.
+A bad file is set aside and its entries are dispatched again, so it never keeps a store from
+starting. The checks cover only what would mislead a start. Of queue files these are names, sizes
+and ends; of index files names, sizes, headers, and the first and last entries. ``cometmq store
+verify`` checks every single entry.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class QueueCheck:
         self._below = below
         self._exact = exact
         self._torn = torn
-        #: Offset up to which the files of each queue whose entries were checked have any; empty
-        #: with ``torn``.
+        #: The queue offset after the last entry in the files, for each queue whose entries were
+        #: checked; empty with ``torn``.
         self.filled: dict[tuple[str, int], int] = {}
 
     def fault(self, queue: ConsumeQueue) -> QueueFault | None:
